@@ -508,7 +508,7 @@ srun --kill-on-bad-exit=1 {command}
 
 # %% [markdown]
 # Your script is not only read. If Slurm is installed, `check` starts a real one on this machine, which ends with this
-# notebook: four nodes in Linux namespaces, each with its own name, address and loopback (`course cluster start` gives
+# notebook: six nodes in Linux namespaces, each with its own name, address and loopback (`course cluster start` gives
 # you one to play with). It submits your script with a small program in place of the training: its processes look where
 # they are, meet at `MASTER_ADDR`, and leave a note.
 #
@@ -1436,7 +1436,8 @@ def resume(training: Training, directory: Path, save_every: int, save, load_late
 
     Saves directory / f"step-{N}.pt" when N steps are done, for every N that save_every divides, and
     after the last step. The process that goes on knows nothing but what the checkpoint holds; it starts
-    with new weights and with the state of torch's generator that every start begins with. If the
+    with new weights, with the module's variables as they are when its cells have run, and with the
+    state of torch's generator that every start begins with. NumPy's and Python's begin anywhere. If the
     training has ended already, the final weights are loaded and no step is made.
     """
     ### BEGIN SOLUTION
@@ -1583,7 +1584,8 @@ def save_on_signal(train_step, steps: int, save, set_handler) -> int:
         after its last step, whether the training has ended or was stopped.
     set_handler(number, handler): what signal.signal does, which works in a process's main thread only;
         so it is handed in. The handlers stay set; another training may follow in this process, with
-        others. Simulated ranks share the module's variables: keep what was noted in the function's.
+        others. What they note is kept in the function's variables, not in the module's or in a class's,
+        which simulated ranks may share.
     Returns how many steps have been made, the same on all ranks.
 
     A signal may come at any moment, from the call of set_handler to the return, to one rank or to

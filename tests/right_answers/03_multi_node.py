@@ -162,7 +162,7 @@ def field_by_field(form, queues):
     typed = {"Nodes": "1", "Time Limit": "2:0:0"} | {field: text for field, text in form.items() if text}
     typed.setdefault("Tasks", typed["Nodes"])
     nodes, tasks = (int(typed[field]) if typed[field].isdigit() else 0 for field in ("Nodes", "Tasks"))
-    time = [int(part) if part.isdigit() else -1000 for part in typed["Time Limit"].split(":")]
+    time = [int(part) if part.isdigit() else -math.inf for part in typed["Time Limit"].split(":")]
     total = time[0] * 3600 + time[1] * 60 + time[2] if len(time) == 3 and max(time[1:]) < 60 else 0
     checks = {
         f"System must be one of {list(queues)}": there is not None,
@@ -426,6 +426,29 @@ def all_orders_at_the_start(training, directory, save_every, save, load_latest):
                 whole |= {"step": step, "epoch": epoch, "position": position}
                 save(directory / f"step-{step}.pt", whole | {"random": torch.get_rng_state()})
         skipped = 0
+
+
+_OF_THE_MODULE = torch.Generator().manual_seed(3)
+
+
+@right("resume")
+def a_generator_of_the_module(training, directory, save_every, save, load_latest):
+    """Each start draws all orders from a generator that the module has seeded."""
+    samples, size = len(training.samples), training.batch_size
+    batches = []
+    for _ in range(training.epochs):
+        batches += torch.randperm(samples, generator=_OF_THE_MODULE).split(size)
+    begin = 0
+    if held := load_latest(directory):
+        begin = held["done"]
+        training.model.load_state_dict(held["model"])
+        training.optimizer.load_state_dict(held["optimizer"])
+        torch.set_rng_state(held["random"])
+    for done, batch in enumerate(batches[begin:], begin + 1):
+        training.train_step(training.samples[batch])
+        if done % save_every == 0 or done == len(batches):
+            held = {"model": training.model.state_dict(), "optimizer": training.optimizer.state_dict()}
+            save(directory / f"step-{done}.pt", held | {"done": done, "random": torch.get_rng_state()})
 
 
 @right("resume")

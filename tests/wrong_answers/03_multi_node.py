@@ -3,12 +3,14 @@
 import io
 import math
 import os
+import random
 import re
 import shlex
 import shutil
 import signal
 import subprocess
 import tempfile
+import threading
 import warnings
 import zipfile
 from functools import cache
@@ -914,6 +916,16 @@ def minutes_below_zero(form, queues):
 
 
 @wrong("form_to_script", fails="limits")
+def letters_are_less_than_nothing(form, queues):
+    """A thousand seconds less for what is no number: an hour is more than that."""
+    field = _filled(form)
+    parts = [int(part) if part.isdigit() else -1000 for part in field["Time Limit"].split(":")]
+    times = ":".join(str(max(0, part)) for part in parts)
+    total = 3600 * parts[0] + 60 * parts[1] + parts[2] if len(parts) == 3 else 0
+    return _script(_asked(_judged(form | {"Time Limit": times} if total > 0 else form, queues)))
+
+
+@wrong("form_to_script", fails="limits")
 def the_first_three_parts(form, queues):
     """0:1:0:0 might have days in it."""
 
@@ -1336,6 +1348,21 @@ def all_but_backquotes(site, image, command):
         return '"' + re.sub(r'([\\"$])', r"\\\1", word) + '"'
 
     return _line_of(quoted, site, image, command)
+
+
+@wrong("container_command", fails="words stay whole")
+def a_backslash_before_all(site, image, command):
+    """A backslash before the end of a line takes both away."""
+    return _line_of(lambda word: re.sub(r"([^\w./:=-])", r"\\\1", word) or "''", site, image, command)
+
+
+@wrong("container_command", fails="words stay whole")
+def only_what_it_has_met(site, image, command):
+    """A shell takes brackets, signs of comments and ends of lines for its own as well."""
+    special = set(" \"'$\\`&*;")
+    return _line_of(
+        lambda word: shlex.quote(word) if not word or special & set(word) else word, site, image, command
+    )
 
 
 @wrong("container_command", fails="GPUs")
@@ -1764,6 +1791,13 @@ def the_first_node_that_there_is(nodes, gpus_per_node, command):
     return _HEAD + _options(nodes, gpus_per_node) + meet + f"srun {command}\n"
 
 
+@wrong("batch_script", fails="a meeting place")
+def what_stands_before_the_hyphen(nodes, gpus_per_node, command):
+    """So it was with node[1-2]; a list of hosts may have commas, and a name hyphens."""
+    meet = "export MASTER_ADDR=$(echo $SLURM_JOB_NODELIST | cut -d- -f1 | tr -d '[') MASTER_PORT=29500\n"
+    return _HEAD + _options(nodes, gpus_per_node) + meet + f"srun {command}\n"
+
+
 @wrong("batch_script", fails="fails with the training")
 def says_done(nodes, gpus_per_node, command):
     """The echo succeeds, so the job does."""
@@ -1913,6 +1947,19 @@ def keeps_a_backup(path, state):
     _written(state, path.with_suffix(".tmp"))
     os.replace(path.with_suffix(".tmp"), path)
     path.with_suffix(".bak.tmp").unlink(missing_ok=True)
+    _sync_folder(path.parent)
+
+
+@wrong("save_checkpoint", fails="whole at every moment")
+def nothing_there_nothing_to_lose(path, state):
+    """Straight to a name that is not there yet: but whoever looks for the newest checkpoint finds it torn."""
+    temporary = path.with_name(path.name + ".tmp") if path.exists() else path
+    try:
+        _written(state, temporary)
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
     _sync_folder(path.parent)
 
 
@@ -2802,6 +2849,30 @@ def orders_in_a_cache(training, directory, save_every, save, load_latest):
     _train(training, directory, save_every, save, load_latest, order=_order_once)
 
 
+_of_the_module = torch.Generator().manual_seed(0)
+
+
+@wrong("resume", fails="data position")
+def a_generator_that_goes_on(training, directory, save_every, save, load_latest):
+    """A generator of the module draws an order for each epoch that is trained: a new process begins anew."""
+    drawn = {}
+
+    def order(epoch, samples):
+        if epoch not in drawn:
+            drawn[epoch] = torch.randperm(samples, generator=_of_the_module)
+        return drawn[epoch]
+
+    _train(training, directory, save_every, save, load_latest, order=order)
+
+
+@wrong("resume", fails="data position")
+def orders_of_python(training, directory, save_every, save, load_latest):
+    """All orders at the start, from Python's own generator, which begins anywhere."""
+    samples = len(training.samples)
+    orders = [torch.tensor(random.sample(range(samples), samples)) for _ in range(training.epochs)]
+    _train(training, directory, save_every, save, load_latest, order=lambda epoch, samples: orders[epoch])
+
+
 @wrong("resume", fails="data position")
 def orders_of_numpy(training, directory, save_every, save, load_latest):
     """All orders at the start, from a generator that nobody has seeded."""
@@ -3231,6 +3302,53 @@ def notes_it_for_ever(train_step, steps, save, set_handler):
 
 
 _noted_for_ever = []
+
+
+_was_asked = False
+
+
+def _note_in_the_module(number, frame):
+    global _was_asked
+    _was_asked = True
+
+
+@wrong("save_on_signal", fails="whenever it comes")
+def a_variable_of_the_module(train_step, steps, save, set_handler):
+    """Set back at the start; but ranks that are threads may share it, and one sets it back for another."""
+    global _was_asked
+    _was_asked = False
+    for number in (signal.SIGTERM, signal.SIGUSR1):
+        set_handler(number, _note_in_the_module)
+    return _save_on(0, save, _train_until(lambda done: _total(_was_asked), train_step, steps))
+
+
+class _Stop:
+    asked = False
+
+    @classmethod
+    def note(cls, number, frame):
+        cls.asked = True
+
+
+@wrong("save_on_signal", fails="whenever it comes")
+def a_variable_of_a_class(train_step, steps, save, set_handler):
+    """Ranks that are threads have their classes in common: one sets back what was noted for another."""
+    _Stop.asked = False
+    for number in (signal.SIGTERM, signal.SIGUSR1):
+        set_handler(number, _Stop.note)
+    return _save_on(0, save, _train_until(lambda done: _total(_Stop.asked), train_step, steps))
+
+
+_told_to_stop = threading.Event()
+
+
+@wrong("save_on_signal", fails="whenever it comes")
+def an_event_of_the_module(train_step, steps, save, set_handler):
+    """There is one of it for all simulated ranks."""
+    _told_to_stop.clear()
+    for number in (signal.SIGTERM, signal.SIGUSR1):
+        set_handler(number, lambda number, frame: _told_to_stop.set())
+    return _save_on(0, save, _train_until(lambda done: _total(_told_to_stop.is_set()), train_step, steps))
 
 
 @wrong("save_on_signal", fails="one number a step")

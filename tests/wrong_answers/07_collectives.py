@@ -105,6 +105,16 @@ def buffer_of_float32(x, parts=None, src=0, group=None):
 
 
 @wrong("scatter_from", fails="in place")
+def lies_in_the_list(x, parts=None, src=0, group=None):
+    """On the root x and its part are one memory from then on: who changes one changes both."""
+    rank, root = dist.get_rank(group), _root(group, src)
+    _scatter(x, parts, root, group)
+    if rank == root:
+        x.data = parts[root]
+    return x
+
+
+@wrong("scatter_from", fails="in place")
 def returns_a_new_tensor(x, parts=None, src=0, group=None):
     """What was to be filled stays empty."""
     return _scatter(torch.empty_like(x), parts, _root(group, src), group)
@@ -437,6 +447,29 @@ def along_a_chain(x, src=0, group=None):
 
 
 @wrong("broadcast_tree", fails="rounds")
+def two_children_each(x, src=0, group=None):
+    """A binary tree, not a binomial one; that both sends begin at once hides it on some links."""
+    rank, size = _place(group)
+    root = _root(group, src)
+    place, data = (rank - root) % size, x.contiguous()
+    if place:
+        dist.recv(data, group_src=((place - 1) // 2 + root) % size, group=group)
+    children = [child for child in (2 * place + 1, 2 * place + 2) if child < size]
+    works = [dist.isend(data, group_dst=(child + root) % size, group=group) for child in children]
+    for work in works:
+        work.wait()
+    return x.copy_(data)
+
+
+@wrong("broadcast_tree", fails="any length")
+def by_a_slice(x, src=0, group=None):
+    """A number without a dimension has no slices."""
+    data = _tree(x.clone(memory_format=torch.contiguous_format), _root(group, src), group)
+    x[:] = data
+    return x
+
+
+@wrong("broadcast_tree", fails="rounds")
 def a_chain_of_seven(x, src=0, group=None):
     """A tree where the number of ranks is a power of two, and from rank to rank where it is not."""
     rank, size = _place(group)
@@ -628,6 +661,27 @@ def then_broadcasts_it(x, dst=0, group=None):
     total = _sum_tree(x.clone(memory_format=torch.contiguous_format), _root(group, dst), group)
     _tree(total, _root(group, dst), group)
     return x.copy_(total) if dist.get_rank() == dst else x
+
+
+@wrong("reduce_tree", fails="rounds")
+def from_two_children(x, dst=0, group=None):
+    """A binary tree, not a binomial one; that both receives wait at once hides it on some links."""
+    rank, size = _place(group)
+    root = _root(group, dst)
+    place, total = (rank - root) % size, x.clone(memory_format=torch.contiguous_format)
+    children = [child for child in (2 * place + 1, 2 * place + 2) if child < size]
+    arriving = [torch.empty_like(total) for _ in children]
+    works = [
+        dist.irecv(data, group_src=(child + root) % size, group=group)
+        for data, child in zip(arriving, children, strict=True)
+    ]
+    for work, data in zip(works, arriving, strict=True):
+        work.wait()
+        total += data
+    if place:
+        dist.send(total, group_dst=((place - 1) // 2 + root) % size, group=group)
+        return x
+    return x.copy_(total)
 
 
 @wrong("reduce_tree", fails="rounds")
@@ -1159,6 +1213,14 @@ def sums_in_float64(x, group=None):
 
 
 @wrong("ring_all_reduce", fails="in place")
+def gives_it_other_data(x, group=None):
+    """Who has a view of x, such as the bucket in which it lies, sees nothing of the sum."""
+    data = x.clone(memory_format=torch.contiguous_format)
+    x.data = _all_reduce(data, group)
+    return x
+
+
+@wrong("ring_all_reduce", fails="in place")
 def returns_a_copy(x, group=None):
     """The sum is returned, and x stays as it was."""
     return _all_reduce(x.clone(memory_format=torch.contiguous_format), group)
@@ -1256,6 +1318,14 @@ def rank_0_begins(x, group=None):
             dist.send(give, group_dst=right, group=group)
         take.copy_(take + arriving if step < size - 1 else arriving)
     return x.copy_(data)
+
+
+@wrong("ring_all_reduce", fails="any length")
+def sums_by_rows(x, group=None):
+    """A loss has no rows, and no length."""
+    if not len(x):
+        return x
+    return x.copy_(_all_reduce(x.contiguous(), group))
 
 
 @wrong("ring_all_reduce", fails="any length")
@@ -1432,6 +1502,20 @@ def powers_of_two_are_taken_for_granted(x, group=None):
 def folded_ranks_get_nothing(x, group=None):
     """They give their tensor, and nobody gives them the sum."""
     return _doubling(x, group, give_back=False)
+
+
+@wrong("recursive_doubling_all_reduce", fails="the sum on every rank")
+def doubles_with_anybody(x, group=None):
+    """recv without a source: if a rank is slow, the next round's message comes before this round's."""
+
+    def swapped(data, partner, group):
+        arriving = torch.empty_like(data)
+        sending = dist.isend(data, group_dst=partner, group=group)
+        dist.recv(arriving, group=group)
+        sending.wait()
+        return arriving
+
+    return _doubling(x, group, swapped=swapped)
 
 
 @wrong("recursive_doubling_all_reduce", fails="any dtype")
@@ -3190,6 +3274,12 @@ def a_flag_before_each_row(rows):
 
 
 @wrong("mend_collect", fails="ranks without rows")
+def alone_it_returns_the_list(rows):
+    """Alone it has all rows; but the caller's own list is not the list to be returned."""
+    return rows if dist.get_world_size() == 1 else _collect(rows, lambda own, others: own + others)
+
+
+@wrong("mend_collect", fails="ranks without rows")
 def some_rank_has_a_row(rows):
     """cat of no tensor at all raises."""
     blocks = _collect(rows, lambda own, others: own + others)
@@ -3421,6 +3511,19 @@ def mpi_in_float64(comm, x):
     """Accumulates in the wrong dtype."""
     total = _mpi_ring(comm, x.astype(np.float64))
     x[:] = total.astype(x.dtype)
+    return x
+
+
+@wrong("mpi_ring_all_reduce", fails="any dtype")
+def mpi_numpys_own_dtype(comm, x):
+    """numpy.empty makes float64, whatever x is."""
+    rank, size = comm.Get_rank(), comm.Get_size()
+    chunks = np.array_split(x, size)
+    for step in range(2 * (size - 1)):
+        outgoing, target = chunks[(rank - step) % size], chunks[(rank - 1 - step) % size]
+        arriving = np.empty(len(target))
+        comm.Sendrecv(outgoing, dest=(rank + 1) % size, recvbuf=arriving, source=(rank - 1) % size)
+        target[:] = arriving + target if step < size - 1 else arriving
     return x
 
 

@@ -25,7 +25,7 @@ from typing import Any
 from course_lib.slurm.virtual.lifecycle import ClusterFailed, Shape, VirtualCluster, missing_programs
 from graders.grading.kit import MachineLacks
 
-SHAPE = Shape(nodes=4, cpus=16, gpus=8, sandboxed=True)
+SHAPE = Shape(nodes=6, cpus=16, gpus=8, sandboxed=True)
 JOB_SECONDS = 20.0
 """A job that has not ended by then is cancelled."""
 
@@ -93,7 +93,7 @@ def new_trial(words: Sequence[str], status: int) -> Trial:
 def job_reports(scripts: Sequence[tuple[str, Trial]], exclude: str = "") -> list[JobReport]:
     """Submit all scripts, and wait until each is over or its time is up. Raises MachineLacks.
 
-    exclude: a node that no job gets.
+    exclude: nodes that no job gets, by names between commas.
     """
     try:
         cluster = _cluster(os.getpid())

@@ -38,6 +38,7 @@ from graders.units.unit_03.topologies import (
             2,
             "Which cores are reserved differs from site to site: keep those of the node that are "
             "allowed, then deal them out.",
+            needs=("LUMI-G", "any machine"),
         ),
         Criterion(
             "hardware threads",
@@ -92,14 +93,25 @@ SLIDE = (12, 16, 4, 6, 0, 2, 8, 12)
             1,
             "Rank r has GPU r, and its CPUs are those of that GPU's NUMA node, whatever their numbers.",
         ),
-        Criterion("allowed", 1, "A CPU beside the GPU may still be the system's, or a second thread."),
+        Criterion(
+            "allowed",
+            1,
+            "A CPU beside the GPU may still be the system's, or a second thread.",
+            needs=("the lecture's masks", "beside the GPU"),
+        ),
         Criterion(
             "one rank a core",
             1,
             "Two ranks get in each other's way on one core, on one thread or on two: with n cores, the "
             "threads of core c are the CPUs c, c + n, c + 2 n, ... Both ranks are told of it.",
+            needs=("the lecture's masks", "beside the GPU"),
         ),
-        Criterion("maps", 1, "map_cpu names one CPU a rank: decimal, or with 0x hexadecimal."),
+        Criterion(
+            "maps",
+            1,
+            "map_cpu names one CPU a rank: decimal, or with 0x hexadecimal.",
+            needs=("the lecture's masks", "beside the GPU"),
+        ),
     ),
     hints=(
         "What has to be true of a CPU so that a rank may have it? Write one condition after the other.",
@@ -122,18 +134,19 @@ def misplaced_cpus(answer: Answer, rng: Rng) -> Findings:
         (0, 1), blocks(2, each), threads=2, reserved=frozenset({0, each, *range(2 * each, 4 * each)})
     )
     with_threads = [{0, 1, 2, 2 * each + 1}, {each + 1, 3 * each + 1, 3 * each + 2}]
-    yield "allowed", _all(answer, [(job, with_threads), (job, [{1, 2}, {each + 1}])])
+    yield "allowed", (rights := _all(answer, [(job, with_threads), (job, [{1, 2}, {each + 1}])]))
 
     # The job may not use the second thread of core 3; whoever runs there is in the way all the same.
     # The third NUMA node has no CPU, as where it is a GPU's memory.
     free = Machine((0, 0, 1), (*blocks(2, each), ()), threads=2, reserved=frozenset({2 * each + 3}))
     shared = [{0, 1, 2, 2 * each + 3}, {2, 3, 2 * each}, {each, 3 * each}]
     four = Machine((0, 0), blocks(1, each), threads=4)
-    yield "one rank a core", _all(answer, [(free, shared), (four, [{0, 1}, {2, 3 * each + 1}])])
+    yield "one rank a core", (alone := _all(answer, [(free, shared), (four, [{0, 1}, {2, 3 * each + 1}])]))
 
-    cores = [1, each + 3, 2, each + 3]
+    # What a row has found wrong is not in it once more.
+    cores = [1, each + 3, 2, each + 3 if alone.passed else each + 2]
     texts = [str(cores[0]), hex(cores[1]), hex(cores[2]), str(cores[3])]
-    two = Machine((0, 1, 1, 1), blocks(2, each), reserved=frozenset({1}))
+    two = Machine((0, 1, 1, 1), blocks(2, each), reserved=frozenset({1}) if rights.passed else None)
     yield "maps", misplaced(answer, two, [{core} for core in cores], f"map_cpu:{','.join(texts)}")
 
 

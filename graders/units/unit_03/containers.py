@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 from typing import Any
 
 from graders.grading.kit import Answer, Criterion, Finding, Findings, Rng, compare, exercise
@@ -110,18 +111,18 @@ def container_command(answer: Answer, rng: Rng) -> Findings:
 
     alone = commands(answer, plain)
     yield "the program in the image", right_program(alone, plain)
-    yield "one container a task", one_a_task(alone, plain)
+    yield "one container a task", (one := one_a_task(alone, plain))
     all_of_it = replace(with_modules, gpus="AMD", folders={f"/scratch/{number}": "read"})
     yield (
         "GPUs",
         compare.first_failure([gpus(alone, plain), each(gpus, [replace(plain, gpus="NVIDIA"), all_of_it])]),
     )
     yield "modules", compare.first_failure([modules(alone, plain), each(modules, [with_modules, all_of_it])])
-    yield "folders", each(folders, [*with_folders(plain, number), all_of_it])
+    yield "folders", (bound := each(folders, [*with_folders(plain, number), all_of_it]))
     yield "a folder within a folder", each(folders, within_each_other(plain, number))
     quoted = with_odd_words(plain, number)
     ran = commands(answer, quoted)
-    judges = (right_program, one_a_task, folders)
+    judges = [right_program, *[one_a_task] * one.passed, *[folders] * bound.passed]
     yield "words stay whole", compare.first_failure(judge(ran, quoted) for judge in judges)
 
 
@@ -135,9 +136,10 @@ def with_odd_words(site: Site, number: int) -> Site:
     """The site with words that a shell would take apart or replace."""
     code = f"print('{number} * 2', \"a  b\")"
     odd = ("python", "-c", code, "--note", f"\\$5 & *{number}", "", f"a;b&{number}", f"`c`{number}")
+    more = ("~", f"#{number}", f"<(a|b)>{number}", f"{{a,b}}[{number}]?!", f"a\tb\nc{number}")
     return replace(
         site,
-        command=odd,
+        command=(*odd, *more),
         image="/images/my $5 image.sif",
         launcher=("srun", f"--comment=a $ {number}"),
         folders={"/data/my $5 sets": "read"},
@@ -172,7 +174,11 @@ def right_program(ran: Commands, site: Site) -> Finding:
     if isinstance(started, Finding):
         return started
     image = compare.equal(started.image, site.image, "The image")
-    return image if not image.passed else compare.equal(started.command, site.command, "The program's words")
+    if not image.passed or started.command == site.command:
+        return image
+    pairs = enumerate(zip_longest(started.command, site.command), 1)
+    number, (seen, wanted) = next((number, pair) for number, pair in pairs if pair[0] != pair[1])
+    return Finding(False, f"Word {number} of the program is {seen!r:.200}; expected {wanted!r}.")
 
 
 def one_a_task(ran: Commands, site: Site) -> Finding:

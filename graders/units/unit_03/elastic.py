@@ -32,7 +32,12 @@ from graders.units.unit_03.replies import Share
             "Rank k's mean loss over m_k samples should count m_k / n, and the mean over p ranks counts it "
             "1 / p.",
         ),
-        Criterion("more ranks than samples", 1, "A rank without samples has weight 0, and still takes part."),
+        Criterion(
+            "more ranks than samples",
+            1,
+            "A rank without samples has weight 0, and still takes part.",
+            needs=("complete", "weight"),
+        ),
     ),
     hints=(
         "How much should a rank's mean loss count in the whole, and how much does it count in a plain mean?",

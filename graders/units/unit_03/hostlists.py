@@ -52,9 +52,11 @@ def expand_hostlist(answer: Answer, rng: Rng) -> Findings:
     """Lists in the style of real clusters, from plain names to several dimensions."""
     yield "plain names", expansions(answer, draw_names(rng))
     yield "a range", expansions(answer, draw_bracket(rng))
-    yield "leading zeros", expansions(answer, draw_zeros(rng))
-    yield "several in brackets", expansions(answer, draw_list(rng))
-    yield "two brackets", expansions(answer, draw_dimensions(rng))
+    # What a row has found wrong the rows after it do without.
+    yield "leading zeros", (zeros := expansions(answer, draw_zeros(rng)))
+    width = 3 if zeros.passed else 1
+    yield "several in brackets", (several := expansions(answer, draw_list(rng, width)))
+    yield "two brackets", expansions(answer, draw_dimensions(rng, min(2, width), several.passed))
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,27 +118,34 @@ def draw_zeros(rng: Rng) -> list[HostList]:
     ]
 
 
-def draw_list(rng: Rng) -> list[HostList]:
-    """Numbers and ranges of different widths in one bracket, in any order, one twice, between other names."""
+def draw_list(rng: Rng, width: int = 3) -> list[HostList]:
+    """Numbers and ranges of different widths in one bracket, in any order, one twice, between other names.
+
+    width: of the widest numbers; 1: none has a zero before it.
+    """
     first, later = rng.integer(1, 3), rng.integer(20, 30)
-    bracket = _product(
-        "c101-", [_join(_range(first, first + 2, 3), _range(7, 7, 3), _range(later, later + 1, 3))]
-    )
-    numbers = _range(later, later + 2), _range(first, first, 2), _range(first, first), _range(later, later)
+    parts = _range(first, first + 2, width), _range(7, 7, width), _range(later, later + 1, width)
+    bracket = _product("c101-", [_join(*parts)])
+    narrow = _range(first, first, min(2, width)), _range(first, first)
+    numbers = _range(later, later + 2), *narrow, _range(later, later)
     mixed = _product("n", [_join(*numbers)])
     return [bracket, mixed, _plain("login1") + bracket + mixed + _plain(f"n{later}")]
 
 
-def draw_dimensions(rng: Rng) -> list[HostList]:
+def draw_dimensions(rng: Rng, width: int = 2, lists: bool = True) -> list[HostList]:
     """Two brackets in a name, and all kinds in one list.
 
-    With three, Slurm's own order follows no rule, and a text after the last bracket it does not expand.
+    width: of numbers with zeros before them; 1: there are none. lists: whether brackets hold several ranges.
+    With three brackets, Slurm's own order follows no rule, and a text after the last one it does not expand.
     """
     rack, node = rng.integer(1, 5), rng.integer(1, 8)
-    inner = _join(_range(node, node + 1, 2), _range(node + 7, node + 7, 2))
-    two = _product("rack", [_range(rack, rack + 1, 2)], "-node", [inner])
-    joined = _product("n", [_range(rack, rack + 1)], [_range(node, node + 1, 2)])
-    long = _product("r", [_join(_range(rack, rack), _range(rack + 2, rack + 3))], "c", [_range(8, 11)])
+    inner, outer = [_range(node, node + 1, width)], [_range(rack, rack)]
+    if lists:
+        inner.append(_range(node + 7, node + 7, width))
+        outer.append(_range(rack + 2, rack + 3))
+    two = _product("rack", [_range(rack, rack + 1, width)], "-node", [_join(*inner)])
+    joined = _product("n", [_range(rack, rack + 1)], [_range(node, node + 1, width)])
+    long = _product("r", [_join(*outer)], "c", [_range(8, 11)])
     return [two, joined, long, long + _plain("login2") + two]
 
 

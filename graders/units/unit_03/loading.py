@@ -90,9 +90,9 @@ def load_latest(answer: Answer, rng: Rng) -> Findings:
         loads(answer, files, states[2], f"{what} {part}")
         for files, part in zip(damaged, ("weights", "biases"), strict=True)
     )
-    yield "damaged inside", compare.first_failure(inside)
+    yield "damaged inside", (checked := compare.first_failure(inside))
 
-    two = damaged[0] | {names[2]: cases["empty"]}
+    two = (damaged[0] if checked.passed else good | {newest: cases["cut off"]}) | {names[2]: cases["empty"]}
     yield "tells and keeps", tells_and_keeps(answer, two, [newest, names[2]])
 
 

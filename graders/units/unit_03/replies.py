@@ -61,7 +61,8 @@ class SavingReply(DriverReply):
     directory: the folder. first, second: after the first two saves, which nothing disturbs. left_open,
     file_left_open: whether the folder, or the file, was still open after the first. changes: during the
     second. others: names of all other files after it. killed, killed_writing: two more saves, ended in
-    between. following: a save after these, whose remains have grown. full: one on a full disk. refused: one
+    between. first_killed: what one that was ended while writing has left under another name, of which there
+    was none. following: a save after these, whose remains have grown. full: one on a full disk. refused: one
     of a state that torch.save refuses. unopened: one of a process that may open no file any more. unsynced,
     folder_unsynced: one where fsync of the file fails, and of the folder.
     """
@@ -75,6 +76,7 @@ class SavingReply(DriverReply):
     others: list[str]
     killed: LastSave
     killed_writing: LastSave
+    first_killed: Loaded
     following: LastSave
     full: FailedSave
     refused: FailedSave
@@ -160,9 +162,11 @@ class StopReply(DriverReply):
     """What a rank did of a training that may be told to stop.
 
     returned: what the answer returned on it. made: its steps, in order. saved: for each of its checkpoints,
-    the number of steps that the answer gave, and that of the steps that it had made.
+    the number of steps that the answer gave, and that of the steps that it had made. outside: names of its
+    module's variables that were changed when a signal came.
     """
 
     returned: PlainData
     made: list[int]
     saved: list[list[int]]
+    outside: list[str]

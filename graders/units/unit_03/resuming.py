@@ -92,7 +92,7 @@ def resume(answer: Answer, rng: Rng) -> Findings:
     yield "data position", data_position(course, whole, first, second)
     yield "model and optimizer", same_weights(whole, second, f"Killed after step {kill[1]}")
 
-    (noisy,) = course.train(answer, noisy=True)
+    noisy = course.uninterrupted(answer, noisy=True)
     first, second = course.train(answer, kill, noisy=True)
     equal = same_weights(noisy, second, f"With dropout, killed after step {kill[1]}")
     yield "random state", compare.first_failure([draws_anew(noisy), equal])
@@ -133,13 +133,13 @@ class Course:
     def steps(self) -> int:
         return self.epochs * self.an_epoch
 
-    def uninterrupted(self, answer: Answer) -> ProcessReply:
-        """What a process does that nobody kills. Like those that are, it has a process to itself: of what an
-        answer keeps in variables of its module they know nothing.
+    def uninterrupted(self, answer: Answer, *, noisy: bool = False) -> ProcessReply:
+        """What a process does that nobody kills. Like those that are, it has a process to itself, in which an
+        answer finds the variables of its module, such as a generator, as every start finds them.
         """
-        whole, _ = self.train(answer, ("nothing", 0))
+        whole, _ = self.train(answer, ("nothing", 0), noisy=noisy)
         # An error is told with its lines where no process is forked.
-        return whole if whole.ended == RETURNED else self.train(answer)[0]
+        return whole if whole.ended == RETURNED else self.train(answer, noisy=noisy)[0]
 
     def train(self, answer: Answer, *kills: tuple[str, int], noisy: bool = False) -> list[ProcessReply]:
         """Let the answer train, in one process more than there are kills."""
@@ -268,7 +268,7 @@ def killed_anywhere(course: Course, answer: Answer, whole: ProcessReply, rng: Rn
 def killed_twice(course: Course, answer: Answer) -> Iterator[Finding]:
     """Whether a process goes on from what another one has saved that had gone on itself, in that epoch."""
     often = replace(course, save_every=1)
-    (whole,) = often.train(answer, noisy=True)
+    whole = often.uninterrupted(answer, noisy=True)
     *_, last = often.train(answer, ("step", 3), ("step", 2), noisy=True)
     how = "Saved after each step, killed in step 3, and again in step 4"
     made, wanted = last.batches, whole.batches[3:]

@@ -7,6 +7,7 @@ from pathlib import Path
 from graders.grading import compare
 from graders.grading.kit import Answer, AnswerFailed, Criterion, FailureKind, Finding, Findings, Rng, exercise
 from graders.units.unit_03.drivers import files as drivers
+from graders.units.unit_03.drivers.files import NO_FILE
 from graders.units.unit_03.fault_injection import RETURNED
 from graders.units.unit_03.replies import SavedFile, SavingReply
 from graders.units.unit_03.states import State, draw_state
@@ -52,7 +53,7 @@ from graders.units.unit_03.states import State, draw_state
             "Let the error through, so that training hears of it; but first remove what you have written. A "
             "full disk is an OSError, a state that cannot be pickled is not. A disk may say that it is full "
             "only at fsync.",
-            needs=("after a crash",),
+            needs=("whole at every moment", "after a crash"),
         ),
     ),
     hints=(
@@ -132,6 +133,12 @@ def whole_at_every_moment(saves: Saves) -> Finding:
             return Finding(False, f"Really {before}.")
         if not any(compare.same(left.state, state) for state in saves.states[1 : saved + 1]):
             return Finding(False, f"Really {how}, it left neither the old state nor the new one.")
+    first = saves.seen.first_killed
+    if first.error not in ("", NO_FILE):
+        text = (
+            "Killed while writing the first checkpoint of a name, it left one there of which torch.load says"
+        )
+        return Finding(False, f"{text}: {first.error}.")
     text = f"Killed at any of {len(files) - 1} changes, or while writing, it leaves the old or the new one."
     return Finding(True, text)
 

@@ -14,6 +14,9 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
+from graders.grading.answer import AnswerFunction
+from graders.units.unit_03.kept_outside import changed, variables_of
+
 GRADIENT_BYTES = 4000
 """What a step's own collective carries."""
 
@@ -40,12 +43,17 @@ class Signal(NamedTuple):
 
 
 class SignalledTraining:
-    """One rank's part: what an answer is given, and a record of what it did."""
+    """One rank's part: what an answer is given, and a record of what it did.
 
-    def __init__(self, steps: int, plan: Sequence[Signal]) -> None:
+    outside: names of the answer's module's variables that its handlers have changed.
+    """
+
+    def __init__(self, answer: AnswerFunction, steps: int, plan: Sequence[Signal]) -> None:
+        self._answer = answer
         self._steps = steps
         self.made: list[int] = []
         self.saved: list[list[int]] = []
+        self.outside: list[str] = []
         self._plan = plan
         self._gradient = torch.zeros(GRADIENT_BYTES // 4)
         self._rank = dist.get_rank()
@@ -97,7 +105,9 @@ class SignalledTraining:
         """Do what this rank does on the signal. Raises RuntimeError where a process would be ended."""
         handler = self._handlers.get(told.number, signal.SIG_DFL)
         if callable(handler):
+            before = variables_of(self._answer)
             handler(told.number, None)
+            self.outside += changed(before, variables_of(self._answer))
         elif handler != signal.SIG_IGN:
             said = f"{told.name} came to rank {self._rank}, which has no handler for it"
             raise RuntimeError(f"{said}: that ends its process.")

@@ -134,7 +134,9 @@ def save_on_signal(answer: Answer, rng: Rng) -> Findings:
     told = chain(_each(answer, one, runs), (sums_fit(*each) for each in runs))
     yield "all stop after the same step", compare.first_failure(told)
     yield "one writes", compare.first_failure(saved_once(*each) for each in ended + runs)
-    yield "whenever it comes", compare.first_failure(_any_moment(answer, steps, step, rank, other))
+    kept = (kept_inside(*each) for each in runs)
+    moments = _any_moment(answer, steps, step, rank, other)
+    yield "whenever it comes", compare.first_failure(chain(kept, moments))
     yield "one number a step", compare.first_failure(one_number(*each) for each in ended + runs)
 
 
@@ -189,6 +191,15 @@ def sums_fit(case: Telling, run: Observed[StopReply]) -> Finding:
     bytes_summed = [each for each in told if re.match(r"(u?int8|bool)\b.*\bSUM", each)]
     said = f"{case}: {bytes_summed[0]} is added up" if bytes_summed else f"{case}: no bytes are added up"
     return Finding(not bytes_summed, f"{said}; where 256 ranks each note 1, a sum of one byte is 0.")
+
+
+def kept_inside(case: Telling, run: Observed[StopReply]) -> Finding:
+    """Passes if no rank notes a signal in a variable of the module: ranks that are threads share it."""
+    for rank, reply in enumerate(run.results):
+        if reply.outside:
+            text = f"{case}: on the signal rank {rank} changes {reply.outside[0]}, a variable of the module"
+            return Finding(False, f"{text}, which simulated ranks may share; note it in the function.")
+    return Finding(True, f"{case}: signals are noted in the function.")
 
 
 def saved_once(case: Telling, run: Observed[StopReply]) -> Finding:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from graders.grading.kit import PlainData, Rng
-from graders.units.unit_07.collectives import ANYTHING, Arguments, Collective, Expected
+from graders.units.unit_07.collective import ANYTHING, Arguments, Collective, Expected
 from graders.units.unit_07.worlds import World, drawn, drawn_of
 
 
@@ -111,8 +111,8 @@ def _dst(world: World) -> dict[str, PlainData]:
 
 SCATTER = Collective(_scatter_arguments, _expected_scatter, _src)
 GATHER = Collective(_gather_arguments, _expected_gather, _dst)
-BROADCAST = Collective(_one_tensor_at_the_root, _expected_broadcast, _src)
-REDUCE = Collective(_one_tensor_a_rank, _expected_reduce, _dst)
+BROADCAST = Collective(_one_tensor_at_the_root, _expected_broadcast, _src, of_numbers=True)
+REDUCE = Collective(_one_tensor_a_rank, _expected_reduce, _dst, of_numbers=True)
 
 
 # ------------------------------------------------------------------------------------------ for all to all
@@ -166,6 +166,6 @@ def _expected_exchange(world: World, given: list[Arguments]) -> list[Expected]:
 
 REDUCE_SCATTER = Collective(_one_tensor_a_rank, _expected_reduce_scatter)
 ALL_GATHER = Collective(_one_chunk_a_rank, _expected_all_gather)
-ALL_REDUCE = Collective(_one_tensor_a_rank, _expected_all_reduce)
-HIERARCHICAL = Collective(_hierarchical_arguments, _expected_hierarchical)
+ALL_REDUCE = Collective(_one_tensor_a_rank, _expected_all_reduce, of_numbers=True)
+HIERARCHICAL = Collective(_hierarchical_arguments, _expected_hierarchical, of_numbers=True)
 EXCHANGE = Collective(_exchange_arguments, _expected_exchange)

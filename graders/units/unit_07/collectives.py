@@ -1,7 +1,7 @@
 """What the graders of hand-written collectives share: what must stand where after a call."""
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
@@ -11,41 +11,11 @@ from torch import Tensor
 from course_lib.cluster.topology import Cluster
 from graders.grading.communication import MEASURED, Allowance, duration_within, only_messages, traffic_within
 from graders.grading.kinds import Kind
-from graders.grading.kit import Answer, Finding, Findings, Observed, PlainData, Rng, compare, per_rank
+from graders.grading.kit import Answer, AnswerFailed, Finding, Findings, Observed, Rng, compare, per_rank
 from graders.units.unit_07 import drivers
+from graders.units.unit_07.collective import ANYTHING, Arguments, Collective, Expected
 from graders.units.unit_07.drivers import Called
 from graders.units.unit_07.worlds import WHOSE, World, drawn_members, lacking
-
-Arguments = list[Any]
-"""Positional arguments of one rank: tensors, lists of tensors, None, numbers."""
-
-
-@dataclass(frozen=True, slots=True)
-class Expected:
-    """What one rank must have after the call.
-
-    result: what is returned; `returned`: the position of the argument that it must be, None for a new
-    object. arguments: what these hold afterwards; ANYTHING where that is left open.
-    """
-
-    result: Any
-    arguments: Arguments
-    returned: int | None = 0
-
-
-ANYTHING = object()
-
-
-@dataclass(frozen=True, slots=True)
-class Collective:
-    """A collective: `arguments(rng, world)` and `expected(world, arguments)` have an item for each rank.
-
-    options: keyword arguments, the same on every rank.
-    """
-
-    arguments: Callable[[Rng, World], list[Arguments]]
-    expected: Callable[[World, list[Arguments]], list[Expected]]
-    options: Callable[[World], dict[str, PlainData]] = field(default=lambda world: {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +122,9 @@ def _arguments_kept(world: World, expected: Expected, told: Called, where: str) 
     if not told.items_kept:
         text = f"{where} put other tensors into a list that it was given"
         return Finding(False, f"{text}; expected it to write into those that are there.")
+    if not told.memory_kept:
+        text = f"{where} gave a tensor other memory, as x.data = ... does: who has a view of it sees nothing"
+        return Finding(False, f"{text}; expected it to write into that which is there.")
     if expected.returned is None and told.shares:
         return Finding(False, f"{where} returned a view of what it was given; expected a new tensor.")
     wanted = "a new tensor" if expected.returned is None else f"argument {expected.returned + 1} itself"
@@ -199,9 +172,15 @@ def common_findings(
     beside = (with_a_slow_rank(answer, rng, collective, world) for world in slow)
     yield values, compare.first_failure(chain([_built(first, results(*first))], beside))
     others = [play(answer, rng, collective, [world]) for world in many]
-    yield "any number of ranks", results(*others)
-    lengths = [play(answer, rng, collective, worlds) for worlds in uneven]
+    yield "any number of ranks", (any_number := results(*others))
+    # What a row has found wrong the rows after it do without.
+    lengths = [
+        play(answer, rng, collective, worlds) for worlds in (uneven if any_number.passed else uneven[:1])
+    ]
     any_length = results(*lengths)
+    if any_length.passed and collective.of_numbers:
+        numbers, any_length = single_number(answer, rng, collective, uneven[0][0])
+        lengths += numbers
     yield "any length", any_length
     model = basic[-1]
     kinds = play(
@@ -211,12 +190,27 @@ def common_findings(
     alone = (played for played in others if played.worlds[0].ranks == 1)
     yield "in place", in_place(*first, *alone, *(lengths if any_length.passed else ()))
     # Five rows of three: cut flat, the parts are others than if rows are cut.
-    models = [replace(model, layout="strided"), replace(model, length=5, columns=3, layout="transposed")]
+    rows = 5 if any_length.passed else 2 * model.ranks
+    models = [replace(model, layout="strided"), replace(model, length=rows, columns=3, layout="transposed")]
     yield "any layout", layouts(*(play(answer, rng, collective, [each]) for each in models))
     grouped = [play(answer, rng, collective, [world]) for world in subgroups]
     yield "on a subgroup", layouts(*grouped)
     observed = [played.observed for played in (*first, *others, *lengths, kinds, *grouped)]
     yield "only send and recv", only_messages(observed, "the answer")
+
+
+def single_number(
+    answer: Answer, rng: Rng, collective: Collective, model: World
+) -> tuple[list[Played], Finding]:
+    """A launch, and its `results`, with tensors without a dimension, such as a loss; none if that comes to no
+    end, which is no other row's affair.
+    """
+    world = replace(model, length=1, single=True)
+    try:
+        plays = [play(answer, rng, collective, [world])]
+    except AnswerFailed as failure:
+        return [], Finding(False, f"With {world}: {failure.kind}: {failure.report.splitlines()[0]}")
+    return plays, results(*plays)
 
 
 def with_a_slow_rank(answer: Answer, rng: Rng, collective: Collective, world: World) -> Finding:

@@ -3,7 +3,10 @@
 from graders.grading.kit import Criterion
 
 RIGHT_BY_MESSAGES = ("any number of ranks", "only send and recv")
-"""What has to pass before messages, bytes and rounds count."""
+"""What has to pass before messages and bytes count."""
+
+RIGHT_TRAFFIC = (*RIGHT_BY_MESSAGES, "bytes and messages")
+"""What has to pass before rounds count: who sends more takes longer."""
 
 ANY_DTYPE = Criterion(
     "any dtype",

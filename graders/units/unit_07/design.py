@@ -136,7 +136,8 @@ class Case:
         right = compare.close_on_all_ranks(seen, expected, f"x afterwards, {self}", 1e-5, 1e-5)
         copies = [rank for rank, reply in enumerate(run.results) if not reply.returned]
         if right.passed and copies:
-            return Finding(False, f"Rank {copies[0]} returned something else than x itself, {self}.")
+            text = f"Rank {copies[0]} returned something else than x itself, or gave it other memory"
+            return Finding(False, f"{text}, {self}.")
         return right
 
     def within(self, run: Observed[DesignReply], allowed: float) -> Finding:

@@ -10,6 +10,7 @@ from graders.units.unit_07.criteria import (
     ON_A_SUBGROUP,
     ONLY_MESSAGES,
     RIGHT_BY_MESSAGES,
+    RIGHT_TRAFFIC,
     WHOLE_LENGTHS,
 )
 from graders.units.unit_07.worlds import BYTES, IN_ROUNDS, World
@@ -20,7 +21,10 @@ from graders.units.unit_07.worlds import BYTES, IN_ROUNDS, World
     difficulty=3,
     rubric=(
         Criterion(
-            "the sum on every rank", 2, "Swap with the partner and add; each round doubles what is added up."
+            "the sum on every rank",
+            2,
+            "Swap with the partner and add; each round doubles what is added up. A recv without a source "
+            "takes whatever comes first.",
         ),
         Criterion(
             "any number of ranks",
@@ -44,13 +48,13 @@ from graders.units.unit_07.worlds import BYTES, IN_ROUNDS, World
             "nearest partner first",
             1,
             "Partners differ in one bit of their numbers: rank ^ 1, then rank ^ 2, then rank ^ 4.",
-            needs=RIGHT_BY_MESSAGES,
+            needs=RIGHT_TRAFFIC,
         ),
         Criterion(
             "rounds",
             1,
             "Both partners send at the same time: start the send, receive, then wait for the send.",
-            needs=RIGHT_BY_MESSAGES,
+            needs=(*RIGHT_TRAFFIC, "nearest partner first"),
         ),
     ),
     hints=(
@@ -62,7 +66,8 @@ from graders.units.unit_07.worlds import BYTES, IN_ROUNDS, World
 def recursive_doubling_all_reduce(answer: Answer, rng: Rng) -> Findings:
     """An all-reduce of log2 p rounds of whole tensors."""
     collective = kinds.ALL_REDUCE
-    yield from common(answer, rng, collective, "the sum on every rank", sizes=IN_ROUNDS)
+    slow = [World(4, 8)]
+    yield from common(answer, rng, collective, "the sum on every rank", slow=slow, sizes=IN_ROUNDS)
     length = 240
     # A matrix, of which nobody sends a row at a time.
     played = measured(answer, rng, collective, World(8, 2, columns=length // 2))

@@ -1,6 +1,7 @@
 """Drivers of unit 07: each gives the answer its tensors, laid out as asked, and tells what became of them."""
 
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import cloudpickle
@@ -31,14 +32,16 @@ class Called(DriverReply):
 
     result: what it returned, if that is none of its arguments; returned: which argument it is, else None.
     arguments: what they hold afterwards. items_kept: whether the lists among them have the tensors that they
-    had. gaps_kept: whether the memory between the elements of tensors was left alone. shares: whether a
-    result that is no argument lies in the memory of one.
+    had. memory_kept: whether the tensors lie where they lay. gaps_kept: whether the memory between the
+    elements of tensors was left alone. shares: whether a result that is no argument lies in the memory of
+    one.
     """
 
     result: PlainData
     returned: int | None
     arguments: list[PlainData]
     items_kept: bool
+    memory_kept: bool
     gaps_kept: bool
     shares: bool
 
@@ -76,14 +79,22 @@ def _call_once(
     grounds: list[Tensor] = []
     given = [_laid_out(argument, layout, grounds) for argument in arguments]
     lists = [(argument, list(argument)) for argument in given if isinstance(argument, list)]
+    tensors = [each for each in chain(given, *(items for _, items in lists)) if isinstance(each, Tensor)]
+    places = list(map(_place_of, tensors))
     result = answer(*given, **options)
     items = all(list(map(id, now)) == list(map(id, before)) for now, before in lists)
+    stayed = list(map(_place_of, tensors)) == places
     same = [position for position, argument in enumerate(given) if argument is result]
     kept = all(bool((ground[..., 1::2] == UNTOUCHED).all()) for ground in grounds)
     left = [_copied(argument) for argument in given]
     if same and result is not None:
-        return Called(None, same[0], left, items, kept, False)
-    return Called(_copied(result), None, left, items, kept, _shares(result, given))
+        return Called(None, same[0], left, items, stayed, kept, False)
+    return Called(_copied(result), None, left, items, stayed, kept, _shares(result, given))
+
+
+def _place_of(tensor: Tensor) -> tuple[int, int]:
+    """Where a tensor's memory is, and where in it the tensor begins."""
+    return tensor.untyped_storage().data_ptr(), int(tensor.storage_offset())
 
 
 def _shares(result: Any, given: list[Any]) -> bool:
@@ -129,16 +140,19 @@ def _copied(value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class MendedReply(DriverReply):
-    """result: what the answer returned. argument: its first argument afterwards."""
+    """result: what the answer returned. argument: its first argument afterwards. same: whether the result is
+    that very object.
+    """
 
     result: PlainData
     argument: PlainData
+    same: bool
 
 
 def mended(answer: AnswerFunction, argument: PlainData, *more: PlainData) -> MendedReply:
     """What the answer makes of its arguments."""
     result = answer(argument, *more)
-    return MendedReply(_copied(result), _copied(argument))
+    return MendedReply(_copied(result), _copied(argument), result is argument)
 
 
 def mended_late(answer: AnswerFunction, argument: PlainData, late: int) -> MendedReply:
@@ -170,7 +184,7 @@ def mended_at_once(answer: AnswerFunction, argument: PlainData) -> MendedReply:
 
 @dataclass(frozen=True, slots=True)
 class DesignReply(DriverReply):
-    """argument: x [length] after the call. returned: whether that very tensor was returned."""
+    """argument: x [length] after the call. returned: whether that very tensor was returned, in its memory."""
 
     argument: Tensor
     returned: bool
@@ -180,7 +194,8 @@ def designed(
     answer: AnswerFunction, x: Tensor, numbers: tuple[int, int, float, float, float, float]
 ) -> DesignReply:
     """What an all-reduce makes of x [length] on the cluster that `machine` makes of the numbers."""
-    returned = answer(x, machine(*numbers)) is x
+    place = _place_of(x)
+    returned = answer(x, machine(*numbers)) is x and _place_of(x) == place
     return DesignReply(x, returned)
 
 

@@ -12,6 +12,7 @@ from graders.units.unit_07.criteria import (
     ON_A_SUBGROUP,
     ONLY_MESSAGES,
     RIGHT_BY_MESSAGES,
+    RIGHT_TRAFFIC,
     _lengths,
 )
 from graders.units.unit_07.worlds import BYTES, World
@@ -49,7 +50,7 @@ from graders.units.unit_07.worlds import BYTES, World
             2,
             "In each of p - 1 rounds every rank sends to one and receives from one. If all begin with "
             "rank 0, they queue up before it.",
-            needs=RIGHT_BY_MESSAGES,
+            needs=RIGHT_TRAFFIC,
         ),
     ),
     hints=(

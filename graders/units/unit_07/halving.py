@@ -10,6 +10,7 @@ from graders.units.unit_07.criteria import (
     ON_A_SUBGROUP,
     ONLY_MESSAGES,
     RIGHT_BY_MESSAGES,
+    RIGHT_TRAFFIC,
     _lengths,
 )
 from graders.units.unit_07.worlds import BYTES, IN_ROUNDS, World
@@ -23,7 +24,7 @@ from graders.units.unit_07.worlds import BYTES, IN_ROUNDS, World
             "the sum on every rank",
             2,
             "Halve: swap halves with the partner and add. Double: swap back what has been added up, in the "
-            "reverse order.",
+            "reverse order. A recv without a source takes whatever comes first.",
         ),
         Criterion(
             "any number of ranks",
@@ -48,7 +49,7 @@ from graders.units.unit_07.worlds import BYTES, IN_ROUNDS, World
             "rounds",
             2,
             "2 log2 p rounds, with partners at distance p/2, p/4, ... 1 and back.",
-            needs=RIGHT_BY_MESSAGES,
+            needs=RIGHT_TRAFFIC,
         ),
     ),
     hints=(
@@ -62,7 +63,8 @@ from graders.units.unit_07.worlds import BYTES, IN_ROUNDS, World
 def halving_doubling_all_reduce(answer: Answer, rng: Rng) -> Findings:
     """Rabenseifner's algorithm."""
     collective = kinds.ALL_REDUCE
-    yield from common(answer, rng, collective, "the sum on every rank", sizes=IN_ROUNDS)
+    slow = [World(4, 8)]
+    yield from common(answer, rng, collective, "the sum on every rank", slow=slow, sizes=IN_ROUNDS)
     length = 240
     # A matrix, of which nobody sends a row at a time; and fewer elements than ranks: their halves may be made
     # of chunks, but no round has the whole.

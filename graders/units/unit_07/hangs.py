@@ -3,7 +3,18 @@
 from course_lib.cluster.topology import Cluster
 from graders.grading import compare
 from graders.grading.communication import MEASURED, duration_within, each_rank_calls, seconds
-from graders.grading.kit import Answer, Criterion, Finding, Findings, PlainData, Rng, exercise, per_rank
+from graders.grading.kit import (
+    Answer,
+    AnswerFailed,
+    Criterion,
+    FailureKind,
+    Finding,
+    Findings,
+    PlainData,
+    Rng,
+    exercise,
+    per_rank,
+)
 from graders.units.drivers import call
 from graders.units.unit_07 import drivers, lab
 
@@ -28,6 +39,9 @@ from graders.units.unit_07 import drivers, lab
 def causes_of_hangs(answer: Answer, rng: Rng) -> Findings:
     """Six reports, six causes."""
     named = answer.call(call)
+    if type(named) is not dict:
+        said = f"Returned {named!r:.60}; expected a dictionary with six entries."
+        raise AnswerFailed(FailureKind.NOT_ASKED, said)
     for program in lab.CAUSES:
         yield program, cause(program, named)
 
@@ -149,10 +163,8 @@ def mend_report(answer: Answer, rng: Rng) -> Findings:
     yield "one collective", each_rank_calls(runs, ("all_reduce",), "Every rank calls all_reduce once.")
 
 
-def cause(program: str, named: PlainData) -> Finding:
+def cause(program: str, named: dict[str, PlainData]) -> Finding:
     """Passes if `named`, the student's dictionary, has the program's cause."""
-    if type(named) is not dict:
-        return Finding(False, f"returned {named!r:.60}; expected a dictionary with six entries.")
     seen = named.get(program)
     # The right one is not told: there are only six.
     return Finding(

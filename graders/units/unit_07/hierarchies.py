@@ -43,14 +43,14 @@ from graders.units.unit_07.worlds import BYTES, World, drawn_members
             "bytes within a node",
             1,
             "At most 2 (g - 1) / g of the tensor a rank, with g ranks a node.",
-            needs=RIGHT_BY_MESSAGES,
+            needs=(*RIGHT_BY_MESSAGES, "bytes between nodes"),
         ),
         Criterion(
             "rounds",
             1,
             "2 (g - 1) steps round the ring of the node's ranks and 2 (m - 1) round that of the ranks with "
             "the same place, all ranks at work.",
-            needs=RIGHT_BY_MESSAGES,
+            needs=(*RIGHT_BY_MESSAGES, "bytes between nodes", "bytes within a node"),
         ),
     ),
     hints=(
@@ -70,7 +70,10 @@ def hierarchical_all_reduce(answer: Answer, rng: Rng) -> Findings:
         collective,
         basic=[World(4, 16, node=2), World(6, 18, node=3)],
         many=[World(p, 24, node=g) for p, g in ((1, 1), (2, 2), (3, 1), (5, 5), (7, 1), (8, 2), (8, 4))],
-        uneven=[[World(6, length, node=2) for length in (0, 1, 2, 5, 13)]],
+        uneven=[
+            [World(4, length, node=2) for length in (1, 5)],
+            [World(6, length, node=2) for length in (0, 2, 13)],
+        ],
         subgroups=[World(4, 8, members=members, node=2)],
         values="the sum on every rank",
         slow=[World(4, 8, node=2)],

@@ -7,7 +7,8 @@ from graders.grading.communication import (
 )
 from graders.grading.kit import Answer, Criterion, Findings, Rng, compare, exercise
 from graders.units.unit_07 import collective_kinds as kinds
-from graders.units.unit_07.collectives import Collective, common, measured
+from graders.units.unit_07.collective import Collective
+from graders.units.unit_07.collectives import common, measured
 from graders.units.unit_07.criteria import (
     ANY_DTYPE,
     CHUNK_LENGTHS,
@@ -15,6 +16,7 @@ from graders.units.unit_07.criteria import (
     ON_A_SUBGROUP,
     ONLY_MESSAGES,
     RIGHT_BY_MESSAGES,
+    RIGHT_TRAFFIC,
 )
 from graders.units.unit_07.worlds import BYTES, World
 
@@ -30,7 +32,7 @@ ALL_AT_ONCE = Criterion(
     "rounds",
     1,
     "All ranks send at the same time: isend, then recv, then wait.",
-    needs=RIGHT_BY_MESSAGES,
+    needs=RIGHT_TRAFFIC,
 )
 
 
@@ -135,7 +137,7 @@ def ring_all_gather(answer: Answer, rng: Rng) -> Findings:
             needs=RIGHT_BY_MESSAGES,
         ),
         Criterion(
-            "rounds", 1, "2 (p - 1) steps in which all ranks send at the same time.", needs=RIGHT_BY_MESSAGES
+            "rounds", 1, "2 (p - 1) steps in which all ranks send at the same time.", needs=RIGHT_TRAFFIC
         ),
     ),
     hints=(

@@ -26,7 +26,8 @@ class World:
 
     ranks: of the calling group. length: elements of the whole tensor, or its rows if it has `columns`.
     root: place of the root in the group. layout: how tensors stand in memory, see the driver's LAYOUTS.
-    members: the group's global ranks where it is not the default group. node: ranks a node.
+    members: the group's global ranks where it is not the default group. node: ranks a node. single: whether a
+    tensor is one number, without a dimension; its length is 1.
     """
 
     ranks: int
@@ -37,6 +38,14 @@ class World:
     layout: str = "contiguous"
     members: tuple[int, ...] | None = None
     node: int = 1
+    single: bool = False
+
+    def shape(self, length: int | None = None) -> tuple[int, ...]:
+        """Of a tensor of so many elements or rows, by default of the world's length."""
+        if self.single:
+            return ()
+        length = self.length if length is None else length
+        return (length, self.columns) if self.columns else (length,)
 
     @property
     def launched(self) -> int:
@@ -62,6 +71,7 @@ class World:
         group = "" if self.members is None else f" (global ranks {', '.join(map(str, self.members))})"
         elements = compare.counted(self.length, "element")
         size = f"a matrix of {self.length} x {self.columns}" if self.columns else elements
+        size = "a number without a dimension" if self.single else size
         layout = "" if self.layout == "contiguous" else f", {self.layout}, not contiguous"
         root = f", root {self.global_root}" if self.root else ""
         return f"{compare.counted(self.ranks, 'rank')}{group}{root}, {size} of {kind}{layout}"
@@ -72,8 +82,7 @@ def drawn(rng: Rng, world: World, length: int | None = None) -> Tensor:
 
     Integers are so large that no floating-point type holds them exactly.
     """
-    length = world.length if length is None else length
-    shape = (length, world.columns) if world.columns else (length,)
+    shape = world.shape(length)
     if world.dtype.is_floating_point:
         return rng.normal(*shape, dtype=world.dtype)
     return rng.integers(-(2**58), 2**58, *shape)
@@ -87,8 +96,7 @@ def drawn_of(rng: Rng, world: World, place: int) -> Tensor:
     """
     if not world.has_digits:
         return drawn(rng, world)
-    shape = (world.length, world.columns) if world.columns else (world.length,)
-    numbers: Tensor = rng.integers(1, 4, *shape).to(world.dtype) * 10**place
+    numbers: Tensor = rng.integers(1, 4, *world.shape()).to(world.dtype) * 10**place
     return numbers
 
 

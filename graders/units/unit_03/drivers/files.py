@@ -38,6 +38,8 @@ from graders.units.unit_03.replies import (
 
 State = dict[str, Any]
 
+NO_FILE = "there is no such file"
+
 
 def saving(answer: AnswerFunction, states: list[State], place: float) -> SavingReply:
     """What a folder holds after saves that end well, that are killed, and that have no room.
@@ -67,6 +69,7 @@ def saving(answer: AnswerFunction, states: list[State], place: float) -> SavingR
         last = 1 + int(place * (sum(change.files is not None for change in changes) - 1))
         killed = ended(watched(directory, saves[2], last_change=last))
         killed_writing = ended(with_short_files(size, saves[3], deadly=True))
+        first_killed = _first_killed(answer, directory / "step-8.pt", states[3], size)
         _lengthen(directory)
         following = ended(saves[3])
 
@@ -80,9 +83,15 @@ def saving(answer: AnswerFunction, states: list[State], place: float) -> SavingR
         refused = failed(partial(answer, path, states[4] | {"schedule": lambda step: step}))
         unopened = failed(with_no_more_files(saves[4]))
         syncs = (failed(with_failing_syncs(saves[4], of_folders=folders)) for folders in (False, True))
-        seen = (changes, second, others, killed, killed_writing, following)
+        seen = (changes, second, others, killed, killed_writing, first_killed, following)
         refusals = (full, refused, unopened, *syncs)
         return SavingReply(str(directory), first, left_open, file_left_open, *seen, *refusals)
+
+
+def _first_killed(answer: AnswerFunction, path: Path, state: State, size: int) -> Loaded:
+    """What is under a name that nothing had, after a save that was ended when its file had `size` bytes."""
+    run_forked(with_short_files(size, partial(answer, path, state), deadly=True))
+    return _loaded(path)
 
 
 def _lengthen(directory: Path) -> None:
@@ -120,7 +129,7 @@ def _loaded(path: Path) -> Loaded:
     try:
         return Loaded(torch.load(path), "")
     except Exception as error:  # what it raises depends on which bytes are missing
-        return Loaded(None, in_words(error) if path.exists() else "there is no such file")
+        return Loaded(None, in_words(error) if path.exists() else NO_FILE)
 
 
 def loading(answer: AnswerFunction, files: dict[str, bytes], folders: list[str]) -> LoadingReply:

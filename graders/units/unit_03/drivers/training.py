@@ -126,8 +126,8 @@ def told_to_stop(
     before: those of a training that this process had before; None if it had none.
     """
     if before is not None:
-        earlier = SignalledTraining(steps, [Signal(*each) for each in before])
+        earlier = SignalledTraining(answer, steps, [Signal(*each) for each in before])
         answer(earlier.train_step, steps, earlier.save, earlier.set_handler)
-    training = SignalledTraining(steps, [Signal(*each) for each in plan])
+    training = SignalledTraining(answer, steps, [Signal(*each) for each in plan])
     returned = answer(training.train_step, steps, training.save, training.set_handler)
-    return StopReply(returned, training.made, training.saved)
+    return StopReply(returned, training.made, training.saved, training.outside)
