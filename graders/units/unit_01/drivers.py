@@ -172,7 +172,8 @@ class AccumulationReply(DriverReply):
 
     loss: what it returned. history: whether that keeps a graph. gradients: those that it left, one a
     parameter. log, kept, modes: as in Watched. list_kept: whether the list has the same micro-batches in the
-    same order afterwards. left: whether the model is in training mode then.
+    same order afterwards. left: whether the model is in training mode then. waits: how often it asked for a
+    number.
     """
 
     loss: PlainData
@@ -183,6 +184,7 @@ class AccumulationReply(DriverReply):
     modes: list[bool]
     list_kept: bool
     left: bool
+    waits: int
 
 
 def accumulation(
@@ -193,10 +195,12 @@ def accumulation(
     """
     model = Watched(values).train(training)
     given = micro_batches.copy()
-    result = answer(model, micro_batches, LOSSES[loss])
-    gradients = gradients_of(model)
-    seen = _plain(result), _has_history(result), gradients, model.log, model.kept, model.modes
-    return AccumulationReply(*seen, [*map(id, micro_batches)] == [*map(id, given)], model.training)
+    waits: list[str] = []
+    with WaitsNoted(waits):
+        result = answer(model, micro_batches, LOSSES[loss])
+    list_kept = [*map(id, micro_batches)] == [*map(id, given)]
+    seen = _plain(result), _has_history(result), gradients_of(model), model.log, model.kept, model.modes
+    return AccumulationReply(*seen, list_kept, model.training, len(waits))
 
 
 class SlowDevice:
