@@ -106,8 +106,8 @@ guesses = predict(
 def combine_gradients(gradients: list[Tensor], counts: list[int]) -> Tensor:
     """The gradient of the mean loss over all samples, from the workers' gradients.
 
-    gradients: one tensor a worker, all of one shape (scalars, too), in any memory layout: the gradient of
-        the mean loss over that worker's samples.
+    gradients: one tensor a worker, all of one shape (scalars, too), in any memory layout: the gradient
+        of the mean loss over that worker's samples.
     counts: how many samples each worker had; at least one is above 0. A worker with 0 contributes
         nothing, whatever its gradient holds (it may be NaN); a NaN of any other worker must stay
         visible.
