@@ -643,7 +643,7 @@ class BucketedDDP(nn.Module):
     backward: when the gradients of a bucket are complete, and all buckets before it have been started,
     its all_reduce is started with async_op=True. Backward never waits for communication.
 
-    finish(), once after every backward: starts the buckets that are left, in order; waits for all;
+    finish(), once after every backward: starts all buckets that are left, in order; then waits for all;
     leaves in every trainable parameter's .grad, of any memory layout, the mean over ranks, where a
     gradient that a rank lacks counts as zero. Afterwards everything is as before the step, ready for
     the next. Forward passes may come at any time: several before one backward, or one between it and

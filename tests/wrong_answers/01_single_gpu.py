@@ -485,6 +485,22 @@ def mean_of_batch_means(model, loader):
     return sum(losses) / len(losses), sum(accuracies) / len(accuracies)
 
 
+@wrong("evaluate", fails="accuracy")
+def as_many_classes_as_it_sees(model, loader):
+    """one_hot, if it is not told how many classes there are, makes do with those up to a batch's largest."""
+    was_training = model.training
+    model.eval()
+    loss, correct, total = 0.0, 0, 0
+    with torch.no_grad():
+        for inputs, targets in loader:
+            logits = model(inputs)
+            loss -= (functional.one_hot(targets) * logits.log_softmax(1)).sum().item()
+            correct += (logits.argmax(1) == targets).sum().item()
+            total += len(targets)
+    model.train(was_training)
+    return loss / total, correct / total
+
+
 @wrong("evaluate", fails="uneven last batch")
 def all_batches_taken_for_full(model, loader):
     """Takes the number of batches times the first one's size for the number of samples."""
@@ -928,6 +944,22 @@ def in_the_mode_that_it_finds(model, train_loader, validation_loader, optimizer,
     """Trains a model that comes in evaluation mode without dropout."""
     this = _Fit(model, train_loader, validation_loader, optimizer, epochs, device)
     this.epoch = lambda: (this.pass_over(train_loader), *this.validated())
+    return this.run()
+
+
+@wrong("fit", fails="modes")
+def validates_with_graphs(model, train_loader, validation_loader, optimizer, epochs, device):
+    """Evaluation mode alone records graphs, which take memory."""
+    this = _Fit(model, train_loader, validation_loader, optimizer, epochs, device)
+
+    def validated():
+        model.eval()
+        batches = this.moved(validation_loader)
+        logits, targets = map(torch.cat, zip(*((model(x), y) for x, y in batches), strict=True))
+        accuracy = (logits.argmax(1) == targets).double().mean()
+        return functional.cross_entropy(logits, targets).item(), accuracy.item()
+
+    this.validated = validated
     return this.run()
 
 
@@ -1545,6 +1577,19 @@ def clock_before_warmup(step, batch_size, warmup, steps, synchronize):
         step()
     synchronize()
     return batch_size * steps / (time.perf_counter() - start)
+
+
+@wrong("measure_throughput", fails="samples a second")
+def clock_started_when_all_are_queued(step, batch_size, warmup, steps, synchronize):
+    """The device has been at work since the first of them."""
+    for _ in range(warmup):
+        step()
+    synchronize()
+    for _ in range(steps):
+        step()
+    started = time.perf_counter()
+    synchronize()
+    return batch_size * steps / (time.perf_counter() - started)
 
 
 @wrong("measure_throughput", fails="samples a second")

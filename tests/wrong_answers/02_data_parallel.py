@@ -772,6 +772,19 @@ def nothing_to_do_on_one_rank(model):
 
 
 @wrong("average_gradients", fails="missing gradients")
+def sends_zeros_in_single_precision(model):
+    """Beside other gradients they get their dtype; a rank that has none sends another one than the others."""
+    trained = _trainable(model)
+    parts = [torch.zeros(p.numel()) if p.grad is None else p.grad.flatten() for p in trained]
+    flat = torch.cat(parts)
+    dist.all_reduce(flat)
+    flat /= dist.get_world_size()
+    _fill(trained)
+    for parameter, mean in zip(trained, flat.split([each.numel() for each in trained]), strict=True):
+        parameter.grad.copy_(mean.view_as(parameter))
+
+
+@wrong("average_gradients", fails="missing gradients")
 def zeros_in_single_precision(model):
     """Zeros of the parameter's shape, and not of its dtype."""
     _average_of(model, lambda parameter: torch.zeros(parameter.shape))
@@ -1491,6 +1504,34 @@ class OnlyForwardBeginsAStep(_Bucketed):
         counts, self.reset = self.reset, lambda: None
         super().finish()
         self.reset = counts
+
+
+@wrong("BucketedDDP", fails="unused parameters")
+class SendsZerosInSinglePrecision(_Bucketed):
+    """A bucket of which a rank has no gradient at all has another dtype there."""
+
+    def start(self, index):
+        parts = [
+            torch.zeros(parameter.numel()) if parameter.grad is None else parameter.grad.flatten()
+            for parameter in self.buckets[index]
+        ]
+        flat = torch.cat(parts)
+        _fill(self.buckets[index])
+        self.started[index] = flat, dist.all_reduce(flat, async_op=True)
+
+
+@wrong("BucketedDDP", fails="unused parameters")
+class WaitsForOneAfterAnother(_Bucketed):
+    """finish() has one bucket under way at a time."""
+
+    def finish(self):
+        for index in range(len(self.buckets)):
+            if index not in self.started:
+                self.start(index)
+            flat, handle = self.started[index]
+            handle.wait()
+            self.write_back(index, flat / dist.get_world_size())
+        self.reset()
 
 
 @wrong("BucketedDDP", fails="unused parameters")

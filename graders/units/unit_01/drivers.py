@@ -118,15 +118,16 @@ SEED = 2_718_281_828
 class FitReply(DriverReply):
     """What a training of some epochs did.
 
-    history: what it returned. parameters: copies of them afterwards. log, modes: as in Watched, with "waits"
-    where the answer asked for numbers. passes: how often it went through the training and the validation set.
-    seed_kept: whether no random seed was set.
+    history: what it returned. parameters: copies of them afterwards. log, modes, graphs: as in Watched, with
+    "waits" in the log where the answer asked for numbers. passes: how often it went through the training and
+    the validation set. seed_kept: whether no random seed was set.
     """
 
     history: PlainData
     parameters: list[Tensor]
     log: list[str]
     modes: list[bool]
+    graphs: list[bool]
     passes: tuple[int, int]
     seed_kept: bool
 
@@ -163,7 +164,8 @@ def fitting(
         history = answer(model, train, validation, optimizer, epochs, DEVICE)
     passes = train.passes, validation.passes
     seed_kept = torch.initial_seed() == SEED
-    return FitReply(history, copies_of(model.parameters()), model.log, model.modes, passes, seed_kept)
+    how = model.log, model.modes, model.graphs, passes, seed_kept
+    return FitReply(history, copies_of(model.parameters()), *how)
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,6 +221,7 @@ class SlowDevice:
         started = time.perf_counter()
         slow = self.count("step") < self._slow_steps
         self._free_at = max(self._free_at, started) + (SLOW_STEP_SECONDS if slow else STEP_SECONDS)
+        time.sleep(QUEUE_SECONDS)
         self.calls.append(("step", started, time.perf_counter()))
 
     def synchronize(self) -> None:
@@ -230,6 +233,8 @@ class SlowDevice:
         return sum(called == name for called, _, _ in self.calls)
 
 
+QUEUE_SECONDS = 0.001
+"""What a call of `step` takes the program."""
 STEP_SECONDS = 0.01
 SLOW_STEP_SECONDS = 0.04
 

@@ -103,13 +103,16 @@ class Evaluation:
         problem = Problem.draw(rng)
         for value in problem.values[2:]:
             value.mul_(steepness)
+        # Of the last class there is no sample: labels do not say how many there are.
+        classes = problem.classes - 1
+        problem.values[3][classes] = -1e4
         batch_size, batches = rng.integer(6, 9), rng.integer(2, 4)
         full = batch_size * batches
         inputs = problem.draw_inputs(rng, full + left_over)
         predicted = problem.model()(inputs).argmax(1)
         wrong = (torch.arange(full + left_over) % 2 == 0) & (torch.arange(full + left_over) < full)
-        shift = rng.integers(1, problem.classes - 1, full + left_over) * wrong
-        return cls(problem, (inputs, (predicted + shift) % problem.classes), batch_size)
+        shift = rng.integers(1, classes - 1, full + left_over) * wrong
+        return cls(problem, (inputs, (predicted + shift) % classes), batch_size)
 
     def seen(self, answer: Answer, training: bool = True) -> EvaluationReply:
         """What the answer returned and how it used the model."""

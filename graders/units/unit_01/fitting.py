@@ -49,7 +49,7 @@ CLIMBS = {"lr": 0.25, "maximize": True}
             "modes",
             1,
             "model.train() at the beginning of every epoch: the model may come in evaluation mode. evaluate "
-            "does the rest.",
+            "does the rest: it validates in evaluation mode, and under torch.no_grad().",
         ),
         Criterion(
             "on the device",
@@ -89,16 +89,8 @@ def fit(answer: Answer, rng: Rng) -> Findings:
     moved = case.seen(answer, epochs, on_host=True)
     yield "on the device", parameters_as_expected(case, moved, epochs)
     long = Course.draw_long(rng)
-    yield (
-        "waits once an epoch",
-        compare.first_failure(
-            [
-                waits_at_the_end(case, trained),
-                waits_at_the_end(case, moved),
-                waits_at_the_end(long, long.seen(answer, 1)),
-            ]
-        ),
-    )
+    cases = ((case, trained), (case, moved), (long, long.seen(answer, 1)))
+    yield "waits once an epoch", compare.first_failure(waits_at_the_end(*each) for each in cases)
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,13 +262,17 @@ def _epoch_right(seen: object, expected: Sequence[float], epoch: int) -> Finding
 
 
 def modes_right(seen: FitReply) -> Finding:
-    """Passes if whatever goes backward went forward in training mode, and all else in evaluation mode."""
+    """Passes if whatever goes backward went forward in training mode, and all else in evaluation mode and
+    without a graph.
+    """
     passes = [*(entry for entry in seen.log if entry != "waits"), ""]
     trains = [
         following.startswith("backward")
         for entry, following in pairwise(passes)
         if entry.startswith("forward")
     ]
+    if seen.modes == trains and seen.graphs != trains:
+        return Finding(False, "Forward passes of the validation recorded a graph for backward.")
     if seen.modes == trains:
         return Finding(True, "Every epoch trains in training mode and validates in evaluation mode.")
     told = ", ".join("training" if mode else "evaluation" for mode in seen.modes)

@@ -1,7 +1,7 @@
 """Unit 02, the same gradient while backward still computes."""
 
 from collections.abc import Sequence
-from itertools import chain
+from itertools import chain, pairwise
 from typing import Any
 
 import torch
@@ -182,6 +182,7 @@ def all_complete_started(
 
     used[r][step]: the branch that rank r used. The order is that of make_buckets in every step: as long as
     the shared layer has no gradient, nothing may start. started: whether it counts that something does.
+    What is left starts at the end, before anything is waited for.
     """
     for step in steps_of(observed, "finished"):
         [branch] = used[step.rank][step.number]
@@ -195,6 +196,10 @@ def all_complete_started(
         if started and made < complete:
             text = f"when the first bucket was complete, {complete} could start, and {made} did in backward"
             return Finding(False, f"{step}: {text}.")
+        left = [call for call in step.calls if call.sequence > ended]
+        if any(later.start >= earlier.end for earlier, later in pairwise(left)):
+            text = "finish() waits for one all_reduce before it starts the next"
+            return Finding(False, f"{step}: {text}; expected all to be under way at once.")
     return Finding(True, "Buckets start in order, each when it and all before it are complete.")
 
 

@@ -114,7 +114,9 @@ def greedy_buckets(sizes: Sequence[int], limit: int) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class Used:
-    """A `Branches` of which each rank uses its own. values: of its parameters. inputs[r]: [B, width]."""
+    """A `Branches` in double precision of which each rank uses its own. values: of its parameters. inputs[r]:
+    [B, width].
+    """
 
     width: int
     values: list[Tensor]
@@ -123,8 +125,9 @@ class Used:
     @classmethod
     def draw(cls, rng: Rng, ranks: int) -> "Used":
         width = rng.integer(3, 5)
-        values = [rng.normal(*parameter.shape) for parameter in Branches(width).parameters()]
-        return cls(width, values, [rng.normal(4, width) for _ in range(ranks)])
+        double = torch.float64
+        values = [rng.normal(*parameter.shape, dtype=double) for parameter in Branches(width).parameters()]
+        return cls(width, values, [rng.normal(4, width, dtype=double) for _ in range(ranks)])
 
     @property
     def branch_bytes(self) -> int:
@@ -140,7 +143,7 @@ class Used:
     def right(self, used: list[list[list[int]]], observed: Observed[list[Gradients]]) -> Finding:
         """Passes if after each step the gradients are the means over ranks of the sums of its branches."""
         model = Branches(self.width)
-        parameters = list(model.parameters())
+        parameters = list(model.double().parameters())
         load_values(parameters, self.values)
         steps = range(len(used[0]))
         by_rank = [[seen for seen, _ in compare.side_by_side(rank, steps)] for rank in observed.results]
