@@ -114,10 +114,11 @@ def bucketed_ddp(answer: Answer, rng: Rng) -> Findings:
     yield "buckets", buckets_as_specified(training, observed)
     early = starts_during_backward(training, observed)
     yield "starts during backward", early
-    yield "never waits in backward", never_waits_in_backward(observed)
+    free = never_waits_in_backward(observed)
+    yield "never waits in backward", free
 
-    # Who starts late anyway, or goes wrong with what is unused, is told so once.
-    unused = unused_parameters(answer, rng, started=early.passed)
+    # Who starts late, or waits, anyway, or goes wrong with what is unused, is told so once.
+    unused = unused_parameters(answer, rng, started=early.passed, together=free.passed)
     yield "unused parameters", unused
     yield "tied and frozen parameters", tied_and_frozen(answer, rng)
     silent = (silent_only(answer, rng, ranks) for ranks in (1, 2) if unused.passed)
@@ -156,9 +157,10 @@ def step_as_expected(training: Training, observed: Observed[list[Gradients]], st
     return Finding(True, f"{which}: the gradients are the means over all ranks.")
 
 
-def unused_parameters(answer: Answer, rng: Rng, started: bool) -> Finding:
+def unused_parameters(answer: Answer, rng: Rng, started: bool, together: bool) -> Finding:
     """Passes if the averages are right where ranks use different branches, once all have used every one, and
-    one branch none uses. started: whether it counts that complete buckets start in backward.
+    one branch none uses. started, together: whether it counts that complete buckets start in backward, and
+    that those which are left are under way at once.
     """
     case = Used.draw(rng, rng.integer(2, 3))
     used = [[[ALL], [1 + rank % 2], [1 + (rank + 1) % 2]] for rank in range(len(case.inputs))]
@@ -166,7 +168,7 @@ def unused_parameters(answer: Answer, rng: Rng, started: bool) -> Finding:
     # the shared layer is complete last and stands first.
     runs = [case.launch(answer, used, room) for room in (case.branch_bytes, 2 * case.branch_bytes)]
     right = compare.first_failure(case.right(used, run) for run in runs)
-    return all_complete_started(runs[0], used, started) if right.passed else right
+    return all_complete_started(runs[0], used, started, together) if right.passed else right
 
 
 COMPLETE = {ALL: 4, 2: 2, 1: 1}
@@ -175,14 +177,14 @@ layer's and is complete last, the second the last branch's."""
 
 
 def all_complete_started(
-    observed: Observed[Any], used: Sequence[Sequence[list[int]]], started: bool
+    observed: Observed[Any], used: Sequence[Sequence[list[int]]], started: bool, together: bool
 ) -> Finding:
     """Passes if backward has started every bucket that was complete and that no earlier one kept back, and
     no other.
 
     used[r][step]: the branch that rank r used. The order is that of make_buckets in every step: as long as
-    the shared layer has no gradient, nothing may start. started: whether it counts that something does.
-    What is left starts at the end, before anything is waited for.
+    the shared layer has no gradient, nothing may start. What is left starts at the end, before anything is
+    waited for. started, together: see above.
     """
     for step in steps_of(observed, "finished"):
         [branch] = used[step.rank][step.number]
@@ -197,7 +199,7 @@ def all_complete_started(
             text = f"when the first bucket was complete, {complete} could start, and {made} did in backward"
             return Finding(False, f"{step}: {text}.")
         left = [call for call in step.calls if call.sequence > ended]
-        if any(later.start >= earlier.end for earlier, later in pairwise(left)):
+        if together and any(later.start >= earlier.end for earlier, later in pairwise(left)):
             text = "finish() waits for one all_reduce before it starts the next"
             return Finding(False, f"{step}: {text}; expected all to be under way at once.")
     return Finding(True, "Buckets start in order, each when it and all before it are complete.")
