@@ -262,11 +262,12 @@ def fit(
         have no length.
 
     Each epoch: in training mode one step on each batch of train_loader, then validation on all of
-    validation_loader, in evaluation mode and without a graph. All epochs are run, whatever the losses (which may grow, or be NaN), and the
-    weights stay as the last step leaves them. The optimizer may have states, and goes on from them;
-    no random seed is set. Model and batches are moved to the device. From an epoch's first step to
-    its last the program asks for no tensor's number (`.item()`, `if loss > 5`) and for no shape
-    that depends on numbers (`x[x > 0]`), for then it would wait for the device in every step.
+    validation_loader, in evaluation mode and without a graph. All epochs are run, whatever the
+    losses (which may grow, or be NaN), and the weights stay as the last step leaves them. The
+    optimizer may have states, and goes on from them; no random seed is set. Model and batches are
+    moved to the device. From an epoch's first step to its last the program asks for no tensor's
+    number (`.item()`, `if loss > 5`) and for no shape that depends on numbers (`x[x > 0]`), for
+    then it would wait for the device in every step.
     Returns (training loss, validation loss, validation accuracy) for each epoch, three floats, not
     rounded: the training loss is the mean over the epoch's samples, each loss taken before the update
     that it led to; the accuracy is from 0 to 1.
