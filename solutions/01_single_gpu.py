@@ -110,7 +110,7 @@ def train_step(model: nn.Module, inputs: Tensor, targets: Tensor, optimizer: Opt
 
     Changes the parameters by one optimizer step along the gradient of the mean cross-entropy of this
     batch: one forward and one backward pass, in the mode (training, usually) in which the model comes
-    and stays. B may be 1. The gradient is taken as it is.
+    and stays. B may be 1. The gradient is taken as it is, NaN too.
     Returns that loss, as it was before the step: a scalar tensor without history (it does not require
     grad). No tensor is asked for its number (`.item()`, `if loss > 5`): that would wait for the device.
     """
@@ -179,8 +179,9 @@ def evaluate(model: nn.Module, loader: Iterable[tuple[Tensor, Tensor]]) -> tuple
     1, of the samples whose largest logit is at their label. Both do not depend on how the samples are
     cut into batches.
 
-    The forward passes run in evaluation mode and record no graph. Afterwards the model is in the mode
-    in which it came, and gradients are recorded again.
+    The forward passes are those of this very model (a copy of it may not fit into memory), run in
+    evaluation mode and record no graph. Afterwards the model is in the mode in which it came, and
+    gradients are recorded again.
     """
     ### BEGIN SOLUTION
     was_training = model.training
@@ -261,11 +262,12 @@ def fit(
         have no length.
 
     Each epoch: in training mode one step on each batch of train_loader, then validation on all of
-    validation_loader. All epochs are run, and the weights stay as the last step leaves them. The
-    optimizer may have states, and goes on from them; no random seed is set. Model and batches are moved
-    to the device. From an epoch's first step to its last the program asks for no tensor's number
-    (`.item()`, `if loss > 5`) and for no shape that depends on numbers (`x[x > 0]`), for then it would
-    wait for the device in every step.
+    validation_loader, in evaluation mode and without a graph. All epochs are run, whatever the
+    losses (which may grow, or be NaN), and the weights stay as the last step leaves them. The
+    optimizer may have states, and goes on from them; no random seed is set. Model and batches are
+    moved to the device. From an epoch's first step to its last the program asks for no tensor's
+    number (`.item()`, `if loss > 5`) and for no shape that depends on numbers (`x[x > 0]`), for
+    then it would wait for the device in every step.
     Returns (training loss, validation loss, validation accuracy) for each epoch, three floats, not
     rounded: the training loss is the mean over the epoch's samples, each loss taken before the update
     that it led to; the accuracy is from 0 to 1.
@@ -402,7 +404,8 @@ def accumulate_gradients(
     micro-batches together. Each micro-batch goes forward once and backward once, before the next one
     goes forward, so that only one graph is in memory, in the mode in which the model comes and stays.
     No optimizer step.
-    Returns the mean loss over all samples, a scalar tensor without history.
+    Returns the mean loss over all samples, a scalar tensor without history. As in train_step, no tensor
+    is asked for its number.
     """
     ### BEGIN SOLUTION
     samples = sum(len(inputs) for inputs, _ in micro_batches)

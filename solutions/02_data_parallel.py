@@ -106,8 +106,8 @@ guesses = predict(
 def combine_gradients(gradients: list[Tensor], counts: list[int]) -> Tensor:
     """The gradient of the mean loss over all samples, from the workers' gradients.
 
-    gradients: one tensor a worker, all of one shape, in any memory layout: the gradient of the mean
-        loss over that worker's samples.
+    gradients: one tensor a worker, all of one shape (scalars, too), in any memory layout: the gradient
+        of the mean loss over that worker's samples.
     counts: how many samples each worker had; at least one is above 0. A worker with 0 contributes
         nothing, whatever its gradient holds (it may be NaN); a NaN of any other worker must stay
         visible.
@@ -286,8 +286,8 @@ def broadcast_parameters(model: nn.Module, src: int) -> None:
 
     Called on every rank of the default group, with models of one architecture. All parameters,
     trainable or frozen, and all buffers, also those that are not in the state dict, are overwritten in
-    place: they stay the same tensors. Autograd records none of it. One dist.broadcast a tensor, or
-    fewer; every byte is sent once.
+    place: they stay the same tensors. Autograd records none of it, and what comes after it again. One
+    dist.broadcast a tensor, or fewer; every byte is sent once.
     """
     ### BEGIN SOLUTION
     for tensor in chain(model.parameters(), model.buffers()):
@@ -637,12 +637,13 @@ class BucketedDDP(nn.Module):
     optimizer.step()
 
     Constructor, on every rank: the model gets rank 0's parameters and buffers, as by
-    broadcast_parameters. Its trainable parameters are put into buckets as by make_buckets.
+    broadcast_parameters. Its trainable parameters are put into buckets as by make_buckets, once for all
+    steps, in whatever order their gradients come.
 
     backward: when the gradients of a bucket are complete, and all buckets before it have been started,
     its all_reduce is started with async_op=True. Backward never waits for communication.
 
-    finish(), once after every backward: starts the buckets that are left, in order; waits for all;
+    finish(), once after every backward: starts all buckets that are left, in order; then waits for all;
     leaves in every trainable parameter's .grad, of any memory layout, the mean over ranks, where a
     gradient that a rank lacks counts as zero. Afterwards everything is as before the step, ready for
     the next. Forward passes may come at any time: several before one backward, or one between it and
@@ -970,15 +971,15 @@ print(
 # %% [markdown]
 # ## 7 One download for all
 #
-# Four ranks of a node that all find the data set missing download it four times, into the same files. One rank of
-# each node has to go first, and the others have to wait. They wait in a **barrier**, `dist.barrier()`, which returns when
-# all ranks have called it; then they load what is there. Each node has its own first rank, since each may have its own
-# disk: the one with local rank 0.
+# Four ranks of a node that all find the data set missing download it four times, into the same files. So on each node one
+# rank should have loaded the data before the others begin; then these find what they need. Each node needs a rank of its
+# own for that, since each may have its own disk. The ranks have nothing to send to each other. What they need is an order:
+# which call makes ranks wait, for whom, and where has each rank to make it?
 #
-# A rank that fails on the way must not leave the others waiting for ever. Here the others then go on and call `load()`
-# themselves, all at once. That is the very race which the barrier is there to prevent, so it is right only because the
-# first rank's exception ends the training soon. A program that wants to go on after a failure has to tell the other
-# ranks, with a broadcast of whether the first one succeeded.
+# And what becomes of those who wait, if the first rank's `load()` fails? They must not wait for ever. Here they then go on
+# and call `load()` themselves, all at once. That is the very race which the order is there to prevent, so it is right only
+# because the first rank's exception ends the training soon. A program that wants to go on after a failure has to tell the
+# other ranks, with a broadcast of whether the first one succeeded.
 #
 # **Find the mistake.** A slide of a lecture loads the data by `if local_rank == 0: train_set = ...`, and breaks off there. What would
 # go wrong if nothing followed?
@@ -986,7 +987,7 @@ print(
 # <details><summary>Answer</summary>
 #
 # The other ranks of the node have no `train_set`, and raise a `NameError` at its first use. The `if` may guard the download only: after
-# the barrier every rank has to load the data for itself.
+# it every rank has to load the data for itself.
 #
 # </details>
 
@@ -996,8 +997,8 @@ def load_once(load):
     """Call load() on every rank, on one rank of each node before all others, and return what it gave.
 
     load: a function without arguments, which may return anything, None too. Every rank calls it exactly
-    once: the rank with local rank 0 (dist.get_node_local_rank()) at once, whatever other nodes do, the
-    others of its node only when it has returned there.
+    once: the first rank of each node, with local rank 0, at once, whatever other nodes do, the others
+    of its node only when it has returned there.
 
     If load() raises an Exception on a first rank, that rank raises the same one, and nobody is left
     waiting: the other ranks go on as if it had returned, and find out for themselves. Of what ends a

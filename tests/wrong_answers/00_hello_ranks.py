@@ -22,7 +22,7 @@ def _blocks(rank, gpus):
     return _sorted(gpus, None)[rank]
 
 
-@wrong("rank_coordinates", fails="node after node")
+@wrong("rank_coordinates", fails="one node, or one GPU on each")
 def column_before_row(rank, gpus, cyclic):
     """(local rank, node)."""
     return (_in_turn if cyclic else _blocks)(rank, gpus)[::-1]
@@ -34,26 +34,26 @@ def always_in_turn(rank, gpus, cyclic):
     return _in_turn(rank, gpus)
 
 
-@wrong("rank_coordinates", fails="node after node")
+@wrong("rank_coordinates", fails="one node, or one GPU on each")
 def true_division(rank, gpus, cyclic):
     """`/` gives a float."""
     return _in_turn(rank, gpus) if cyclic else (rank / gpus[0], rank % gpus[0])
 
 
-@wrong("rank_coordinates", fails="node after node")
+@wrong("rank_coordinates", fails="one node, or one GPU on each")
 def nodes_from_one(rank, gpus, cyclic):
     """Nodes are numbered from 0."""
     node, local = (_in_turn if cyclic else _blocks)(rank, gpus)
     return node + 1, local
 
 
-@wrong("rank_coordinates", fails="node after node")
+@wrong("rank_coordinates", fails="one node, or one GPU on each")
 def global_rank_twice(rank, gpus, cyclic):
     """The device's index on its node is not the global rank: cuda:5 on a node of four GPUs."""
     return (_in_turn if cyclic else _blocks)(rank, gpus)[0], rank
 
 
-@wrong("rank_coordinates", fails="node after node")
+@wrong("rank_coordinates", fails="one node, or one GPU on each")
 def a_list_instead_of_a_pair(rank, gpus, cyclic):
     """A list is no tuple."""
     return list((_in_turn if cyclic else _blocks)(rank, gpus))
@@ -67,7 +67,7 @@ def sorts_the_nodes(rank, gpus, cyclic):
     return (_in_turn if cyclic else _blocks)(rank, gpus)
 
 
-@wrong("rank_coordinates", fails="node after node")
+@wrong("rank_coordinates", fails="one node, or one GPU on each")
 def takes_the_nodes_away(rank, gpus, cyclic):
     """The right place; the list that it was given is shorter afterwards."""
     if cyclic:
@@ -97,7 +97,7 @@ def always_in_blocks(rank, gpus, cyclic):
     return _blocks(rank, gpus)
 
 
-@wrong("rank_coordinates", fails="in turn")
+@wrong("rank_coordinates", fails="one node, or one GPU on each")
 def rounds_for_nodes(rank, gpus, cyclic):
     """Row and column the wrong way round."""
     return divmod(rank, len(gpus)) if cyclic else _blocks(rank, gpus)
@@ -144,8 +144,16 @@ def the_largest_first(rank, gpus, cyclic):
 @wrong("rank_coordinates", fails="nodes of unlike sizes")
 def equal_on_the_average(rank, gpus, cyclic):
     """Takes nodes for equal where the first one has as many as all have on the average."""
-    if sum(gpus) == gpus[0] * len(gpus):
-        return divmod(rank, len(gpus))[::-1] if cyclic else divmod(rank, gpus[0])
+    if not cyclic and sum(gpus) == gpus[0] * len(gpus):
+        return divmod(rank, gpus[0])
+    return (_in_turn if cyclic else _blocks)(rank, gpus)
+
+
+@wrong("rank_coordinates", fails="full nodes are passed over")
+def equal_on_the_average_in_turn(rank, gpus, cyclic):
+    """The same, where ranks go to the nodes in turn."""
+    if cyclic and sum(gpus) == gpus[0] * len(gpus):
+        return divmod(rank, len(gpus))[::-1]
     return (_in_turn if cyclic else _blocks)(rank, gpus)
 
 
@@ -475,6 +483,22 @@ def announces_the_length(token):
         token += rank
         dist.send(length, (rank + 1) % size)
         dist.send(token, (rank + 1) % size)
+    return token
+
+
+@wrong("pass_the_token", fails="one message a rank, to the next")
+def with_a_tag_for_each_rank(token):
+    """There is but one message, and who receives it without a tag waits for ever."""
+    rank, size = _me()
+    if size == 1:
+        return token
+    if rank == 0:
+        dist.send(token, 1, tag=rank + 1)
+        dist.recv(token, size - 1, tag=size)
+    else:
+        dist.recv(token, rank - 1, tag=rank)
+        token += rank
+        dist.send(token, (rank + 1) % size, tag=rank + 1)
     return token
 
 

@@ -1,5 +1,6 @@
 """Mistakes that people make in unit 01."""
 
+import copy
 import time
 
 import numpy as np
@@ -11,7 +12,7 @@ from tests.answers import wrong
 # ---------------------------------------------------------------------------------------------- train_step
 
 
-@wrong("train_step", fails="loss")
+@wrong("train_step", fails="one update")
 def softmax_twice(model, inputs, targets, optimizer):
     """cross_entropy takes logits, not probabilities."""
     optimizer.zero_grad()
@@ -21,7 +22,7 @@ def softmax_twice(model, inputs, targets, optimizer):
     return loss.detach()
 
 
-@wrong("train_step", fails="loss")
+@wrong("train_step", fails="one update")
 def sum_instead_of_mean(model, inputs, targets, optimizer):
     """The step then grows with the batch."""
     optimizer.zero_grad()
@@ -31,7 +32,7 @@ def sum_instead_of_mean(model, inputs, targets, optimizer):
     return loss.detach()
 
 
-@wrong("train_step", fails="loss")
+@wrong("train_step", fails="one update")
 def logits_for_log_probabilities(model, inputs, targets, optimizer):
     """nll_loss wants log_softmax before it."""
     optimizer.zero_grad()
@@ -41,7 +42,7 @@ def logits_for_log_probabilities(model, inputs, targets, optimizer):
     return loss.detach()
 
 
-@wrong("train_step", fails="loss")
+@wrong("train_step", fails="one update")
 def samples_taken_for_vectors(model, inputs, targets, optimizer):
     """Lays each sample's numbers out in a row, as the first tutorial does: a convolution takes no rows."""
     optimizer.zero_grad()
@@ -51,7 +52,7 @@ def samples_taken_for_vectors(model, inputs, targets, optimizer):
     return loss.detach()
 
 
-@wrong("train_step", fails="loss")
+@wrong("train_step", fails="one update")
 def loss_after_the_step(model, inputs, targets, optimizer):
     """Goes forward once more, and reports what the batch's loss has become."""
     optimizer.zero_grad()
@@ -88,9 +89,9 @@ def a_number_made_a_tensor_again(model, inputs, targets, optimizer):
     return torch.tensor(loss.item())
 
 
-@wrong("train_step", fails="loss")
+@wrong("train_step", fails="one update")
 def skips_what_is_not_finite(model, inputs, targets, optimizer):
-    """`if` waits for the device, in every step."""
+    """A step that is left out where it is NaN hides that the training has diverged."""
     optimizer.zero_grad()
     loss = functional.cross_entropy(model(inputs), targets)
     if loss.isfinite():
@@ -99,7 +100,31 @@ def skips_what_is_not_finite(model, inputs, targets, optimizer):
     return loss.detach()
 
 
+@wrong("train_step", fails="one update")
+def makes_zeros_of_nan(model, inputs, targets, optimizer):
+    """The training goes on as if nothing had happened."""
+    optimizer.zero_grad()
+    loss = functional.cross_entropy(model(inputs), targets)
+    loss.backward()
+    for parameter in model.parameters():
+        parameter.grad.nan_to_num_()
+    optimizer.step()
+    return loss.detach()
+
+
 @wrong("train_step", fails="loss")
+def warns_of_a_large_loss(model, inputs, targets, optimizer):
+    """`if` waits for the device, in every step."""
+    optimizer.zero_grad()
+    loss = functional.cross_entropy(model(inputs), targets)
+    loss.backward()
+    optimizer.step()
+    if loss > 5:
+        print("the loss is large")
+    return loss.detach()
+
+
+@wrong("train_step", fails="one update")
 def exponentials_as_they_are(model, inputs, targets, optimizer):
     """exp(89) is infinite in single precision: take the largest logit off before."""
     optimizer.zero_grad()
@@ -110,7 +135,7 @@ def exponentials_as_they_are(model, inputs, targets, optimizer):
     return loss.detach()
 
 
-@wrong("train_step", fails="loss")
+@wrong("train_step", fails="one update")
 def squeezes_the_logits(model, inputs, targets, optimizer):
     """Takes all dimensions of 1 away: with a single sample that of the samples, too."""
     optimizer.zero_grad()
@@ -460,6 +485,22 @@ def mean_of_batch_means(model, loader):
     return sum(losses) / len(losses), sum(accuracies) / len(accuracies)
 
 
+@wrong("evaluate", fails="accuracy")
+def as_many_classes_as_it_sees(model, loader):
+    """one_hot, if it is not told how many classes there are, makes do with those up to a batch's largest."""
+    was_training = model.training
+    model.eval()
+    loss, correct, total = 0.0, 0, 0
+    with torch.no_grad():
+        for inputs, targets in loader:
+            logits = model(inputs)
+            loss -= (functional.one_hot(targets) * logits.log_softmax(1)).sum().item()
+            correct += (logits.argmax(1) == targets).sum().item()
+            total += len(targets)
+    model.train(was_training)
+    return loss / total, correct / total
+
+
 @wrong("evaluate", fails="uneven last batch")
 def all_batches_taken_for_full(model, loader):
     """Takes the number of batches times the first one's size for the number of samples."""
@@ -484,6 +525,30 @@ def exact_accuracy_loose_loss(model, loader):
         loss = sum(float(functional.cross_entropy(model(inputs), targets)) for inputs, targets in batches)
     model.train(was_training)
     return loss / len(batches), correct / total
+
+
+@wrong("evaluate", fails="accuracy")
+def more_likely_than_not(model, loader):
+    """A probability above one half is enough, and of three classes not needed."""
+    mode = model.training
+    model.eval()
+    loss, hits, samples = 0.0, 0, 0
+    with torch.no_grad():
+        for inputs, targets in loader:
+            logits = model(inputs)
+            loss += functional.cross_entropy(logits, targets, reduction="sum").item()
+            hits += (logits.softmax(1).gather(1, targets[:, None]) > 0.5).sum().item()
+            samples += len(targets)
+    model.train(mode)
+    return loss / samples, hits / samples
+
+
+@wrong("evaluate", fails="evaluation mode")
+def on_a_copy(model, loader):
+    """Leaves the model in its mode, and needs the memory of two."""
+    with torch.no_grad():
+        loss, correct, total = _evaluated(copy.deepcopy(model).eval(), loader)
+    return loss / total, correct / total
 
 
 @wrong("evaluate", fails="evaluation mode")
@@ -738,6 +803,27 @@ def keeps_the_lowest_loss(model, train_loader, validation_loader, optimizer, epo
 
 
 @wrong("fit", fails="every epoch anew")
+def keeps_the_least_training_loss(model, train_loader, validation_loader, optimizer, epochs, device):
+    """Nor those of the epoch that was best in training."""
+    this = _Fit(model, train_loader, validation_loader, optimizer, epochs, device)
+    return _keeps_the_best(this, lambda numbers: -numbers[0])
+
+
+@wrong("fit", fails="every epoch anew")
+def stops_when_it_diverges(model, train_loader, validation_loader, optimizer, epochs, device):
+    """NaN will not go away; but who calls has asked for all epochs."""
+    this = _Fit(model, train_loader, validation_loader, optimizer, epochs, device)
+    return this.run(stop=lambda history: history[-1][0] != history[-1][0])
+
+
+@wrong("fit", fails="every epoch anew")
+def stops_when_the_loss_grows(model, train_loader, validation_loader, optimizer, epochs, device):
+    """A loss that is larger than at first may fall again."""
+    this = _Fit(model, train_loader, validation_loader, optimizer, epochs, device)
+    return this.run(stop=lambda history: history[-1][0] > 1.2 * history[0][0])
+
+
+@wrong("fit", fails="every epoch anew")
 def keeps_the_highest_accuracy(model, train_loader, validation_loader, optimizer, epochs, device):
     """As most scripts save them."""
     this = _Fit(model, train_loader, validation_loader, optimizer, epochs, device)
@@ -858,6 +944,22 @@ def in_the_mode_that_it_finds(model, train_loader, validation_loader, optimizer,
     """Trains a model that comes in evaluation mode without dropout."""
     this = _Fit(model, train_loader, validation_loader, optimizer, epochs, device)
     this.epoch = lambda: (this.pass_over(train_loader), *this.validated())
+    return this.run()
+
+
+@wrong("fit", fails="modes")
+def validates_with_graphs(model, train_loader, validation_loader, optimizer, epochs, device):
+    """Evaluation mode alone records graphs, which take memory."""
+    this = _Fit(model, train_loader, validation_loader, optimizer, epochs, device)
+
+    def validated():
+        model.eval()
+        batches = this.moved(validation_loader)
+        logits, targets = map(torch.cat, zip(*((model(x), y) for x, y in batches), strict=True))
+        accuracy = (logits.argmax(1) == targets).double().mean()
+        return functional.cross_entropy(logits, targets).item(), accuracy.item()
+
+    this.validated = validated
     return this.run()
 
 
@@ -993,7 +1095,7 @@ def looks_for_nan(model, train_loader, validation_loader, optimizer, epochs, dev
     def step(inputs, targets):
         loss = _step(model, inputs, targets, optimizer)
         if loss.isnan():
-            raise RuntimeError("the training has diverged")
+            print("the training has diverged")
         return loss
 
     this.step = step
@@ -1187,6 +1289,17 @@ def plain_mean_of_losses(model, micro_batches, loss_fn):
         (loss * len(inputs) / n).backward()
         losses.append(loss.detach())
     return torch.stack(losses).mean()
+
+
+@wrong("accumulate_gradients", fails="loss of the full batch")
+def a_number_of_each_loss(model, micro_batches, loss_fn):
+    """item() waits for the device, once a micro-batch."""
+    n, total = _samples(micro_batches), 0.0
+    for inputs, targets in micro_batches:
+        loss = loss_fn(model(inputs), targets) * len(inputs) / n
+        loss.backward()
+        total += loss.item()
+    return torch.tensor(total)
 
 
 @wrong("accumulate_gradients", fails="loss of the full batch")
@@ -1464,6 +1577,19 @@ def clock_before_warmup(step, batch_size, warmup, steps, synchronize):
         step()
     synchronize()
     return batch_size * steps / (time.perf_counter() - start)
+
+
+@wrong("measure_throughput", fails="samples a second")
+def clock_started_when_all_are_queued(step, batch_size, warmup, steps, synchronize):
+    """The device has been at work since the first of them."""
+    for _ in range(warmup):
+        step()
+    synchronize()
+    for _ in range(steps):
+        step()
+    started = time.perf_counter()
+    synchronize()
+    return batch_size * steps / (time.perf_counter() - started)
 
 
 @wrong("measure_throughput", fails="samples a second")

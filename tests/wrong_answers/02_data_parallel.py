@@ -62,6 +62,13 @@ def weights_in_single_precision(gradients, counts):
 
 
 @wrong("combine_gradients", fails="unequal shards")
+def weights_of_a_tensor_in_double_precision(gradients, counts):
+    """Elements of a tensor leave the dtype of vectors and matrices alone, and not that of a scalar."""
+    weights = torch.tensor(counts, dtype=torch.float64) / sum(counts)
+    return sum(weight * g for weight, g in zip(weights, gradients, strict=True) if weight > 0)
+
+
+@wrong("combine_gradients", fails="unequal shards")
 def matrices_taken_for_granted(gradients, counts):
     """Weights in a shape that fits gradients of two dimensions only."""
     used = [(gradient, count) for gradient, count in zip(gradients, counts, strict=True) if count]
@@ -487,6 +494,14 @@ def forgets_to_detach(model, src):
 
 
 @wrong("broadcast_parameters", fails="outside of autograd")
+def gradients_off_for_good(model, src):
+    """Turns gradients off, and never on again."""
+    torch.set_grad_enabled(False)
+    for tensor in chain(model.parameters(), model.buffers()):
+        dist.broadcast(tensor, src)
+
+
+@wrong("broadcast_parameters", fails="outside of autograd")
 def flattens_without_detach(model, src):
     """One tensor for all parameters, made with a history."""
     parameters = list(model.parameters())
@@ -701,10 +716,10 @@ def divides_by_those_who_have_one(model):
 @wrong("average_gradients", fails="missing gradients")
 def helps_without_getting(model):
     """Sends zeros for a missing gradient, and leaves .grad None here."""
-    for parameter in _trainable(model):
-        gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-        dist.all_reduce(gradient)
-        gradient /= dist.get_world_size()
+    missing = [parameter for parameter in _trainable(model) if parameter.grad is None]
+    _average_of(model, torch.zeros_like)
+    for parameter in missing:
+        parameter.grad = None
 
 
 @wrong("average_gradients", fails="each gradient sent once")
@@ -754,6 +769,19 @@ def nothing_to_do_on_one_rank(model):
     """A single rank leaves at once, and what has no gradient stays without."""
     if dist.get_world_size() > 1:
         _average_of(model, torch.zeros_like)
+
+
+@wrong("average_gradients", fails="missing gradients")
+def sends_zeros_in_single_precision(model):
+    """Beside other gradients they get their dtype; a rank that has none sends another one than the others."""
+    trained = _trainable(model)
+    parts = [torch.zeros(p.numel()) if p.grad is None else p.grad.flatten() for p in trained]
+    flat = torch.cat(parts)
+    dist.all_reduce(flat)
+    flat /= dist.get_world_size()
+    _fill(trained)
+    for parameter, mean in zip(trained, flat.split([each.numel() for each in trained]), strict=True):
+        parameter.grad.copy_(mean.view_as(parameter))
 
 
 @wrong("average_gradients", fails="missing gradients")
@@ -892,6 +920,14 @@ def closes_when_it_overflows(model, bucket_bytes):
             buckets.append([])
         buckets[-1].append(parameter)
     return buckets
+
+
+@wrong("make_buckets", fails="as full as they may be")
+def a_small_first_one(model, bucket_bytes):
+    """A first bucket of at most 1 MiB, as in PyTorch, so that something is sent soon."""
+    parameters = _trainable(model)[::-1]
+    first = _cut(parameters, min(bucket_bytes, 2**20))[:1]
+    return first + _cut(parameters[sum(map(len, first)) :], bucket_bytes)
 
 
 @wrong("make_buckets", fails="as full as they may be")
@@ -1471,6 +1507,34 @@ class OnlyForwardBeginsAStep(_Bucketed):
 
 
 @wrong("BucketedDDP", fails="unused parameters")
+class SendsZerosInSinglePrecision(_Bucketed):
+    """A bucket of which a rank has no gradient at all has another dtype there."""
+
+    def start(self, index):
+        parts = [
+            torch.zeros(parameter.numel()) if parameter.grad is None else parameter.grad.flatten()
+            for parameter in self.buckets[index]
+        ]
+        flat = torch.cat(parts)
+        _fill(self.buckets[index])
+        self.started[index] = flat, dist.all_reduce(flat, async_op=True)
+
+
+@wrong("BucketedDDP", fails="unused parameters")
+class WaitsForOneAfterAnother(_Bucketed):
+    """finish() has one bucket under way at a time."""
+
+    def finish(self):
+        for index in range(len(self.buckets)):
+            if index not in self.started:
+                self.start(index)
+            flat, handle = self.started[index]
+            handle.wait()
+            self.write_back(index, flat / dist.get_world_size())
+        self.reset()
+
+
+@wrong("BucketedDDP", fails="unused parameters")
 class StartsWithTheBucketsLast(_Bucketed):
     """Takes the last parameter of a bucket for the last whose gradient comes."""
 
@@ -1578,6 +1642,32 @@ class BroadcastsTrainableOnly(_Bucketed):
     def make_equal(self):
         for tensor in chain(_trainable(self.module), self.module.buffers()):
             dist.broadcast(tensor.detach(), 0)
+
+
+@wrong("BucketedDDP", fails="unused parameters")
+class RebuildsItsBuckets(_Bucketed):
+    """As PyTorch's DDP does: when all gradients have come once, buckets are filled in the order of that."""
+
+    def __init__(self, model, bucket_bytes):
+        self.bucket_bytes, self.came, self.order = bucket_bytes, [], None
+        super().__init__(model, bucket_bytes)
+
+    def watch(self, parameter, index):
+        parameter.register_post_accumulate_grad_hook(lambda each: None if self.silent else self.arrives(each))
+
+    def arrives(self, parameter):
+        self.came.append(parameter)
+        self.ready(next(i for i, bucket in enumerate(self.buckets) if any(p is parameter for p in bucket)))
+
+    def parameters_in_order(self):
+        return self.order or super().parameters_in_order()
+
+    def reset(self):
+        if self.order is None and len(self.came) == len(_trainable(self.module)):
+            self.order, self.buckets = self.came, []
+            self.fill_buckets(self.bucket_bytes)
+        self.came = []
+        super().reset()
 
 
 @wrong("BucketedDDP", fails="unused parameters")
@@ -1702,6 +1792,18 @@ class StaysSilentAfterAnError(_Bucketed):
         self.silent = True
         yield
         self.silent = False
+
+
+@wrong("BucketedDDP", fails="no_sync")
+class BeginsAnewInEachBlock(_Bucketed):
+    """Clears the gradients at the beginning of a block, which may be the second."""
+
+    @contextmanager
+    def no_sync(self):
+        if not self.silent:
+            self.module.zero_grad()
+        with super().no_sync():
+            yield
 
 
 @wrong("BucketedDDP", fails="no_sync")

@@ -14,8 +14,14 @@ Machine = list[int]
     difficulty=2,
     rubric=(
         Criterion(
+            "one node, or one GPU on each",
+            1,
+            "There is one way then, in turn or not: a pair of two ints, first the node, then the local rank, "
+            "both counted from 0. The list is the caller's.",
+        ),
+        Criterion(
             "node after node",
-            2,
+            1,
             "With 4 GPUs a node, ranks 0 to 3 are on node 0 and have the local ranks 0 to 3; rank 4 is on "
             "node 1 and has the local rank 0.",
         ),
@@ -23,12 +29,12 @@ Machine = list[int]
             "nodes of unlike sizes",
             1,
             "No division finds the node then. How many ranks are on all nodes before it?",
+            needs=("node after node",),
         ),
         Criterion(
             "in turn",
             2,
             "Rank 0 is on the first node, rank 1 on the second; after the last node comes the first again.",
-            needs=(),
         ),
         Criterion(
             "full nodes are passed over",
@@ -47,10 +53,15 @@ Machine = list[int]
 )
 def rank_coordinates(answer: Answer, rng: Rng) -> Findings:
     """All ranks of machines with equal nodes and others, node after node and in turn."""
-    equal = [[rng.choice((2, 4))] * 3, [1] * 3, [rng.integer(2, 4)]]
+    single = [[1] * 3, [rng.integer(2, 4)]]
+    equal = [[rng.choice((2, 4))] * 3]
     # The first node is the smallest, the largest, or the mean of all, with room left where the second is
     # full; nodes and places of two digits.
     unlike = [[1, rng.integer(3, 4), 2], [rng.integer(10, 11), 3, 1], [3, 1, 4, 4], [2, *[1] * 9, 2]]
+    yield (
+        "one node, or one GPU on each",
+        compare.first_failure(_all_right(answer, single, cyclic) for cyclic in (False, True)),
+    )
     yield "node after node", _all_right(answer, equal, cyclic=False)
     yield "nodes of unlike sizes", _all_right(answer, unlike, cyclic=False)
     yield "in turn", _all_right(answer, equal, cyclic=True)

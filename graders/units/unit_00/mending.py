@@ -48,6 +48,7 @@ SCALE = 2.0**110
             2,
             "It must not leave before the calls, and what it contributes must change nothing: 0 to a sum. "
             "And to a maximum?",
+            needs=("the mean", "the largest"),
         ),
         Criterion(
             "no more than three small calls",

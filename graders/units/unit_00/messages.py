@@ -38,14 +38,24 @@ from graders.units.unit_00 import drivers
             1,
             "Rank r last held the token when it sent it on: with its own rank added, and not those after it.",
         ),
-        Criterion("only send and recv", 1, "A token is passed by hand; no collective is needed."),
+        Criterion(
+            "only send and recv",
+            1,
+            "A token is passed by hand; no collective is needed.",
+            needs=("the token comes back", "every rank returns what it held"),
+        ),
         Criterion(
             "one message a rank, to the next",
             1,
             "Each rank receives once, from the rank before it, and sends once, to the rank after it.",
             needs=("the token comes back", "only send and recv"),
         ),
-        Criterion("a world of one", 1, "Rank 0 has no neighbour then, and nobody can send to itself."),
+        Criterion(
+            "a world of one",
+            1,
+            "Rank 0 has no neighbour then, and nobody can send to itself.",
+            needs=("the token comes back", "only send and recv"),
+        ),
         Criterion(
             "the token has the sum in it",
             1,
@@ -124,10 +134,14 @@ def _round_the_ring(observed: Observed[PlainData]) -> Finding:
     for rank in range(world):
         next_rank, previous = (rank + 1) % world, (rank - 1) % world
         expected = [("recv", previous), ("send", next_rank)]
-        seen = [(event.op, event.peer) for event in observed.communication(rank)]
+        made = observed.communication(rank)
+        seen = [(event.op, event.peer) for event in made]
         if sorted(seen, key=str) != expected:
             text = f"rank {rank} of {world} made the calls {_calls(seen)}; expected {_calls(expected)}"
             return Finding(False, f"{text}.")
+        tags = sorted({event.tag for event in made} - {0})
+        if tags:
+            return Finding(False, f"rank {rank} of {world} uses the tag {tags[0]}; expected none.")
     return Finding(True, f"{world} ranks, {observed.traffic.messages} messages, each to the next rank.")
 
 

@@ -30,9 +30,9 @@ from graders.units.unit_01.watched import Batch
         Criterion(
             "loss of the full batch",
             1,
-            "Return the mean over all samples, weighted in the same way, as a tensor without history. The "
-            "list, and the mode of the model, are the caller's, who may need them again: leave both as they "
-            "are.",
+            "Return the mean over all samples, weighted in the same way, as a tensor without history: "
+            "whoever asks for its number waits for the device. The list, and the mode of the model, are the "
+            "caller's, who may need them again: leave both as they are.",
             needs=("uneven micro-batches",),
         ),
         Criterion(
@@ -59,14 +59,22 @@ def accumulate_gradients(answer: Answer, rng: Rng) -> Findings:
     # Another loss, so that an answer that does not use the one it is given shows.
     uneven = Accumulation.draw(rng, [rng.integer(3, 5), rng.integer(6, 9), 1], "mse")
     seen = uneven.seen(answer, training=True)
-    yield "uneven micro-batches", gradients_as_expected(uneven, seen)
+    weighted = gradients_as_expected(uneven, seen)
+    yield "uneven micro-batches", weighted
     yield (
         "loss of the full batch",
         compare.first_failure(
-            [full_batch_loss(uneven, seen), mode_kept(in_evaluation, False), mode_kept(seen, True)]
+            [
+                full_batch_loss(uneven, seen),
+                asks_for_no_number(seen),
+                mode_kept(in_evaluation, False),
+                mode_kept(seen, True),
+            ]
         ),
     )
-    yield "one graph at a time", one_graph_at_a_time(uneven, seen)
+    # Who goes wrong with uneven ones may have left some out.
+    judged = (uneven, seen) if weighted.passed else (equal, in_evaluation)
+    yield "one graph at a time", one_graph_at_a_time(*judged)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +127,12 @@ def full_batch_loss(accumulation: Accumulation, seen: AccumulationReply) -> Find
         return Finding(False, "The list of micro-batches is another one afterwards; expected it as it was.")
     what = f"the loss over micro-batches of {accumulation.sizes} samples"
     return compare.close(seen.loss, accumulation.expected()[0], what, rtol=1e-4)
+
+
+def asks_for_no_number(seen: AccumulationReply) -> Finding:
+    """Passes if nobody waited for a number of the device's."""
+    text = f"accumulate_gradients asked for a tensor's number {compare.counted(seen.waits, 'time')}"
+    return Finding(not seen.waits, f"{text}, and waited for the device; expected never.")
 
 
 def mode_kept(seen: AccumulationReply, training: bool) -> Finding:

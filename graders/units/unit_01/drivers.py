@@ -118,15 +118,16 @@ SEED = 2_718_281_828
 class FitReply(DriverReply):
     """What a training of some epochs did.
 
-    history: what it returned. parameters: copies of them afterwards. log, modes: as in Watched, with "waits"
-    where the answer asked for numbers. passes: how often it went through the training and the validation set.
-    seed_kept: whether no random seed was set.
+    history: what it returned. parameters: copies of them afterwards. log, modes, graphs: as in Watched, with
+    "waits" in the log where the answer asked for numbers. passes: how often it went through the training and
+    the validation set. seed_kept: whether no random seed was set.
     """
 
     history: PlainData
     parameters: list[Tensor]
     log: list[str]
     modes: list[bool]
+    graphs: list[bool]
     passes: tuple[int, int]
     seed_kept: bool
 
@@ -163,7 +164,8 @@ def fitting(
         history = answer(model, train, validation, optimizer, epochs, DEVICE)
     passes = train.passes, validation.passes
     seed_kept = torch.initial_seed() == SEED
-    return FitReply(history, copies_of(model.parameters()), model.log, model.modes, passes, seed_kept)
+    how = model.log, model.modes, model.graphs, passes, seed_kept
+    return FitReply(history, copies_of(model.parameters()), *how)
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +174,8 @@ class AccumulationReply(DriverReply):
 
     loss: what it returned. history: whether that keeps a graph. gradients: those that it left, one a
     parameter. log, kept, modes: as in Watched. list_kept: whether the list has the same micro-batches in the
-    same order afterwards. left: whether the model is in training mode then.
+    same order afterwards. left: whether the model is in training mode then. waits: how often it asked for a
+    number.
     """
 
     loss: PlainData
@@ -183,6 +186,7 @@ class AccumulationReply(DriverReply):
     modes: list[bool]
     list_kept: bool
     left: bool
+    waits: int
 
 
 def accumulation(
@@ -193,10 +197,12 @@ def accumulation(
     """
     model = Watched(values).train(training)
     given = micro_batches.copy()
-    result = answer(model, micro_batches, LOSSES[loss])
-    gradients = gradients_of(model)
-    seen = _plain(result), _has_history(result), gradients, model.log, model.kept, model.modes
-    return AccumulationReply(*seen, [*map(id, micro_batches)] == [*map(id, given)], model.training)
+    waits: list[str] = []
+    with WaitsNoted(waits):
+        result = answer(model, micro_batches, LOSSES[loss])
+    list_kept = [*map(id, micro_batches)] == [*map(id, given)]
+    seen = _plain(result), _has_history(result), gradients_of(model), model.log, model.kept, model.modes
+    return AccumulationReply(*seen, list_kept, model.training, len(waits))
 
 
 class SlowDevice:
@@ -215,6 +221,7 @@ class SlowDevice:
         started = time.perf_counter()
         slow = self.count("step") < self._slow_steps
         self._free_at = max(self._free_at, started) + (SLOW_STEP_SECONDS if slow else STEP_SECONDS)
+        time.sleep(QUEUE_SECONDS)
         self.calls.append(("step", started, time.perf_counter()))
 
     def synchronize(self) -> None:
@@ -226,6 +233,8 @@ class SlowDevice:
         return sum(called == name for called, _, _ in self.calls)
 
 
+QUEUE_SECONDS = 0.001
+"""What a call of `step` takes the program."""
 STEP_SECONDS = 0.01
 SLOW_STEP_SECONDS = 0.04
 

@@ -19,14 +19,14 @@ from graders.units.unit_01.watched import Batch
         Criterion(
             "accuracy",
             1,
-            "The share of samples whose largest logit is at their label, from 0 to 1, as a float.",
+            "The share of samples whose largest logit is at their label, however small it is, from 0 to 1, "
+            "as a float, in the second place.",
         ),
         Criterion(
             "loss",
             1,
             "The mean cross-entropy over all samples, not its sum, as a float with all its digits. "
             "cross_entropy takes logits: a probability near 0 has no logarithm to rely on.",
-            needs=(),
         ),
         Criterion(
             "uneven last batch",
@@ -38,7 +38,8 @@ from graders.units.unit_01.watched import Batch
         Criterion(
             "evaluation mode",
             1,
-            "model.eval() turns dropout off and makes batch norm use what it has learnt.",
+            "model.eval() turns dropout off and makes batch norm use what it has learnt; no copy of the "
+            "model is needed for it.",
         ),
         Criterion(
             "mode restored",
@@ -64,7 +65,12 @@ def evaluate(answer: Answer, rng: Rng) -> Findings:
     """Full batches first, then a short one at the end, then how the model was used."""
     even = Evaluation.draw(rng, left_over=0)
     seen = even.seen(answer)
-    yield "accuracy", accuracy_as_expected(even, seen.result)
+    unsure = Evaluation.draw(rng, left_over=0, steepness=1 / STEEP)
+    both = ((even, seen), (unsure, unsure.seen(answer)))
+    yield (
+        "accuracy",
+        compare.first_failure(accuracy_as_expected(each, reply.result) for each, reply in both),
+    )
     yield "loss", loss_as_expected(even, seen.result)
 
     uneven = Evaluation.draw(rng, left_over=1)
@@ -86,21 +92,27 @@ class Evaluation:
     batch_size: int
 
     @classmethod
-    def draw(cls, rng: Rng, left_over: int) -> "Evaluation":
+    def draw(cls, rng: Rng, left_over: int, steepness: float = STEEP) -> "Evaluation":
         """left_over: samples in the last batch, all of them classified rightly; 0: the last batch is full.
+        steepness: how sure of itself the model is; what is wrong then has probabilities near 0, or all have
+        nearly the same.
 
         Of the full batches every second sample is classified wrongly, so that the mean of the batches'
         accuracies is another number than the accuracy.
         """
         problem = Problem.draw(rng)
-        problem.values[2].mul_(STEEP)  # what is wrong has probabilities near 0
+        for value in problem.values[2:]:
+            value.mul_(steepness)
+        # Of the last class there is no sample: labels do not say how many there are.
+        classes = problem.classes - 1
+        problem.values[3][classes] = -1e4
         batch_size, batches = rng.integer(6, 9), rng.integer(2, 4)
         full = batch_size * batches
         inputs = problem.draw_inputs(rng, full + left_over)
         predicted = problem.model()(inputs).argmax(1)
         wrong = (torch.arange(full + left_over) % 2 == 0) & (torch.arange(full + left_over) < full)
-        shift = rng.integers(1, problem.classes - 1, full + left_over) * wrong
-        return cls(problem, (inputs, (predicted + shift) % problem.classes), batch_size)
+        shift = rng.integers(1, classes - 1, full + left_over) * wrong
+        return cls(problem, (inputs, (predicted + shift) % classes), batch_size)
 
     def seen(self, answer: Answer, training: bool = True) -> EvaluationReply:
         """What the answer returned and how it used the model."""
@@ -156,9 +168,10 @@ def _no_pair(result: PlainData) -> str:
 
 def evaluation_mode(seen: EvaluationReply) -> Finding:
     """Passes if no forward pass found the model in training mode."""
+    if not seen.modes:
+        return Finding(False, "The model that was given made no forward pass; was it copied?")
     trained = sum(seen.modes)
-    text = f"of {len(seen.modes)} forward passes {trained} ran in training mode"
-    return Finding(bool(seen.modes) and not trained, f"{text}.")
+    return Finding(not trained, f"of {len(seen.modes)} forward passes {trained} ran in training mode.")
 
 
 def mode_restored(answer: Answer, evaluation: Evaluation) -> Finding:

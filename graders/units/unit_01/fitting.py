@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain, pairwise
 
 import torch
 from torch import Tensor
@@ -16,6 +17,7 @@ from graders.units.unit_01.problems import Problem, joined
 from graders.units.unit_01.watched import Batch, Watched
 
 RATES = {"lr": 0.1, "momentum": 0.9}
+CLIMBS = {"lr": 0.25, "maximize": True}
 
 
 @exercise(
@@ -47,7 +49,7 @@ RATES = {"lr": 0.1, "momentum": 0.9}
             "modes",
             1,
             "model.train() at the beginning of every epoch: the model may come in evaluation mode. evaluate "
-            "does the rest.",
+            "does the rest: it validates in evaluation mode, and under torch.no_grad().",
         ),
         Criterion(
             "on the device",
@@ -76,26 +78,19 @@ def fit(answer: Answer, rng: Rng) -> Findings:
     one, several = case.seen(answer, 1), case.seen(answer, 3)
     yield "one epoch", parameters_as_expected(case, one, 1)
     none = case.seen(answer, 0)
-    yield (
-        "every epoch anew",
-        compare.first_failure([*anew(case, one, several, none), *to_the_end(answer, rng)]),
-    )
-    yield "history", compare.first_failure([history_right(case, one, 1), history_right(case, several, 3)])
-    found = case.seen(answer, 2, training=False)
-    yield "modes", compare.first_failure([modes_right(case, several, 3), modes_right(case, found, 2)])
-    moved = case.seen(answer, 2, on_host=True)
-    yield "on the device", parameters_as_expected(case, moved, 2)
+    every_epoch = compare.first_failure(chain(anew(case, one, several, none), to_the_end(answer, rng)))
+    yield "every epoch anew", every_epoch
+    # Of an answer whose later epochs are wrong the first one is judged.
+    epochs, trained = (2, several) if every_epoch.passed else (1, one)
+    histories = ((one, 1), (several, 3)) if every_epoch.passed else ((one, 1),)
+    yield "history", compare.first_failure(history_right(case, *each) for each in histories)
+    found = case.seen(answer, epochs, training=False)
+    yield "modes", compare.first_failure(map(modes_right, (trained, found)))
+    moved = case.seen(answer, epochs, on_host=True)
+    yield "on the device", parameters_as_expected(case, moved, epochs)
     long = Course.draw_long(rng)
-    yield (
-        "waits once an epoch",
-        compare.first_failure(
-            [
-                waits_at_the_end(case, several),
-                waits_at_the_end(case, moved),
-                waits_at_the_end(long, long.seen(answer, 1)),
-            ]
-        ),
-    )
+    cases = ((case, trained), (case, moved), (long, long.seen(answer, 1)))
+    yield "waits once an epoch", compare.first_failure(waits_at_the_end(*each) for each in cases)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +122,27 @@ class Course:
         with torch.no_grad():
             labels = Watched(values)(inputs).argmax(1)
         return cls(problem, train, [(inputs, labels)], RATES)
+
+    @classmethod
+    def draw_climbing(cls, rng: Rng) -> "Course":
+        """One whose optimizer goes uphill: every loss grows from epoch to epoch, and what was right at first
+        gets wrong.
+        """
+        problem = Problem.draw(rng)
+        inputs = problem.draw_inputs(rng, 8)
+        model = problem.model()
+        drivers.used_before(model, CLIMBS)
+        with torch.no_grad():
+            batch = inputs, model(inputs).argmax(1)
+        return cls(problem, [batch], [batch], CLIMBS)
+
+    @classmethod
+    def draw_diverging(cls, rng: Rng) -> "Course":
+        """One whose losses are NaN."""
+        problem = Problem.draw(rng)
+        batch = problem.draw_batch(rng, 4)
+        batch[0][0] = torch.nan
+        return cls(problem, [batch], [batch], RATES)
 
     @classmethod
     def draw_standing(cls, rng: Rng) -> "Course":
@@ -203,16 +219,23 @@ EPOCHS = 13
 
 
 def to_the_end(answer: Answer, rng: Rng) -> Iterator[Finding]:
-    """Pass if a training whose validation only gets worse, and one that stands still, run all their epochs,
-    and the last weights stay.
+    """Pass if trainings of which only the validation gets worse, or all, and some that stand still or
+    diverge, run all their epochs, and the last weights stay.
     """
     passes = f"passes over the two loaders in {EPOCHS} epochs"
-    worsening = Course.draw_worsening(rng)
-    seen = worsening.seen(answer, EPOCHS)
-    yield compare.equal(seen.passes, (EPOCHS, EPOCHS), f"{passes}, of which the first validates best")
-    yield parameters_as_expected(worsening, seen, EPOCHS)
-    standing = Course.draw_standing(rng).seen(answer, EPOCHS)
-    yield compare.equal(standing.passes, (EPOCHS, EPOCHS), f"{passes} with a learning rate of 0")
+    for case, told in (
+        (Course.draw_worsening(rng), "of which the first validates best"),
+        (Course.draw_climbing(rng), "of which the first is the best in all"),
+    ):
+        seen = case.seen(answer, EPOCHS)
+        yield compare.equal(seen.passes, (EPOCHS, EPOCHS), f"{passes}, {told}")
+        finding = parameters_as_expected(case, seen, EPOCHS)
+        yield finding if finding.passed else Finding(False, f"{finding.seen} ({EPOCHS} epochs, {told})")
+    for case, told in (
+        (Course.draw_standing(rng), "with a learning rate of 0"),
+        (Course.draw_diverging(rng), "whose losses are NaN"),
+    ):
+        yield compare.equal(case.seen(answer, EPOCHS).passes, (EPOCHS, EPOCHS), f"{passes} {told}")
 
 
 def history_right(case: Course, seen: FitReply, epochs: int) -> Finding:
@@ -238,10 +261,19 @@ def _epoch_right(seen: object, expected: Sequence[float], epoch: int) -> Finding
     )
 
 
-def modes_right(case: Course, seen: FitReply, epochs: int) -> Finding:
-    """Passes if every epoch trained in training mode and then validated in evaluation mode."""
-    expected = ([True] * len(case.train) + [False] * len(case.validation)) * epochs
-    if seen.modes == expected:
+def modes_right(seen: FitReply) -> Finding:
+    """Passes if whatever goes backward went forward in training mode, and all else in evaluation mode and
+    without a graph.
+    """
+    passes = [*(entry for entry in seen.log if entry != "waits"), ""]
+    trains = [
+        following.startswith("backward")
+        for entry, following in pairwise(passes)
+        if entry.startswith("forward")
+    ]
+    if seen.modes == trains and seen.graphs != trains:
+        return Finding(False, "Forward passes of the validation recorded a graph for backward.")
+    if seen.modes == trains:
         return Finding(True, "Every epoch trains in training mode and validates in evaluation mode.")
     told = ", ".join("training" if mode else "evaluation" for mode in seen.modes)
     return Finding(False, f"The forward passes ran in these modes: {told or 'none'}.")

@@ -14,13 +14,12 @@ from graders.units.drivers import call, outcome
             "4 bytes each for the weight, its gradient, and every number that the optimizer keeps: none for "
             "sgd, one for momentum, two for adam.",
         ),
-        Criterion("half precision", 1, "As in full precision, with 2 bytes for everything.", needs=()),
+        Criterion("half precision", 1, "As in full precision, with 2 bytes for everything."),
         Criterion(
             "mixed precision",
             1,
             "Weights and gradients take 2 bytes each; the optimizer has a copy of the weights of its own and "
             "all its numbers in 4 bytes.",
-            needs=(),
         ),
         Criterion(
             "unknown names",

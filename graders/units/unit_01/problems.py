@@ -27,7 +27,7 @@ class Problem:
 
     @classmethod
     def draw(cls, rng: Rng) -> "Problem":
-        features, hidden, classes = rng.integer(3, 6), rng.integer(4, 8), rng.integer(3, 6)
+        features, hidden, classes = rng.integer(3, 6), rng.integer(4, 8), rng.integer(4, 6)
         shapes = ((hidden, features), (hidden,), (classes, hidden), (classes,))
         return cls(features, classes, [rng.normal(*shape) for shape in shapes])
 

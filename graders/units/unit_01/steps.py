@@ -20,29 +20,29 @@ from graders.units.unit_01.watched import Batch
     difficulty=2,
     rubric=(
         Criterion(
-            "loss",
-            1,
-            "Return the mean cross-entropy of this batch as the model was before the update, as a tensor: "
-            "whoever asks for its number waits for the device. functional.cross_entropy takes logits: no "
-            "softmax before it.",
-        ),
-        Criterion(
             "one update",
             1,
             "One forward and one backward pass, in the mode that the model is in, then one optimizer.step(). "
-            "What lies between them must not undo either, nor change the gradient.",
-            needs=(),
+            "functional.cross_entropy takes logits, no softmax before it, and gives the mean. What lies "
+            "between backward and step must not undo either, nor change the gradient, not even where it is "
+            "NaN: who trains has to see that.",
         ),
         Criterion(
             "gradients start at zero",
             1,
             "backward() adds to the gradients that are there. Clear them before it, in every step.",
-            needs=("one update",),
+        ),
+        Criterion(
+            "loss",
+            1,
+            "Return the mean cross-entropy of this batch as the model was before the update, as a tensor: "
+            "whoever asks for its number waits for the device.",
         ),
         Criterion(
             "no history kept",
             1,
             "The loss holds on to its whole graph as long as somebody keeps it: return loss.detach().",
+            needs=("loss",),
         ),
     ),
     hints=(
@@ -53,32 +53,29 @@ from graders.units.unit_01.watched import Batch
     ),
 )
 def train_step(answer: Answer, rng: Rng) -> Findings:
-    """One step from clean gradients, and one on a single sample; several steps after gradients that do not
-    belong to them.
+    """One step from clean gradients, one on a single sample, one with NaN; several steps after gradients that
+    do not belong to them.
     """
     first = Training.draw(rng, [rng.integer(4, 9)], steep=True)
     single = Training.draw(rng, [1])
-    seen, of_single = first.seen(answer), single.seen(answer)
-    yield (
-        "loss",
-        compare.first_failure(
-            [losses_as_expected(first, seen), losses_as_expected(single, of_single), asks_for_no_number(seen)]
-        ),
+    both = [(each, each.seen(answer)) for each in (first, single)]
+    seen = both[0][1]
+    losses = compare.first_failure(losses_as_expected(*each) for each in both)
+    updated = compare.first_failure(
+        [
+            *(parameters_as_expected(*each) for each in both),
+            one_pass_each_way(first, seen),
+            mode_kept(answer, first),
+            nan_kept(answer, rng),
+        ]
     )
-    yield (
-        "one update",
-        compare.first_failure(
-            [
-                parameters_as_expected(first, seen),
-                parameters_as_expected(single, of_single),
-                one_pass_each_way(first, seen),
-                mode_kept(answer, first),
-            ]
-        ),
-    )
+    if not updated.passed and not losses.passed:
+        updated = Finding(False, f"{updated.seen} And {losses.seen}")
+    yield "one update", updated
 
     several = Training.draw(rng, [rng.integer(4, 9) for _ in range(3)], with_stale_gradients=True)
     yield "gradients start at zero", parameters_as_expected(several, several.seen(answer))
+    yield "loss", compare.first_failure([losses, asks_for_no_number(seen)])
     yield "no history kept", no_history(seen)
 
 
@@ -169,6 +166,21 @@ def mode_kept(answer: Answer, training: Training) -> Finding:
     """Passes if a model that comes in evaluation mode, as with frozen batch norms, is trained in it."""
     fixed = replace(training, training=False)
     return one_pass_each_way(fixed, fixed.seen(answer))
+
+
+def nan_kept(answer: Answer, rng: Rng) -> Finding:
+    """Passes if a NaN in the batch comes into every parameter, as it does by the gradient."""
+    training = Training.draw(rng, [3])
+    training.batches[0][0][0] = torch.nan
+    names = [name for name, _ in training.problem.model().named_parameters()]
+    hidden = [
+        name
+        for step in training.seen(answer)
+        for got, name in compare.side_by_side(step.parameters, names)
+        if not got.isnan().any()
+    ]
+    text = f"A sample is NaN, so the gradient is; after the step there is no NaN in {', '.join(hidden)}"
+    return Finding(not hidden, f"{text}; expected it to show." if hidden else "NaN stays to be seen.")
 
 
 def asks_for_no_number(seen: list[StepReply]) -> Finding:

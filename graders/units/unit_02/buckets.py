@@ -1,6 +1,5 @@
 """Unit 02, buckets: which gradients travel together, and when one of them sets off."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -25,9 +24,10 @@ from graders.grading.kit import (
 )
 from graders.units.models import Gradients, load_values
 from graders.units.unit_02.averaging import gradients_as
+from graders.units.unit_02.cutting import Cut
 from graders.units.unit_02.drivers import bucketed as drivers
 from graders.units.unit_02.models import Branches, Chain, reaches, shapes_of
-from graders.units.unit_02.training import SLOW, greedy_buckets, never_waits_in_backward
+from graders.units.unit_02.training import SLOW, never_waits_in_backward
 
 
 @exercise(
@@ -71,6 +71,10 @@ def make_buckets(answer: Answer, rng: Rng) -> Findings:
     seen: list[PlainData] = answer.call(drivers.cut_chain, widths, [limit, *rest], False)
     doubled = Cut([2 * size for size in sizes], tuple(range(len(sizes))), 2 * limit)
     seen += answer.call(drivers.cut_chain, widths, [2 * limit], True)
+    # Three layers of 1 MB each, so that a bucket of MBs shows, too.
+    side = rng.integer(512, 520)
+    large = Cut([4 * side * side, 4 * side] * 3, tuple(range(6)), 8 * side * side + 8 * side)
+    seen += answer.call(drivers.cut_chain, [side] * 4, [large.limit], False)
     words, width = rng.integer(5, 8), rng.integer(3, 5)
     # Embedding, frozen weight and bias, weight and bias between, which are in double precision.
     tied = [4 * words * width, 4 * width**2, 4 * width, 8 * width**2, 8 * width]
@@ -79,41 +83,10 @@ def make_buckets(answer: Answer, rng: Rng) -> Findings:
     seen += answer.call(drivers.cut_tied, words, width, limits, [1, 2])
     seen += answer.call(drivers.cut_tied, words, width, [room], [0, 1, 2, 3, 4])
     mixed = [Cut(tied, (0, 3, 4), limit) for limit in limits] + [Cut(tied, (), room)]
-    both = list(zip([*cases, doubled, *mixed], seen, strict=True))
+    both = list(zip([*cases, doubled, large, *mixed], seen, strict=True))
     yield "each trainable parameter once", compare.first_failure(cut.complete(got) for cut, got in both)
     yield "in the order of backward", compare.first_failure(cut.reversed(got) for cut, got in both)
     yield "as full as they may be", compare.first_failure(cut.full(got) for cut, got in both)
-
-
-@dataclass(frozen=True, slots=True)
-class Cut:
-    """A model to be put into buckets. sizes: of all parameters in bytes. trainable: the numbers of some."""
-
-    sizes: Sequence[int]
-    trainable: tuple[int, ...]
-    limit: int
-
-    def complete(self, seen: PlainData) -> Finding:
-        """Passes if `seen` is a list of lists, not empty, with the trainable parameters once each."""
-        if type(seen) is not list or not all(type(bucket) is list and bucket for bucket in seen):
-            return Finding(False, f"got {seen!r:.80}; expected a list of buckets, none of them empty.")
-        numbers = [number for bucket in seen for number in bucket]
-        passed = sorted(numbers, key=str) == sorted(self.trainable, key=str)
-        text = f"of {len(self.sizes)} parameters those with the numbers {list(self.trainable)} are trainable"
-        return Finding(passed, f"{text}, and the buckets are {seen}.")
-
-    def reversed(self, seen: list[list[int]]) -> Finding:
-        """Passes if the parameters come from the last to the first."""
-        numbers = [number for bucket in seen for number in bucket]
-        passed = numbers == sorted(numbers, reverse=True)
-        return Finding(passed, f"the parameters, numbered as in model.parameters(), are put into {seen}.")
-
-    def full(self, seen: list[list[int]]) -> Finding:
-        """Passes if each bucket was closed before the parameter that would take it above the limit."""
-        got = [sum(self.sizes[number] for number in bucket) for bucket in seen]
-        expected = greedy_buckets([self.sizes[number] for number in self.trainable[::-1]], self.limit)
-        text = f"with at most {self.limit} bytes the buckets have {got} bytes; expected {expected}"
-        return Finding(got == expected, f"{text}.")
 
 
 @exercise(
@@ -139,6 +112,7 @@ class Cut:
             "Lay the bucket's gradients end to end, and send them together: one call a step. In whatever "
             "order they come, in each step another one, each has the same place on all ranks. And what one "
             "bucket keeps is its own: another one must not see it.",
+            needs=("averages", "every step"),
         ),
         Criterion(
             "starts with the last gradient",

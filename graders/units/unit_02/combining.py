@@ -19,7 +19,8 @@ from graders.units.unit_02.replies import CombineReply
         Criterion(
             "unequal shards",
             1,
-            "Worker k's gradient is a mean over m_k samples, so in the mean over all n it weighs m_k / n.",
+            "Worker k's gradient is a mean over m_k samples, so in the mean over all n it weighs m_k / n. A "
+            "weight that is a tensor may change the dtype.",
         ),
         Criterion(
             "empty shards",
@@ -43,7 +44,7 @@ from graders.units.unit_02.replies import CombineReply
     ),
 )
 def combine_gradients(answer: Answer, rng: Rng) -> Findings:
-    """The m_k / n formula, with tensors of one, two and three dimensions, in single and double precision."""
+    """The m_k / n formula, with tensors of none to three dimensions, in single and double precision."""
     workers, count = rng.integer(2, 5), rng.integer(1, 9)
     gradients = draw_gradients(rng, workers, dims=2)
     seen = combined(answer, gradients, [count] * workers)
@@ -55,8 +56,12 @@ def combine_gradients(answer: Answer, rng: Rng) -> Findings:
     doubles = draw_gradients(rng, workers, dims=1, dtype=torch.float64)
     seen = combined(answer, doubles, counts)
     what = f"the combination of means over {counts} samples"
-    # In double precision a detour through single precision shows.
-    yield "unequal shards", compare.close(seen.result, weighted_mean(doubles, counts), what, 1e-12, 1e-13)
+    # In double precision a detour through single precision shows; beside a scalar, the dtype of a weight.
+    right = compare.close(seen.result, weighted_mean(doubles, counts), what, 1e-12, 1e-13)
+    scalars = [rng.normal() for _ in range(workers)]
+    of_scalars = combined(answer, scalars, counts).result
+    scalar = compare.close(of_scalars, weighted_mean(scalars, counts), f"of scalars, {what}")
+    yield "unequal shards", compare.first_failure([right, scalar])
 
     gradients = draw_gradients(rng, workers, dims=3)
     nothing = torch.full_like(gradients[0], torch.nan)

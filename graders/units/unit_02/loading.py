@@ -40,11 +40,14 @@ from graders.units.unit_02.replies import LoadingReply
             1,
             "If load() raises before the barrier, the others wait in it for ever. `try: ... finally:` runs "
             "the barrier either way, and lets the error through.",
+            needs=("every rank has the data", "others wait for the first"),
         ),
     ),
     hints=(
-        "How often does each rank call dist.barrier()? Exactly once; what differs is whether load() comes "
-        "before or after.",
+        "How does a rank learn that it is the first of its node, and not of all? dist.get_node_local_rank() "
+        "is 0 there.",
+        "When does dist.barrier() return? When every rank has called it. Each calls it once; what differs "
+        "is whether load() comes before or after.",
         "What must happen on a first rank whose load() raises? It comes to the barrier all the same: "
         "`finally`.",
     ),

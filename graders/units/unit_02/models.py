@@ -78,11 +78,16 @@ def reaches(layer: int) -> str:
     return f"backward reaches layer {layer}"
 
 
-class Branches(nn.Module):
-    """A shared first layer and three branches, of which each call uses one: the others get no gradient.
+ALL = 3
+"""What stands for all of the branches of a `Branches`."""
 
-    The shared layer is registered last: its bucket is the first, and the last to be complete. Inputs and
-    outputs [B, width].
+
+class Branches(nn.Module):
+    """A shared first layer and three branches, of which each call uses one, and the others get no gradient,
+    or all.
+
+    The shared layer is registered last: its bucket is the first, and the last to be complete. Backward marks
+    when it reaches that layer. Inputs and outputs [B, width].
     """
 
     def __init__(self, width: int) -> None:
@@ -91,8 +96,14 @@ class Branches(nn.Module):
         self.shared = _Linear(width, width)
 
     def forward(self, inputs: Tensor, branch: int) -> Tensor:
-        hidden: Tensor = self.branches[branch](torch.tanh(self.shared(inputs)))
-        return hidden
+        """branch: the number of one, or `ALL`."""
+        hidden = torch.tanh(mark_in_backward(self.shared(inputs), REACHES_SHARED))
+        used = self.branches if branch == ALL else [self.branches[branch]]
+        return torch.stack([each(hidden) for each in used]).sum(0)
+
+
+REACHES_SHARED = "backward reaches the shared layer"
+"""The mark that backward makes before it computes that layer's gradients."""
 
 
 class Tied(nn.Module):

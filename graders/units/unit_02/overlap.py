@@ -1,6 +1,7 @@
 """Unit 02, the same gradient while backward still computes."""
 
 from collections.abc import Sequence
+from itertools import chain, pairwise
 from typing import Any
 
 import torch
@@ -13,9 +14,16 @@ from graders.grading.kit import Answer, Criterion, Finding, Findings, Observed, 
 from graders.units.models import Gradients, load_values
 from graders.units.unit_02.averaging import gradients_as
 from graders.units.unit_02.drivers import bucketed as drivers
-from graders.units.unit_02.models import Chain, Tied, reaches
+from graders.units.unit_02.models import ALL, REACHES_SHARED, Tied, reaches
 from graders.units.unit_02.replicas import draw_normed, outside_of_autograd, same_tensors
-from graders.units.unit_02.training import Training, Used, draw_training, never_waits_in_backward
+from graders.units.unit_02.silence import accumulated, silent_only
+from graders.units.unit_02.training import (
+    Training,
+    Used,
+    buckets_as_specified,
+    draw_training,
+    never_waits_in_backward,
+)
 
 
 @exercise(
@@ -45,7 +53,7 @@ from graders.units.unit_02.training import Training, Used, draw_training, never_
             1,
             "Go through the trainable parameters in reverse, and close a bucket before the parameter that "
             "would take it above bucket_bytes. One all_reduce a bucket.",
-            needs=("averages",),
+            needs=("averages", "every step"),
         ),
         Criterion(
             "starts during backward",
@@ -67,7 +75,7 @@ from graders.units.unit_02.training import Training, Used, draw_training, never_
             "started, with zeros for it; and every rank must start its buckets in the same order, each only "
             "when it is complete: layers need not run in the order in which they are registered. So one hook "
             "may have several buckets to start: those that are complete and waited for an earlier one.",
-            needs=("averages", "every step"),
+            needs=("averages", "every step", "buckets"),
         ),
         Criterion(
             "tied and frozen parameters",
@@ -104,13 +112,20 @@ def bucketed_ddp(answer: Answer, rng: Rng) -> Findings:
     yield "averages", step_as_expected(training, observed, steps=range(1))
     yield "every step", step_as_expected(training, observed, steps=range(1, len(training.batches[0])))
     yield "buckets", buckets_as_specified(training, observed)
-    yield "starts during backward", starts_during_backward(training, observed)
-    yield "never waits in backward", never_waits_in_backward(observed)
+    early = starts_during_backward(training, observed)
+    yield "starts during backward", early
+    free = never_waits_in_backward(observed)
+    yield "never waits in backward", free
 
-    yield "unused parameters", unused_parameters(answer, rng)
+    # Who starts late, or waits, anyway, or goes wrong with what is unused, is told so once.
+    unused = unused_parameters(answer, rng, started=early.passed, together=free.passed)
+    yield "unused parameters", unused
     yield "tied and frozen parameters", tied_and_frozen(answer, rng)
-    silent = (silent_only(answer, rng, ranks) for ranks in (1, 2))
-    yield "no_sync", compare.first_failure([accumulated(answer, training), *silent])
+    silent = (silent_only(answer, rng, ranks) for ranks in (1, 2) if unused.passed)
+    yield (
+        "no_sync",
+        compare.first_failure(chain([accumulated(answer, training, started=early.passed)], silent)),
+    )
 
 
 def starts_equal(answer: Answer, rng: Rng) -> Finding:
@@ -142,48 +157,51 @@ def step_as_expected(training: Training, observed: Observed[list[Gradients]], st
     return Finding(True, f"{which}: the gradients are the means over all ranks.")
 
 
-def buckets_as_specified(training: Training, observed: Observed[Any]) -> Finding:
-    """Passes if every rank made one all_reduce a bucket, in order, and nothing else, in every step."""
-    expected = [("all_reduce", nbytes) for nbytes in training.buckets()]
-    wanted = _calls_in_words(expected)
-    for step in steps_of(observed, "finished"):
-        seen = [(call.op, call.nbytes) for call in step.calls]
-        if seen != expected:
-            return Finding(False, f"{step}: {_calls_in_words(seen)}; expected {wanted}.")
-    return Finding(True, f"Every step makes {wanted}.")
-
-
-def _calls_in_words(calls: Sequence[tuple[str, int]]) -> str:
-    """ "2 all_reduce calls of 96, 40 bytes" """
-    ops = ", ".join(sorted({op for op, _ in calls})) or "communication"
-    sizes = ", ".join(str(nbytes) for _, nbytes in calls)
-    return f"{len(calls)} {ops} calls of {sizes} bytes" if calls else "no communication"
-
-
-def unused_parameters(answer: Answer, rng: Rng) -> Finding:
-    """Passes if the averages are right where ranks use different branches, and one branch none uses."""
+def unused_parameters(answer: Answer, rng: Rng, started: bool, together: bool) -> Finding:
+    """Passes if the averages are right where ranks use different branches, once all have used every one, and
+    one branch none uses. started, together: whether it counts that complete buckets start in backward, and
+    that those which are left are under way at once.
+    """
     case = Used.draw(rng, rng.integer(2, 3))
-    used = [[[1 + rank % 2], [1 + (rank + 1) % 2]] for rank in range(len(case.inputs))]
+    used = [[[ALL], [1 + rank % 2], [1 + (rank + 1) % 2]] for rank in range(len(case.inputs))]
     # One branch a bucket, so that which bucket is complete first differs from rank to rank; and two, of which
     # the shared layer is complete last and stands first.
     runs = [case.launch(answer, used, room) for room in (case.branch_bytes, 2 * case.branch_bytes)]
     right = compare.first_failure(case.right(used, run) for run in runs)
-    return all_complete_started(runs[0], used) if right.passed else right
+    return all_complete_started(runs[0], used, started, together) if right.passed else right
 
 
-def all_complete_started(observed: Observed[Any], used: Sequence[Sequence[list[int]]]) -> Finding:
-    """Passes if backward has started every bucket that was complete and that no earlier one kept back.
+COMPLETE = {ALL: 4, 2: 2, 1: 1}
+"""How many buckets of one layer can start in a backward that uses this branch: the first is the shared
+layer's and is complete last, the second the last branch's."""
 
-    used[r][step]: the one branch that rank r used. The first bucket is the shared layer's and is
-    complete last, the second the last branch's.
+
+def all_complete_started(
+    observed: Observed[Any], used: Sequence[Sequence[list[int]]], started: bool, together: bool
+) -> Finding:
+    """Passes if backward has started every bucket that was complete and that no earlier one kept back, and
+    no other.
+
+    used[r][step]: the branch that rank r used. The order is that of make_buckets in every step: as long as
+    the shared layer has no gradient, nothing may start. What is left starts at the end, before anything is
+    waited for. started, together: see above.
     """
     for step in steps_of(observed, "finished"):
-        complete = 2 if used[step.rank][step.number] == [2] else 1
-        ended = step.marks["backward ends"].sequence
+        [branch] = used[step.rank][step.number]
+        reached = step.marks.get(REACHES_SHARED, step.marks["finished"]).sequence
+        early = sum(call.sequence < reached for call in step.calls)
+        if early:
+            text = f"{compare.counted(early, 'call')} before the first bucket's gradients were complete"
+            return Finding(False, f"{step}: {text}; the order of the buckets is the same in every step.")
+        complete, ended = COMPLETE[branch], step.marks["backward ends"].sequence
         made = sum(call.sequence < ended for call in step.calls)
-        if made < complete:
+        if started and made < complete:
             text = f"when the first bucket was complete, {complete} could start, and {made} did in backward"
             return Finding(False, f"{step}: {text}.")
+        left = [call for call in step.calls if call.sequence > ended]
+        if together and any(later.start >= earlier.end for earlier, later in pairwise(left)):
+            text = "finish() waits for one all_reduce before it starts the next"
+            return Finding(False, f"{step}: {text}; expected all to be under way at once.")
     return Finding(True, "Buckets start in order, each when it and all before it are complete.")
 
 
@@ -227,43 +245,6 @@ def _tied_means(model: Tied, inputs: list[Tensor], targets: list[Tensor]) -> lis
     frozen = iter([model.frozen.weight.detach(), None])
     own = [next(gradients) if p.requires_grad else next(frozen) for p in model.parameters()]
     return [own] * len(inputs)
-
-
-def accumulated(answer: Answer, training: Training) -> Finding:
-    """Passes if backward passes within no_sync, the first in a block within it, and one after them give the
-    mean of their sums, and nothing is sent before that one.
-    """
-    ranks = len(training.values)
-    given = training.widths, per_rank(training.values), per_rank(training.batches), training.bucket_bytes
-    observed = answer.launch(drivers.accumulated, *given, ranks=ranks)
-    model = Chain(training.widths)
-    parameters = list(model.parameters())
-    load_values(parameters, training.values[0])
-    losses = [
-        functional.mse_loss(model(inputs), targets) for of in training.batches for inputs, targets in of
-    ]
-    expected = [*torch.autograd.grad(torch.stack(losses).sum() / ranks, parameters)]
-    finding = gradients_as(observed.results, [[*expected]] * ranks, rtol=1e-4)
-    if not finding.passed:
-        return finding
-    for step in steps_of(observed, "finished"):
-        left = step.marks.get("leaves no_sync", step.marks["finished"])
-        early = sum(call.sequence < left.sequence for call in step.calls)
-        if early:
-            return Finding(False, f"{step}: {compare.counted(early, 'call')} within no_sync; expected none.")
-        ended = step.marks.get("backward ends", step.marks["finished"])
-        made, buckets = sum(call.sequence < ended.sequence for call in step.calls), len(training.buckets())
-        if made < buckets:
-            text = f"the backward after the block, which ended with an error, started {made} of {buckets}"
-            return Finding(False, f"{step}: {text} buckets.")
-    return buckets_as_specified(training, observed)
-
-
-def silent_only(answer: Answer, rng: Rng, ranks: int) -> Finding:
-    """Passes if the sums are right of what only a pass within no_sync used, another branch on each rank."""
-    case = Used.draw(rng, ranks)
-    used = [[[1 + rank, 2 - rank]] for rank in range(ranks)]
-    return case.right(used, case.launch(answer, used, 10**6))
 
 
 def starts_during_backward(training: Training, observed: Observed[Any]) -> Finding:

@@ -27,7 +27,6 @@ from graders.units.unit_02.replies import BroadcastReply
             1,
             "A batch norm's running mean is a buffer. state_dict() leaves out buffers registered with "
             "persistent=False; model.buffers() has them all.",
-            needs=(),
         ),
         Criterion(
             "in place",
@@ -37,7 +36,8 @@ from graders.units.unit_02.replies import BroadcastReply
         Criterion(
             "outside of autograd",
             1,
-            "Broadcast tensor.detach(), which is the same memory, or broadcast under torch.no_grad().",
+            "Broadcast tensor.detach(), which is the same memory, or broadcast under torch.no_grad(): as a "
+            "`with` block or a decorator it ends by itself.",
         ),
         Criterion(
             "each tensor sent once",
@@ -69,7 +69,9 @@ def broadcast_parameters(answer: Answer, rng: Rng) -> Findings:
     yield "buffers", same_tensors("buffers", seen, buffers, f"rank {src}'s")
     yield "in place", kept(observed.results, [parameter.requires_grad for parameter in parameters])
     recorded = any(rank.recorded for rank in observed.results)
-    yield "outside of autograd", outside_of_autograd(recorded)
+    silent = any(not rank.records_again for rank in observed.results)
+    off = Finding(not silent, "Gradients are off after the call: the next step would train nothing.")
+    yield "outside of autograd", off if silent else outside_of_autograd(recorded)
     nbytes = sum(tensor.nbytes for tensor in (*parameters, *buffers))
     yield "each tensor sent once", payload_of(observed, "broadcast", nbytes)
 

@@ -36,7 +36,7 @@ class ShardsReply(DriverReply):
 @dataclass(frozen=True, slots=True)
 class BroadcastReply(DriverReply):
     """A rank's model afterwards: copies of its tensors, whether they are the ones that were there before,
-    which parameters are trainable, and whether autograd saw a broadcast.
+    which parameters are trainable, whether autograd saw a broadcast, and whether it records again.
     """
 
     parameters: list[Tensor]
@@ -44,6 +44,7 @@ class BroadcastReply(DriverReply):
     in_place: bool
     trainable: list[bool]
     recorded: bool
+    records_again: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,6 +41,7 @@ from graders.units.unit_02.drivers import data as drivers
             1,
             "The permutation has to depend on the epoch too, as DistributedSampler's does after set_epoch. "
             "Of seed and epoch take the sum: their product is 0 in epoch 0, whatever the seed.",
+            needs=("disjoint and complete", "shuffled"),
         ),
         Criterion(
             "random state kept",

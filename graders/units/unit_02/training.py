@@ -17,7 +17,7 @@ from graders.grading.kit import Answer, Finding, Observed, Rng, compare, per_ran
 from graders.units.models import Gradients, load_values
 from graders.units.unit_02.averaging import gradients_as
 from graders.units.unit_02.drivers import bucketed as drivers
-from graders.units.unit_02.models import Branches, Chain, reaches, shapes_of
+from graders.units.unit_02.models import ALL, Branches, Chain, reaches, shapes_of
 
 SLOW = Link(latency=1.0, bandwidth=1e6)
 """A link on which every collective outlasts the backward pass by far."""
@@ -114,7 +114,9 @@ def greedy_buckets(sizes: Sequence[int], limit: int) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class Used:
-    """A `Branches` of which each rank uses its own. values: of its parameters. inputs[r]: [B, width]."""
+    """A `Branches` in double precision of which each rank uses its own. values: of its parameters. inputs[r]:
+    [B, width].
+    """
 
     width: int
     values: list[Tensor]
@@ -123,8 +125,9 @@ class Used:
     @classmethod
     def draw(cls, rng: Rng, ranks: int) -> "Used":
         width = rng.integer(3, 5)
-        values = [rng.normal(*parameter.shape) for parameter in Branches(width).parameters()]
-        return cls(width, values, [rng.normal(4, width) for _ in range(ranks)])
+        double = torch.float64
+        values = [rng.normal(*parameter.shape, dtype=double) for parameter in Branches(width).parameters()]
+        return cls(width, values, [rng.normal(4, width, dtype=double) for _ in range(ranks)])
 
     @property
     def branch_bytes(self) -> int:
@@ -140,7 +143,7 @@ class Used:
     def right(self, used: list[list[list[int]]], observed: Observed[list[Gradients]]) -> Finding:
         """Passes if after each step the gradients are the means over ranks of the sums of its branches."""
         model = Branches(self.width)
-        parameters = list(model.parameters())
+        parameters = list(model.double().parameters())
         load_values(parameters, self.values)
         steps = range(len(used[0]))
         by_rank = [[seen for seen, _ in compare.side_by_side(rank, steps)] for rank in observed.results]
@@ -151,8 +154,27 @@ class Used:
             mean = [*torch.autograd.grad(total, parameters, materialize_grads=True)]
             finding = gradients_as([rank[step] for rank in by_rank], [[*mean]] * len(used), rtol=1e-4)
             if not finding.passed:
-                return Finding(False, f"ranks use the branches {[way[step] for way in used]}: {finding.seen}")
+                told = [["all" if branch == ALL else branch for branch in way[step]] for way in used]
+                return Finding(False, f"ranks use the branches {told}: {finding.seen}")
         return Finding(True, "The gradients are the means over ranks, 0 where a rank has none.")
+
+
+def buckets_as_specified(training: Training, observed: Observed[Any]) -> Finding:
+    """Passes if every rank made one all_reduce a bucket, in order, and nothing else, in every step."""
+    expected = [("all_reduce", nbytes) for nbytes in training.buckets()]
+    wanted = _calls_in_words(expected)
+    for step in steps_of(observed, "finished"):
+        seen = [(call.op, call.nbytes) for call in step.calls]
+        if seen != expected:
+            return Finding(False, f"{step}: {_calls_in_words(seen)}; expected {wanted}.")
+    return Finding(True, f"Every step makes {wanted}.")
+
+
+def _calls_in_words(calls: Sequence[tuple[str, int]]) -> str:
+    """ "2 all_reduce calls of 96, 40 bytes" """
+    ops = ", ".join(sorted({op for op, _ in calls})) or "communication"
+    sizes = ", ".join(str(nbytes) for _, nbytes in calls)
+    return f"{len(calls)} {ops} calls of {sizes} bytes" if calls else "no communication"
 
 
 def never_waits_in_backward(observed: Observed[Any]) -> Finding:

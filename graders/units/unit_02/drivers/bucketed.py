@@ -94,9 +94,9 @@ def branches(
     bucket_bytes: int,
 ) -> list[Gradients]:
     """The gradients after steps in each of which this rank used some branches, one after the other, all but
-    the last without communication. All forward passes come first. inputs: [B, width].
+    the last without communication. All forward passes come first. values, inputs [B, width]: float64.
     """
-    model = Branches(width)
+    model = Branches(width).double()
     load_values(list(model.parameters()), values)
     wrapped = answer(model, bucket_bytes)
     losses = [[wrapped(inputs, branch=branch).square().mean() for branch in ways] for ways in used]

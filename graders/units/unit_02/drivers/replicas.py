@@ -18,13 +18,16 @@ def broadcast(answer: AnswerFunction, values: list[Tensor], src: int) -> Broadca
     load_values(state_of(model), values)
     before = [(id(tensor), tensor.data_ptr()) for tensor in state_of(model)]
     recorded = broadcasts_in_autograd()
-    answer(model, src)
+    with torch.enable_grad():
+        answer(model, src)
+        records_again = torch.is_grad_enabled()
     return BroadcastReply(
         copies_of(model.parameters()),
         copies_of(model.buffers()),
         before == [(id(tensor), tensor.data_ptr()) for tensor in state_of(model)],
         [parameter.requires_grad for parameter in model.parameters()],
         any(recorded),
+        records_again,
     )
 
 
