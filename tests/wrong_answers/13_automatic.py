@@ -1977,6 +1977,137 @@ def infinity_times_nothing(stage_seconds, layers, devices, micro_batches, sizes)
     return plan
 
 
+@wrong("best_inter", fails="each stage asked for once")
+def a_single_micro_batch_by_the_way(stage_seconds, layers, devices, micro_batches, sizes):
+    """For one micro-batch it has a shorter way, on which it forgets what it has asked for."""
+    return inter(keeps=micro_batches > 1)(stage_seconds, layers, devices, micro_batches, sizes)
+
+
+@wrong("best_inter", fails="one micro-batch")
+def takes_large_sizes_out(stage_seconds, layers, devices, micro_batches, sizes):
+    """In the caller's own sequence, which may be a tuple."""
+    while sizes[-1] > devices:
+        sizes.pop()
+    sizes.reverse()
+    return inter()(stage_seconds, layers, devices, micro_batches, sizes)
+
+
+def limited(kept=lambda plans, step: plans, fits=lambda stages: True, backwards=False):
+    """Plans of which none is better in both, of which not all are kept. step: what a plan takes."""
+
+    def run(stage_seconds, layers, devices, micro_batches, sizes):
+        priced, reached = functools.cache(stage_seconds), {(0, 0): [(0.0, 0.0, [])]}
+
+        def seconds(begin, end, size):
+            return priced(layers - end, layers - begin, size) if backwards else priced(begin, end, size)
+
+        def step(plan):
+            return plan[0] + (micro_batches - 1) * plan[1]
+
+        for end, used in itertools.product(range(1, layers + 1), range(1, devices + 1)):
+            found = sorted(
+                (total + taken, max(slowest, taken), [*plan, (end - begin, size)])
+                for begin, size in itertools.product(range(end), sizes)
+                for total, slowest, plan in reached.get((begin, used - size), [])
+                if fits([*plan, size]) and (taken := seconds(begin, end, size)) < math.inf
+            )
+            least = itertools.accumulate((plan[1] for plan in found), min, initial=math.inf)
+            front = [plan for plan, before in zip(found, least, strict=False) if plan[1] < before]
+            reached[end, used] = kept(front, step)
+        if not reached[layers, devices]:
+            raise ValueError("nothing fits")
+        best = min(reached[layers, devices], key=step)[2]
+        return best[::-1] if backwards else best
+
+    return run
+
+
+@wrong("best_inter", fails="between the two")
+def the_eight_best_of_those_that_cross(*arguments):
+    """A beam again, of plans of which none is better in both sum and slowest stage."""
+    return limited(lambda plans, step: sorted(plans, key=step)[:8])(*arguments)
+
+
+@wrong("best_inter", fails="between the two")
+def the_sixteen_best_from_the_end(*arguments):
+    """A beam from the last layer on."""
+    return limited(lambda plans, step: sorted(plans, key=step)[:16], backwards=True)(*arguments)
+
+
+@wrong("best_inter", fails="between the two")
+def few_of_either_kind(*arguments):
+    """Keeps the four with the least sum, and the four with the least slowest stage."""
+    return limited(lambda plans, step: plans if len(plans) < 9 else plans[:4] + plans[-4:])(*arguments)
+
+
+@wrong("best_inter", fails="between the two")
+def nearly_as_fast_is_as_fast(*arguments):
+    """Of plans whose slowest stages are less than a percent apart it keeps the one with the least sum."""
+
+    def kept(plans, step):
+        apart = []
+        for plan in plans:
+            if not apart or plan[1] < 0.99 * apart[-1][1]:
+                apart.append(plan)
+        return apart
+
+    return limited(kept)(*arguments)
+
+
+@wrong("best_inter", fails="many micro-batches")
+def eight_stages_at_most(*arguments):
+    """A pipeline has 2, 4 or 8 stages, it has been told."""
+    return limited(fits=lambda stages: len(stages) <= 8)(*arguments)
+
+
+def until_worse(bounds, value, most):
+    """The bounds, until so many one after another were no better."""
+    best, worse = math.inf, 0
+    for bound in bounds:
+        found = value(bound)
+        best, worse = (found, 0) if found < best else (best, worse + (best < math.inf))
+        yield bound
+        if worse == most:
+            return
+
+
+@wrong("best_inter", fails="between the two")
+def gives_up_after_twenty(*arguments):
+    """Twenty bounds without a better plan, and it looks no further."""
+    return under_bounds(lambda bounds, value: until_worse(bounds, value, 20))(*arguments)
+
+
+@wrong("best_inter", fails="between the two")
+def gives_up_on_the_way_down(*arguments):
+    """From the largest bound downwards, until twenty have brought nothing."""
+    return under_bounds(lambda bounds, value: until_worse(bounds[::-1], value, 20))(*arguments)
+
+
+@wrong("best_inter", fails="between the two")
+def no_more_than_thrice_the_least(*arguments):
+    """A slowest stage three times as slow as it could be is in no good plan, it thinks."""
+
+    def chosen(bounds, value):
+        least = next((bound for bound in bounds if value(bound) < math.inf), 0.0)
+        return [bound for bound in bounds if bound <= 3 * least]
+
+    return under_bounds(chosen)(*arguments)
+
+
+@wrong("best_inter", fails="between the two")
+def gains_less_than_a_nanosecond(*arguments):
+    """Takes plans for equally good that differ by less than a billionth of a second."""
+
+    def chosen(bounds, value):
+        best = math.inf, []
+        for bound in bounds:
+            if value(bound) < best[0] - 1e-9:
+                best = value(bound), [bound]
+        return best[1]
+
+    return under_bounds(chosen)(*arguments)
+
+
 # --------------------------------------------------------------------------------------- pipedream_hierarchy
 
 
