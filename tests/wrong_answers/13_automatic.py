@@ -1210,6 +1210,73 @@ def goes_where_nothing_runs(*arguments):
     return metropolis(share=share)(*arguments)
 
 
+def walking(*, differs=0.0, allowed=lambda generator, often: generator.random() < often, restart=0):
+    """A walk with something else in one place."""
+
+    def run(plan, propose, cost, steps, seed, beta=1.0):
+        generator = random.Random(seed)
+        here = cost(plan)
+        best, least = plan, here
+        for step in range(steps):
+            if restart and step and step % restart == 0:
+                plan, here = best, least
+            proposed = propose(plan, generator)
+            there = cost(proposed)
+            if there < least - differs:
+                best, least = proposed, there
+            if there <= here or allowed(generator, math.exp(beta * (here - there))):
+                plan, here = proposed, there
+        return best, least
+
+    return run
+
+
+@wrong("search", fails="the best plan seen")
+def the_best_so_far_is_nothing(plan, propose, cost, steps, seed, beta=1.0):
+    """Begins with nothing, at an infinite cost: if no plan can run, nothing is what comes back."""
+    best, least = None, math.inf
+
+    def priced(each):
+        nonlocal best, least
+        price = cost(each)
+        if price < least:
+            best, least = each, price
+        return price
+
+    walking()(plan, propose, priced, steps, seed, beta)
+    return best, least
+
+
+@wrong("search", fails="the best plan seen")
+def better_by_a_billionth(*arguments):
+    """Floats that differ by less count as equal, it has learnt."""
+    return walking(differs=1e-9)(*arguments)
+
+
+@wrong("search", fails="how often it is where")
+def returns_to_the_best(*arguments):
+    """Every thousand steps it goes back to the best plan so far."""
+    return walking(restart=1000)(*arguments)
+
+
+@wrong("search", fails="how often it is where")
+def a_die_with_ten_sides(*arguments):
+    """Draws one of ten numbers."""
+    return walking(allowed=lambda generator, often: generator.randint(1, 10) / 10 <= often)(*arguments)
+
+
+@wrong("search", fails="how often it is where")
+def a_percentage(*arguments):
+    """Draws a percentage, and 0 is below any number, however small."""
+    return walking(allowed=lambda generator, often: generator.randint(0, 100) / 100 < often)(*arguments)
+
+
+@wrong("search", fails="the best plan seen")
+def in_floats_of_32_bits(plan, propose, cost, steps, seed, beta=1.0):
+    """Keeps costs in an array of NumPy's float32."""
+    return walking()(plan, propose, lambda each: float(np.float32(cost(each))), steps, seed, beta)
+
+
 # -------------------------------------------------------------------------------------------------- simulate
 
 
