@@ -593,6 +593,12 @@ def only_what_comes(*asked):
     return _shortest(*asked, ordered=lambda old, new, later: new not in later)
 
 
+@wrong("reshard_path", fails="one dim along several axes")
+def two_dims_at_least(source, target, nbytes, mesh, links, dims):
+    """Takes every tensor for a matrix: a way may cut a dimension that there is not."""
+    return _shortest(source, target, nbytes, mesh, links, max(2, dims))
+
+
 @wrong("reshard_path", fails="many layouts")
 def every_way(source, target, nbytes, mesh, links, dims):
     """Looks at every way without a circle, of which there are too many."""
@@ -820,6 +826,15 @@ def _closed(costs, limit):
     return [each if each <= limit else math.inf for each in costs]
 
 
+def _right(*problem):
+    """What is right elsewhere than in the place of a mistake."""
+    return solved("13_automatic")["best_intra"](*problem)
+
+
+def _any_infinite(node_cost, edge_cost):
+    return any(math.isinf(each) for own in (*node_cost, *itertools.chain(*edge_cost)) for each in own)
+
+
 @wrong("best_intra", fails="least seconds")
 def as_if_it_were_a_chain(graph, node_cost, edge_cost, memory=None, capacity=None):
     """Only edges between neighbours count."""
@@ -874,25 +889,33 @@ def floats_as_choices(graph, node_cost, edge_cost, memory=None, capacity=None):
 @wrong("best_intra", fails="what cannot be done")
 def a_dear_change(graph, node_cost, edge_cost, memory=None, capacity=None):
     """Has a large number for infinity, and returns a plan in any case."""
+    if not _any_infinite(node_cost, edge_cost):
+        return _right(graph, node_cost, edge_cost, memory, capacity)
     return _program(graph, node_cost, edge_cost, memory, capacity, upper=(1.0, 1e3))
 
 
 @wrong("best_intra", fails="what cannot be done")
 def a_free_change(graph, node_cost, edge_cost, memory=None, capacity=None):
     """Has 0 for infinity."""
+    if not _any_infinite(node_cost, edge_cost):
+        return _right(graph, node_cost, edge_cost, memory, capacity)
     return _program(graph, node_cost, edge_cost, memory, capacity, upper=(1.0, 0.0))
 
 
 @wrong("best_intra", fails="in nanoseconds")
 def in_seconds(graph, node_cost, edge_cost, memory=None, capacity=None):
     """Gives the solver seconds, as they are."""
-    return _program(graph, node_cost, edge_cost, memory, capacity, unit=1.0)
+    if capacity is not None:
+        return _right(graph, node_cost, edge_cost, memory, capacity)
+    return _program(graph, node_cost, edge_cost, unit=1.0)
 
 
 @wrong("best_intra", fails="in nanoseconds")
 def divides_by_the_largest(graph, node_cost, edge_cost, memory=None, capacity=None):
     """One dear strategy, which is in no good plan, makes all others alike."""
-    return _program(graph, node_cost, edge_cost, memory, capacity, once=True)
+    if capacity is not None:
+        return _right(graph, node_cost, edge_cost, memory, capacity)
+    return _program(graph, node_cost, edge_cost, once=True)
 
 
 @wrong("best_intra", fails="in nanoseconds")
@@ -901,7 +924,7 @@ def something_has_to_cost(graph, node_cost, edge_cost, memory=None, capacity=Non
     tables = (*((own,) for own in node_cost), *edge_cost)
     if not any(each for table in tables for row in table for each in row):
         raise ValueError("c must be finite")
-    return _program(graph, node_cost, edge_cost, memory, capacity)
+    return _right(graph, node_cost, edge_cost, memory, capacity)
 
 
 @wrong("best_intra", fails="memory")
@@ -939,7 +962,7 @@ def a_percent_is_near_enough(graph, node_cost, edge_cost, memory=None, capacity=
     """The solver may stop at a plan that is within a percent of its bound."""
     total, plan = _program(graph, node_cost, edge_cost, memory, capacity, gap=1e-2)
     if capacity is not None and sum(own[s] for own, s in zip(memory, plan, strict=True)) > capacity:
-        return solved("13_automatic")["best_intra"](graph, node_cost, edge_cost, memory, capacity)
+        return _right(graph, node_cost, edge_cost, memory, capacity)
     return total, plan
 
 
@@ -957,6 +980,41 @@ def all_plans_that_fit(graph, node_cost, edge_cost, memory=None, capacity=None):
     if capacity is None:
         return _program(graph, node_cost, edge_cost)
     return all_plans_of_a_graph(graph, node_cost, edge_cost, memory, capacity)
+
+
+@wrong("best_intra", fails="what cannot be done")
+def infinite_seconds_for_nothing(graph, node_cost, edge_cost, memory=None, capacity=None):
+    """Where nothing can be done it returns a plan that takes for ever."""
+    try:
+        return _right(graph, node_cost, edge_cost, memory, capacity)
+    except ValueError:
+        if capacity is not None:
+            raise
+        return math.inf, [0] * len(node_cost)
+
+
+@wrong("best_intra", fails="a larger graph")
+def from_fifty_plans_downhill(graph, node_cost, edge_cost, memory=None, capacity=None):
+    """From fifty drawn plans one change after another, as long as it gets better; small graphs by looking."""
+    if len(node_cost) < 8:
+        return _try_all(graph, node_cost, edge_cost, memory, capacity)
+
+    def price(plan):
+        held = 0 if capacity is None else sum(own[s] for own, s in zip(memory, plan, strict=True))
+        return math.inf if capacity is not None and held > capacity else _seconds(plan, *tables)
+
+    tables, generator, best = (node_cost, graph, edge_cost), random.Random(0), (math.inf, [])
+    for _ in range(50):
+        plan, better = [generator.randrange(len(own)) for own in node_cost], None
+        while better is None or better[0] < price(plan):
+            plan = better[1] if better else plan
+            better = min(
+                (price(each), each)
+                for i, own in enumerate(node_cost)
+                for each in ([*plan[:i], s, *plan[i + 1 :]] for s in range(len(own)))
+            )
+        best = min(best, (price(plan), plan))
+    return best
 
 
 # ---------------------------------------------------------------------------------------------------- search
