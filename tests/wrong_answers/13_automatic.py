@@ -2220,6 +2220,14 @@ def no_more_than_thrice_the_least(*arguments):
 
 
 @wrong("best_inter", fails="between the two")
+def fifty_of_the_bounds(*arguments):
+    """Every so many-th bound: fifty are enough, it thinks."""
+    return under_bounds(lambda bounds, value: [bounds[k * (len(bounds) - 1) // 50] for k in range(51)])(
+        *arguments
+    )
+
+
+@wrong("best_inter", fails="between the two")
 def gains_less_than_a_nanosecond(*arguments):
     """Takes plans for equally good that differ by less than a billionth of a second."""
 

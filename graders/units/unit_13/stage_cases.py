@@ -35,7 +35,7 @@ class Case:
         alike = most if count > len(self.table) / 2 else None
         told = {stage: seconds for stage, seconds in self.table.items() if seconds != alike}
         others = "" if alike is None else f", any other stage {alike}"
-        return f"{text}, (begin, end, size): seconds {told}{others}" if len(told) < 60 else text
+        return f"{text}, (begin, end, size): seconds {told}{others}" if len(told) < 90 else text
 
     def with_batches(self, micro_batches: int) -> "Case":
         return Case(self.table, self.layers, self.devices, micro_batches, self.sizes)

@@ -93,25 +93,25 @@ def _crossing(plans: list[tuple[float, float]], slow: float, before: bool) -> Ca
 
 def _front(steps: list[int]) -> list[tuple[float, float]]:
     """Two stages each, plan by plan: the slowest takes longer and longer, and both together take less and
-    less, by so little that a step of 41 micro-batches takes 4,190 and some hundredths more, as is told.
+    less, by so little that a step of 41 micro-batches takes 4,190 and some two-hundredths more, as is told.
     """
-    slowest = [100 + 0.08 * place for place in range(len(steps))]
-    return [(slow, 4190 + step / 100 - 41 * slow) for slow, step in zip(slowest, steps, strict=True)]
+    slowest = [100 + 0.045 * place for place in range(len(steps))]
+    return [(slow, 4190 + step / 200 - 41 * slow) for slow, step in zip(slowest, steps, strict=True)]
 
 
 def crossings(rng: Rng) -> Iterator[Case]:
-    """Among two dozen plans, of which each has a slower slowest stage than the one before, and a smaller sum,
+    """Among forty plans, of which each has a slower slowest stage than the one before, and a smaller sum,
     the best comes last, first, or between others, and the second best as far from it as can be; or good
     ones stand together elsewhere, and bad ones round the best. And where a slow layer stands behind the two,
     or before them, the sum alone decides: it is best to take those stages that are worst for the two.
     """
-    count = 24
-    for best, second in ((count - 1, 0), (0, count - 1), (rng.integer(9, 14), 0)):
+    count = 40
+    for best, second in ((count - 1, 0), (0, count - 1), (rng.integer(15, 24), 0)):
         steps = [rng.integer(30, 290) for _ in range(count)]
         steps[best], steps[second] = 0, 4
         yield _crossing(_front(steps), 1.0, before=False)
-    valley = [rng.integer(*((4, 20) if 12 <= place < 18 else (230, 290))) for place in range(count)]
-    valley[rng.integer(3, 6)] = 0
+    valley = [rng.integer(*((4, 20) if 22 <= place < 30 else (230, 290))) for place in range(count)]
+    valley[rng.integer(5, 9)] = 0
     rising = [10 * place for place in range(count)]
     for steps, slow in ((valley, 1.0), (valley[::-1], 1.0), (rising, 130.0)):
         yield _crossing(_front(steps), slow, before=False)

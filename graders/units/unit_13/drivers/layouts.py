@@ -86,7 +86,9 @@ def moved(
 
 def _waited_for(result: Any) -> Any:
     """What a functional collective returned is waited for when it is first used."""
-    return result.trigger_wait() if isinstance(result, AsyncCollectiveTensor) else result
+    if isinstance(result, AsyncCollectiveTensor):
+        return result.trigger_wait()  # type: ignore[no-untyped-call]
+    return result
 
 
 def _with_gaps(x: Tensor) -> Tensor:
