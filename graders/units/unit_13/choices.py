@@ -171,16 +171,21 @@ def best_intra(answer: Answer, rng: Rng) -> Findings:
         )
         passed[name] = found.passed
         yield name, found
+    ladders = _drawn_ladders(rng, passed["what cannot be done"], passed["memory"])
+    yield "a larger graph", compare.first_failure(_ladders(answer, ladders))
+
+
+def _drawn_ladders(rng: Rng, closed: bool, bounded: bool) -> list[Problem]:
+    """Larger graphs; with infinite costs, or with memory, only where that has not failed already."""
     ladders = [Problem.ladder(rng, rng.integer(14, 16))]
-    # What fails above does not fail here once more.
-    if passed["what cannot be done"]:
+    if closed:
         # Hardly any plan can be, and none of those from which a single change leads to one.
         ladders.append(Problem.ladder(rng, rng.integer(14, 16), closed=20))
-    if passed["memory"]:
+    if bounded:
         # Many plans are within a percent of the best one, and a solver that may stop near it does.
         near = (Problem.ladder(rng, rng.integer(11, 12), least=900) for _ in range(5))
         ladders += [each.within_a_third(rng) for each in near]
-    yield "a larger graph", compare.first_failure(_ladders(answer, ladders))
+    return ladders
 
 
 def _ladders(answer: Answer, ladders: list[Problem]) -> Iterator[Finding]:
