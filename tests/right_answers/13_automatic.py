@@ -9,6 +9,7 @@ import random
 import numpy as np
 import torch
 import torch.distributed as dist
+import torch.distributed._functional_collectives as funcol
 from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import csgraph
 from torch.distributed.tensor import Partial, Replicate, Shard
@@ -81,6 +82,31 @@ def with_lists(x, source, target, group=None):
     parts = [torch.empty_like(given[0]) for _ in range(p)]
     dist.all_to_all(parts, given, group=group)
     return torch.cat(parts, source.dim)
+
+
+@right("reshard")
+def by_functional_collectives(x, source, target, group=None):
+    """What these return is waited for when it is used; what is alone by pads and views."""
+    p, me = dist.get_world_size(group), dist.get_rank(group)
+    group = group or dist.group.WORLD
+    kinds = type(source).__name__[0] + type(target).__name__[0]
+    if source == target or kinds == "RS":
+        return (x if source == target else x.chunk(p, target.dim)[me]).clone()
+    if kinds == "RP":
+        return x.clone() if me == 0 else torch.zeros_like(x)
+    if kinds == "SP":
+        sides = [0, 0] * (x.dim() - 1 - source.dim)
+        sides += [me * x.shape[source.dim], (p - 1 - me) * x.shape[source.dim]]
+        return torch.nn.functional.pad(x, sides).clone()
+    if kinds == "PR":
+        return funcol.all_reduce(x.contiguous(), "sum", group)
+    if kinds == "PS":
+        return funcol.reduce_scatter_tensor(x.contiguous(), "sum", target.dim, group)
+    if kinds == "SR":
+        return funcol.all_gather_tensor(x.contiguous(), source.dim, group)
+    sent = x.movedim(target.dim, 0).contiguous()
+    came = funcol.all_to_all_single(sent, None, None, group).chunk(p)
+    return torch.cat([each.movedim(0, target.dim) for each in came], source.dim)
 
 
 # ------------------------------------------------------------------------------------------- layouts' prices

@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from course_lib.models import next_token_loss
 from course_lib.training.mesh_step import Job, Mesh, memory_bytes
-from tests.answers import wrong
+from tests.answers import solved, wrong
 
 # --- mesh_coordinates
 
@@ -479,6 +479,29 @@ def by_way_of_float32(gradients, within, across):
     return shard.to(gradients[0].dtype)
 
 
+@wrong("hsdp_average", fails="gradients kept")
+def one_gradient_as_it_is(gradients, within, across):
+    """Flattens as DDP does: of a single gradient that is no copy, and is summed up in place."""
+    g, nodes = dist.get_world_size(within), dist.get_world_size(across)
+    flat = torch._utils._flatten_dense_tensors(gradients)
+    if len(flat) % g:
+        flat = functional.pad(flat, (0, -len(flat) % g))
+    shard = flat
+    if g > 1:
+        shard = flat.new_empty(len(flat) // g)
+        dist.reduce_scatter_single(shard, flat, group=within)
+    dist.all_reduce(shard, group=across)
+    return shard / (g * nodes)
+
+
+@wrong("hsdp_average", fails="gradients kept")
+def alone_with_its_gradient(gradients, within, across):
+    """A rank that is alone, with one gradient, has the mean already, and hands it back."""
+    if len(gradients) == dist.get_world_size() == 1:
+        return gradients[0].flatten()
+    return _Average()(gradients, within, across)
+
+
 # --- step_3d
 
 
@@ -638,6 +661,19 @@ def backward_in_the_wrong_order(model, batch, mesh):
                 self.backward(number, *each)
 
     return Turned()(model, batch, mesh)
+
+
+@wrong("step_3d", fails="gradients")
+def averages_half_precision(model, batch, mesh):
+    """Sends half of the bytes along data."""
+
+    class Half(_Step):
+        def average(self, parameter):
+            half = parameter.grad.half()
+            dist.all_reduce(half, group=self.groups["data"])
+            parameter.grad.copy_(half / self.mesh.size(0))
+
+    return Half()(model, batch, mesh)
 
 
 @wrong("step_3d", fails="any mesh")
@@ -3058,6 +3094,17 @@ def warms_up_beyond_the_batch(model, batch, mesh):
 
 
 @wrong("step_3d", fails="shared embedding")
+def from_whoever_comes_first(model, batch, mesh):
+    """Does not say from whom it receives: a gradient of the stage behind, or of the other copy."""
+
+    class Anyone(_Step):
+        def receive(self, x, stage):
+            dist.recv(x, group=self.groups["pipeline"])
+
+    return Anyone()(model, batch, mesh)
+
+
+@wrong("step_3d", fails="shared embedding")
 def number_of_the_other_copy(model, batch, mesh):
     """Computes the other copy's rank, as if the mesh were numbered as usual."""
 
@@ -3094,6 +3141,13 @@ def _with_more_rows(x_shard, weight, group, stride, more):
     strip = _halo(x_shard, weight.shape[2] // 2 + more, group, 2)
     strip = strip[:, :, more : strip.shape[2] - more]
     return functional.conv2d(strip, _summing(weight, group), stride=stride, padding=(0, weight.shape[3] // 2))
+
+
+@wrong("spatial_conv2d", fails="strides and kernels")
+def whole_strides_only(x_shard, weight, group=None, stride=1):
+    """A strip that is lower than the stride has no row of the result, it thinks."""
+    result = solved("12_hybrid")["spatial_conv2d"](x_shard, weight, group, stride)
+    return result if x_shard.shape[2] >= stride else result[:, :, :0]
 
 
 @wrong("spatial_conv2d", fails="calls and bytes")

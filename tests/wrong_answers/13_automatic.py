@@ -593,6 +593,12 @@ def only_what_comes(*asked):
     return _shortest(*asked, ordered=lambda old, new, later: new not in later)
 
 
+@wrong("reshard_path", fails="one dim along several axes")
+def two_dims_at_least(source, target, nbytes, mesh, links, dims):
+    """Takes every tensor for a matrix: a way may cut a dimension that there is not."""
+    return _shortest(source, target, nbytes, mesh, links, max(2, dims))
+
+
 @wrong("reshard_path", fails="many layouts")
 def every_way(source, target, nbytes, mesh, links, dims):
     """Looks at every way without a circle, of which there are too many."""
@@ -820,6 +826,15 @@ def _closed(costs, limit):
     return [each if each <= limit else math.inf for each in costs]
 
 
+def _right(*problem):
+    """What is right elsewhere than in the place of a mistake."""
+    return solved("13_automatic")["best_intra"](*problem)
+
+
+def _any_infinite(node_cost, edge_cost):
+    return any(math.isinf(each) for own in (*node_cost, *itertools.chain(*edge_cost)) for each in own)
+
+
 @wrong("best_intra", fails="least seconds")
 def as_if_it_were_a_chain(graph, node_cost, edge_cost, memory=None, capacity=None):
     """Only edges between neighbours count."""
@@ -874,25 +889,33 @@ def floats_as_choices(graph, node_cost, edge_cost, memory=None, capacity=None):
 @wrong("best_intra", fails="what cannot be done")
 def a_dear_change(graph, node_cost, edge_cost, memory=None, capacity=None):
     """Has a large number for infinity, and returns a plan in any case."""
+    if not _any_infinite(node_cost, edge_cost):
+        return _right(graph, node_cost, edge_cost, memory, capacity)
     return _program(graph, node_cost, edge_cost, memory, capacity, upper=(1.0, 1e3))
 
 
 @wrong("best_intra", fails="what cannot be done")
 def a_free_change(graph, node_cost, edge_cost, memory=None, capacity=None):
     """Has 0 for infinity."""
+    if not _any_infinite(node_cost, edge_cost):
+        return _right(graph, node_cost, edge_cost, memory, capacity)
     return _program(graph, node_cost, edge_cost, memory, capacity, upper=(1.0, 0.0))
 
 
 @wrong("best_intra", fails="in nanoseconds")
 def in_seconds(graph, node_cost, edge_cost, memory=None, capacity=None):
     """Gives the solver seconds, as they are."""
-    return _program(graph, node_cost, edge_cost, memory, capacity, unit=1.0)
+    if capacity is not None:
+        return _right(graph, node_cost, edge_cost, memory, capacity)
+    return _program(graph, node_cost, edge_cost, unit=1.0)
 
 
 @wrong("best_intra", fails="in nanoseconds")
 def divides_by_the_largest(graph, node_cost, edge_cost, memory=None, capacity=None):
     """One dear strategy, which is in no good plan, makes all others alike."""
-    return _program(graph, node_cost, edge_cost, memory, capacity, once=True)
+    if capacity is not None:
+        return _right(graph, node_cost, edge_cost, memory, capacity)
+    return _program(graph, node_cost, edge_cost, once=True)
 
 
 @wrong("best_intra", fails="in nanoseconds")
@@ -901,7 +924,7 @@ def something_has_to_cost(graph, node_cost, edge_cost, memory=None, capacity=Non
     tables = (*((own,) for own in node_cost), *edge_cost)
     if not any(each for table in tables for row in table for each in row):
         raise ValueError("c must be finite")
-    return _program(graph, node_cost, edge_cost, memory, capacity)
+    return _right(graph, node_cost, edge_cost, memory, capacity)
 
 
 @wrong("best_intra", fails="memory")
@@ -939,7 +962,7 @@ def a_percent_is_near_enough(graph, node_cost, edge_cost, memory=None, capacity=
     """The solver may stop at a plan that is within a percent of its bound."""
     total, plan = _program(graph, node_cost, edge_cost, memory, capacity, gap=1e-2)
     if capacity is not None and sum(own[s] for own, s in zip(memory, plan, strict=True)) > capacity:
-        return solved("13_automatic")["best_intra"](graph, node_cost, edge_cost, memory, capacity)
+        return _right(graph, node_cost, edge_cost, memory, capacity)
     return total, plan
 
 
@@ -957,6 +980,41 @@ def all_plans_that_fit(graph, node_cost, edge_cost, memory=None, capacity=None):
     if capacity is None:
         return _program(graph, node_cost, edge_cost)
     return all_plans_of_a_graph(graph, node_cost, edge_cost, memory, capacity)
+
+
+@wrong("best_intra", fails="what cannot be done")
+def infinite_seconds_for_nothing(graph, node_cost, edge_cost, memory=None, capacity=None):
+    """Where nothing can be done it returns a plan that takes for ever."""
+    try:
+        return _right(graph, node_cost, edge_cost, memory, capacity)
+    except ValueError:
+        if capacity is not None:
+            raise
+        return math.inf, [0] * len(node_cost)
+
+
+@wrong("best_intra", fails="a larger graph")
+def from_fifty_plans_downhill(graph, node_cost, edge_cost, memory=None, capacity=None):
+    """From fifty drawn plans one change after another, as long as it gets better; small graphs by looking."""
+    if len(node_cost) < 8:
+        return _try_all(graph, node_cost, edge_cost, memory, capacity)
+
+    def price(plan):
+        held = 0 if capacity is None else sum(own[s] for own, s in zip(memory, plan, strict=True))
+        return math.inf if capacity is not None and held > capacity else _seconds(plan, *tables)
+
+    tables, generator, best = (node_cost, graph, edge_cost), random.Random(0), (math.inf, [])
+    for _ in range(50):
+        plan, better = [generator.randrange(len(own)) for own in node_cost], None
+        while better is None or better[0] < price(plan):
+            plan = better[1] if better else plan
+            better = min(
+                (price(each), each)
+                for i, own in enumerate(node_cost)
+                for each in ([*plan[:i], s, *plan[i + 1 :]] for s in range(len(own)))
+            )
+        best = min(best, (price(plan), plan))
+    return best
 
 
 # ---------------------------------------------------------------------------------------------------- search
@@ -1208,6 +1266,73 @@ def goes_where_nothing_runs(*arguments):
         return 1.0 if math.isnan(often) else often
 
     return metropolis(share=share)(*arguments)
+
+
+def walking(*, differs=0.0, allowed=lambda generator, often: generator.random() < often, restart=0):
+    """A walk with something else in one place."""
+
+    def run(plan, propose, cost, steps, seed, beta=1.0):
+        generator = random.Random(seed)
+        here = cost(plan)
+        best, least = plan, here
+        for step in range(steps):
+            if restart and step and step % restart == 0:
+                plan, here = best, least
+            proposed = propose(plan, generator)
+            there = cost(proposed)
+            if there < least - differs:
+                best, least = proposed, there
+            if there <= here or allowed(generator, math.exp(beta * (here - there))):
+                plan, here = proposed, there
+        return best, least
+
+    return run
+
+
+@wrong("search", fails="the best plan seen")
+def the_best_so_far_is_nothing(plan, propose, cost, steps, seed, beta=1.0):
+    """Begins with nothing, at an infinite cost: if no plan can run, nothing is what comes back."""
+    best, least = None, math.inf
+
+    def priced(each):
+        nonlocal best, least
+        price = cost(each)
+        if price < least:
+            best, least = each, price
+        return price
+
+    walking()(plan, propose, priced, steps, seed, beta)
+    return best, least
+
+
+@wrong("search", fails="the best plan seen")
+def better_by_a_billionth(*arguments):
+    """Floats that differ by less count as equal, it has learnt."""
+    return walking(differs=1e-9)(*arguments)
+
+
+@wrong("search", fails="how often it is where")
+def returns_to_the_best(*arguments):
+    """Every thousand steps it goes back to the best plan so far."""
+    return walking(restart=1000)(*arguments)
+
+
+@wrong("search", fails="how often it is where")
+def a_die_with_ten_sides(*arguments):
+    """Draws one of ten numbers."""
+    return walking(allowed=lambda generator, often: generator.randint(1, 10) / 10 <= often)(*arguments)
+
+
+@wrong("search", fails="how often it is where")
+def a_percentage(*arguments):
+    """Draws a percentage, and 0 is below any number, however small."""
+    return walking(allowed=lambda generator, often: generator.randint(0, 100) / 100 < often)(*arguments)
+
+
+@wrong("search", fails="the best plan seen")
+def in_floats_of_32_bits(plan, propose, cost, steps, seed, beta=1.0):
+    """Keeps costs in an array of NumPy's float32."""
+    return walking()(plan, propose, lambda each: float(np.float32(cost(each))), steps, seed, beta)
 
 
 # -------------------------------------------------------------------------------------------------- simulate
@@ -1975,6 +2100,145 @@ def infinity_times_nothing(stage_seconds, layers, devices, micro_batches, sizes)
     if sum(each) + (micro_batches - 1) * max(each) == math.inf:
         raise ValueError("nothing fits")
     return plan
+
+
+@wrong("best_inter", fails="each stage asked for once")
+def a_single_micro_batch_by_the_way(stage_seconds, layers, devices, micro_batches, sizes):
+    """For one micro-batch it has a shorter way, on which it forgets what it has asked for."""
+    return inter(keeps=micro_batches > 1)(stage_seconds, layers, devices, micro_batches, sizes)
+
+
+@wrong("best_inter", fails="one micro-batch")
+def takes_large_sizes_out(stage_seconds, layers, devices, micro_batches, sizes):
+    """In the caller's own sequence, which may be a tuple."""
+    while sizes[-1] > devices:
+        sizes.pop()
+    sizes.reverse()
+    return inter()(stage_seconds, layers, devices, micro_batches, sizes)
+
+
+def limited(kept=lambda plans, step: plans, fits=lambda stages: True, backwards=False):
+    """Plans of which none is better in both, of which not all are kept. step: what a plan takes."""
+
+    def run(stage_seconds, layers, devices, micro_batches, sizes):
+        priced, reached = functools.cache(stage_seconds), {(0, 0): [(0.0, 0.0, [])]}
+
+        def seconds(begin, end, size):
+            return priced(layers - end, layers - begin, size) if backwards else priced(begin, end, size)
+
+        def step(plan):
+            return plan[0] + (micro_batches - 1) * plan[1]
+
+        for end, used in itertools.product(range(1, layers + 1), range(1, devices + 1)):
+            found = sorted(
+                (total + taken, max(slowest, taken), [*plan, (end - begin, size)])
+                for begin, size in itertools.product(range(end), sizes)
+                for total, slowest, plan in reached.get((begin, used - size), [])
+                if fits([*plan, size]) and (taken := seconds(begin, end, size)) < math.inf
+            )
+            least = itertools.accumulate((plan[1] for plan in found), min, initial=math.inf)
+            front = [plan for plan, before in zip(found, least, strict=False) if plan[1] < before]
+            reached[end, used] = kept(front, step)
+        if not reached[layers, devices]:
+            raise ValueError("nothing fits")
+        best = min(reached[layers, devices], key=step)[2]
+        return best[::-1] if backwards else best
+
+    return run
+
+
+@wrong("best_inter", fails="between the two")
+def the_eight_best_of_those_that_cross(*arguments):
+    """A beam again, of plans of which none is better in both sum and slowest stage."""
+    return limited(lambda plans, step: sorted(plans, key=step)[:8])(*arguments)
+
+
+@wrong("best_inter", fails="between the two")
+def the_sixteen_best_from_the_end(*arguments):
+    """A beam from the last layer on."""
+    return limited(lambda plans, step: sorted(plans, key=step)[:16], backwards=True)(*arguments)
+
+
+@wrong("best_inter", fails="between the two")
+def few_of_either_kind(*arguments):
+    """Keeps the four with the least sum, and the four with the least slowest stage."""
+    return limited(lambda plans, step: plans if len(plans) < 9 else plans[:4] + plans[-4:])(*arguments)
+
+
+@wrong("best_inter", fails="between the two")
+def nearly_as_fast_is_as_fast(*arguments):
+    """Of plans whose slowest stages are less than a percent apart it keeps the one with the least sum."""
+
+    def kept(plans, step):
+        apart = []
+        for plan in plans:
+            if not apart or plan[1] < 0.99 * apart[-1][1]:
+                apart.append(plan)
+        return apart
+
+    return limited(kept)(*arguments)
+
+
+@wrong("best_inter", fails="many micro-batches")
+def eight_stages_at_most(*arguments):
+    """A pipeline has 2, 4 or 8 stages, it has been told."""
+    return limited(fits=lambda stages: len(stages) <= 8)(*arguments)
+
+
+def until_worse(bounds, value, most):
+    """The bounds, until so many one after another were no better."""
+    best, worse = math.inf, 0
+    for bound in bounds:
+        found = value(bound)
+        best, worse = (found, 0) if found < best else (best, worse + (best < math.inf))
+        yield bound
+        if worse == most:
+            return
+
+
+@wrong("best_inter", fails="between the two")
+def gives_up_after_twenty(*arguments):
+    """Twenty bounds without a better plan, and it looks no further."""
+    return under_bounds(lambda bounds, value: until_worse(bounds, value, 20))(*arguments)
+
+
+@wrong("best_inter", fails="between the two")
+def gives_up_on_the_way_down(*arguments):
+    """From the largest bound downwards, until twenty have brought nothing."""
+    return under_bounds(lambda bounds, value: until_worse(bounds[::-1], value, 20))(*arguments)
+
+
+@wrong("best_inter", fails="between the two")
+def no_more_than_thrice_the_least(*arguments):
+    """A slowest stage three times as slow as it could be is in no good plan, it thinks."""
+
+    def chosen(bounds, value):
+        least = next((bound for bound in bounds if value(bound) < math.inf), 0.0)
+        return [bound for bound in bounds if bound <= 3 * least]
+
+    return under_bounds(chosen)(*arguments)
+
+
+@wrong("best_inter", fails="between the two")
+def fifty_of_the_bounds(*arguments):
+    """Every so many-th bound: fifty are enough, it thinks."""
+    return under_bounds(lambda bounds, value: [bounds[k * (len(bounds) - 1) // 50] for k in range(51)])(
+        *arguments
+    )
+
+
+@wrong("best_inter", fails="between the two")
+def gains_less_than_a_nanosecond(*arguments):
+    """Takes plans for equally good that differ by less than a billionth of a second."""
+
+    def chosen(bounds, value):
+        best = math.inf, []
+        for bound in bounds:
+            if value(bound) < best[0] - 1e-9:
+                best = value(bound), [bound]
+        return best[1]
+
+    return under_bounds(chosen)(*arguments)
 
 
 # --------------------------------------------------------------------------------------- pipedream_hierarchy

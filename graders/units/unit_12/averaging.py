@@ -38,9 +38,10 @@ from graders.units.unit_12.drivers.averages import AverageReply
         Criterion(
             "gradients kept",
             1,
-            "Collectives work in place: give them copies. The dtype stays, any layout in memory is read in "
-            "the order of indices, and a second call returns what is right for it.",
-            needs=("the shard", "any length"),
+            "Collectives work in place: give them copies, also where one gradient or one rank is all there "
+            "is. The dtype stays, any layout in memory is read in the order of indices, and a second call "
+            "returns what is right for it.",
+            needs=("the shard", "any length", "any groups"),
         ),
         Criterion(
             "bytes between nodes",
@@ -85,11 +86,12 @@ def hsdp_average(answer: Answer, rng: Rng) -> Findings:
     yield "any groups", compare.first_failure(map(Averaged.right, others, other_runs))
     strided = Averaged.drawn(rng, 2, 2, [(3, 2), (2, 3)], dtype=torch.float64, gaps=True)
     short = Averaged.drawn(rng, 2, 2, [(3,), (2,)], dtype=torch.bfloat16)
-    every = [(even, run), *zip(odd, odd_runs, strict=True)]
-    every += [(each, each.launch(answer)) for each in (strided, short)]
-    kept = (check(each, seen) for each, seen in every for check in (Averaged.right, Averaged.unharmed))
-    yield "gradients kept", compare.first_failure(kept)
-    every += zip(others, other_runs, strict=True)
+    every = [(even, run), *zip(odd, odd_runs, strict=True), *zip(others, other_runs, strict=True)]
+    kept = [(each, each.launch(answer)) for each in (strided, short)]
+    looked_at = [Averaged.right(*each) for each in kept]
+    looked_at += (each.unharmed(seen) for each, seen in every + kept)
+    yield "gradients kept", compare.first_failure(looked_at)
+    every += kept
     yield "bytes between nodes", compare.first_failure(each.between(seen) for each, seen in every)
     yield "one call each", compare.first_failure(each.calls(seen) for each, seen in every)
 
@@ -174,6 +176,10 @@ class Averaged:
                     f"the list of gradients has {compare.counted(len(reply.gradients), 'tensor')} afterwards"
                 )
                 return Finding(False, f"{said} on rank {rank}; expected {len(self.gradients[rank])}.")
+            if not reply.new:
+                return Finding(
+                    False, f"what rank {rank} returns has the memory of a gradient; expected a new one."
+                )
         left = (
             compare.equal(seen, given, f"a gradient afterwards on rank {rank}")
             for rank, (reply, own) in enumerate(zip(run.results, self.gradients, strict=True))

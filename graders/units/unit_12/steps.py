@@ -98,7 +98,9 @@ def step_3d(answer: Answer, rng: Rng) -> Findings:
     uneven = Stepped.drawn(rng, (2, 2, 1), [[3, 1, 2], [2, 4]])
     uneven_run = uneven.launch(answer)
     yield "uneven micro-batches", uneven.gradients(uneven_run)
-    shapes = ((2, 3, 1), (1, 1, 1), (1, 2, 2))
+    # On 1 x 3 x 2 the last stage's copy comes before gradients of the stage behind: whoever receives from
+    # anybody takes the wrong one.
+    shapes = ((2, 2, 1), (1, 1, 1), (1, 3, 2))
     tied = [Stepped.drawn(rng, shape, [[2, 1]], tied=True, turned=True) for shape in shapes]
     tied_runs = [each.launch(answer) for each in tied]
     yield "shared embedding", compare.first_failure(map(Stepped.gradients, tied, tied_runs))

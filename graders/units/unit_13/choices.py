@@ -86,6 +86,7 @@ def _dear_at_first(count: int) -> Problem:
 DIAMOND = [(0, 1), (1, 2), (0, 2)]
 TWICE = [(0, 1), (1, 0), (0, 1), (1, 2)]
 TREE = [(0, 2), (1, 2), (2, 3), (2, 4)]
+_RIGHT = ("least seconds", "a choice that has them")
 
 
 @exercise(
@@ -104,24 +105,29 @@ TREE = [(0, 2), (1, 2), (2, 3), (2, 4)]
             2,
             "The solver takes no infinite costs. Which bound keeps a variable at 0? And if no plan is left, "
             "raise ValueError.",
+            needs=_RIGHT,
         ),
         Criterion(
             "in nanoseconds",
             2,
             "The solver's tolerances are absolute, and made for sums near 1: divide by the cost of a plan, "
             "and leave out what is dearer than that. All costs may be 0.",
+            needs=_RIGHT,
         ),
         Criterion(
             "memory",
             4,
             "One more constraint: the bytes of all chosen strategies. Exactly `capacity` is allowed. A "
             "solver's constraints have tolerances: add up the bytes of its plan, and forbid it if need be.",
+            needs=_RIGHT,
         ),
         Criterion(
             "a larger graph",
             2,
             "4 to the power of 16 plans are too many to look at, and hundreds of them are nearly as good as "
-            "the best: how near may the solver stop?",
+            "the best, or hardly any can be: how near may the solver stop, and is a plan the best that no "
+            "single change makes better?",
+            needs=_RIGHT,
         ),
     ),
     hints=(
@@ -155,20 +161,31 @@ def best_intra(answer: Answer, rng: Rng) -> Findings:
         "in nanoseconds": [*_tiny(rng)],
         "memory": [*_bounded(rng)],
     }
+    passed = {}
     for name, problems in rows.items():
         replies = answer.call(drivers.choices, [p.arguments for p in problems])
-        yield (
-            name,
-            compare.first_failure(
-                finding
-                for reply, p in compare.side_by_side(replies, problems)
-                for finding in p.judge(reply, p.least)
-            ),
+        found = compare.first_failure(
+            finding
+            for reply, p in compare.side_by_side(replies, problems)
+            for finding in p.judge(reply, p.least)
         )
-    ladders = [Problem.ladder(rng, rng.integer(14, 16))]
-    # Many plans are within a percent of the best one, and a solver that may stop near it does.
-    ladders += [Problem.ladder(rng, rng.integer(11, 12), least=900).within_a_third(rng) for _ in range(5)]
+        passed[name] = found.passed
+        yield name, found
+    ladders = _drawn_ladders(rng, passed["what cannot be done"], passed["memory"])
     yield "a larger graph", compare.first_failure(_ladders(answer, ladders))
+
+
+def _drawn_ladders(rng: Rng, closed: bool, bounded: bool) -> list[Problem]:
+    """Larger graphs; with infinite costs, or with memory, only where that has not failed already."""
+    ladders = [Problem.ladder(rng, rng.integer(14, 16))]
+    if closed:
+        # Hardly any plan can be, and none of those from which a single change leads to one.
+        ladders.append(Problem.ladder(rng, rng.integer(14, 16), closed=20))
+    if bounded:
+        # Many plans are within a percent of the best one, and a solver that may stop near it does.
+        near = (Problem.ladder(rng, rng.integer(11, 12), least=900) for _ in range(5))
+        ladders += [each.within_a_third(rng) for each in near]
+    return ladders
 
 
 def _ladders(answer: Answer, ladders: list[Problem]) -> Iterator[Finding]:

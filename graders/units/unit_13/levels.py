@@ -40,7 +40,12 @@ Nested = list[tuple[int, int, list[Any]]]
             "What a run of layers takes on a whole server is what its best plan there takes; each level has "
             "a bandwidth of its own.",
         ),
-        Criterion("three levels", 2, "What holds for servers holds for racks of servers."),
+        Criterion(
+            "three levels",
+            2,
+            "What holds for servers holds for racks of servers.",
+            needs=("one level", "servers of several GPUs"),
+        ),
         Criterion(
             "a large model",
             2,

@@ -53,10 +53,10 @@ class Problem:
         return cls.drawn(rng, lengths, list(itertools.pairwise(range(len(lengths)))), closed=closed)
 
     @classmethod
-    def ladder(cls, rng: Rng, count: int, least: int = 1) -> "Problem":
+    def ladder(cls, rng: Rng, count: int, least: int = 1, closed: int = 0) -> "Problem":
         """Each operator has edges to the next two."""
         edges = [(i, i + step) for step in (1, 2) for i in range(count - step)]
-        return cls.drawn(rng, [4] * count, edges, least=least)
+        return cls.drawn(rng, [4] * count, edges, least=least, closed=closed)
 
     def within_a_third(self, rng: Rng, most: int = 5) -> "Problem":
         """The same with memory, and a bound a third of the way from what is least to what is most."""

@@ -60,16 +60,19 @@ HALF, NARROW = 8000, 0.02
 def search(answer: Answer, rng: Rng) -> Findings:
     """Walks through a few plans, each of which can be proposed from each."""
     asked = _asked(rng, 40)
-    shy = replace(asked[0], shy=True)
-    yield "the best plan seen", compare.first_failure(_best(answer, each) for each in [*asked, shy])
+    stuck = [Asked([math.inf] * 4, rng.integer(0, 3), steps, rng.integer(0, 999), 1.0) for steps in (1, 12)]
+    short = [*asked, *stuck, replace(asked[0], shy=True)]
+    yield "the best plan seen", compare.first_failure(_best(answer, each) for each in short)
     yield (
         "never refuses what is no dearer",
-        compare.first_failure(_moves(answer, each) for each in [*asked, *_steep(rng)]),
+        compare.first_failure(_moves(each, each.of(answer)) for each in [*asked, *_steep(rng)]),
     )
     # A walk that roams about everywhere, but for what cannot run.
     free = Asked([1.0, math.inf, 2.0, 3.0], 0, 40, rng.integer(0, 999), 0.0)
-    judged = [(_moves, free), *((_visits, each) for each in _long(rng)), (_steady, _two(rng))]
-    yield "how often it is where", compare.first_failure(judge(answer, each) for judge, each in judged)
+    judged = [*((_visits, each) for each in _long(rng)), (_steady, _two(rng)), (_seldom, _far(rng))]
+    replies = ((judge, each, each.of(answer)) for judge, each in [(_moves, free), *judged])
+    found = (check(each, reply) for judge, each, reply in replies for check in (judge, _moves))
+    yield "how often it is where", compare.first_failure(found)
     yield "the same again", _repeats(answer, asked[0], rng)
     yield "each plan priced once", compare.first_failure(_priced(answer, each) for each in asked)
 
@@ -106,7 +109,7 @@ class Asked:
 
 def _asked(rng: Rng, steps: int) -> list[Asked]:
     """Short walks that begin at a dear plan, to which three plans are the best ones; one where all cost the
-    same; and one without a step.
+    same, and one where they nearly do; and one without a step.
     """
     cases = []
     for plans in (5, 7, 9):
@@ -115,7 +118,8 @@ def _asked(rng: Rng, steps: int) -> list[Asked]:
         costs = [*costs[turn:], *costs[:turn]]
         cases.append(Asked(costs, (start - turn) % plans, steps + plans, rng.integer(0, 999), beta=0.2))
     alike = Asked([3.0] * 8, rng.integer(0, 7), 30, rng.integer(0, 999), 1.0)
-    return [*cases, alike, Asked([3.0, 1.0, 2.0], 1, 0, 5, 1.0)]
+    nearly = Asked([2 + 1e-12 * (6 * place % 7) for place in range(7)], 1, 40, rng.integer(0, 999), 1.0)
+    return [*cases, alike, nearly, Asked([3.0, 1.0, 2.0], 1, 0, 5, 1.0)]
 
 
 def _steep(rng: Rng) -> Iterator[Asked]:
@@ -127,9 +131,9 @@ def _steep(rng: Rng) -> Iterator[Asked]:
 
 def _long(rng: Rng) -> Iterator[Asked]:
     """Walks long enough for shares to settle, with a large beta and with a small one; in the first all costs
-    are so large that their powers are 0.
+    are so large that their powers are 0, and need more digits than a float32 has.
     """
-    for beta, unit in ((2.5, 1000), (0.4, 1)):
+    for beta, unit in ((2.5, 10**8), (0.4, 1)):
         offset = unit * rng.integer(3, 6)
         costs = [round(offset + steep / beta, 3) for steep in (0.0, 0.5, 1.0, 1.6)]
         turn = rng.integer(0, 3)
@@ -150,9 +154,8 @@ def _best(answer: Answer, asked: Asked) -> Finding:
     )
 
 
-def _moves(answer: Answer, asked: Asked) -> Finding:
+def _moves(asked: Asked, reply: WalkReply) -> Finding:
     """Whether each proposal comes from where the walk stands, and none that is no dearer was refused."""
-    reply = asked.of(answer)
     if reply.at[:1] not in ([], [asked.start]):
         return Finding(False, f"{asked}: the first proposal was asked for plan {reply.at[0]}.")
     for step, ((here, there), proposed) in enumerate(zip(pairwise(reply.at), reply.proposed, strict=False)):
@@ -166,9 +169,8 @@ def _moves(answer: Answer, asked: Asked) -> Finding:
     return Finding(True, f"{asked}: taken whenever no dearer.")
 
 
-def _visits(answer: Answer, asked: Asked) -> Finding:
+def _visits(asked: Asked, reply: WalkReply) -> Finding:
     """Whether the plans' shares of all visits are near what they are in the long run."""
-    reply = asked.of(answer)
     counts = Counter(reply.at)
     weights = [math.exp(-asked.beta * (cost - min(asked.costs))) for cost in asked.costs]
     expected = [weight / sum(weights) for weight in weights]
@@ -179,14 +181,25 @@ def _visits(answer: Answer, asked: Asked) -> Finding:
 
 
 def _two(rng: Rng) -> Asked:
-    """A long walk through two plans, of which the dear one is worth a visit in five or six."""
+    """A long walk through two plans, of which the dear one is worth a visit in five."""
     beta = rng.choice((0.5, 3.0))
-    return Asked([2.0, 2.0 + 1.5 / beta], 0, 2 * HALF, rng.integer(0, 999), beta)
+    return Asked([2.0, 2.0 + math.log(4) / beta], 0, 2 * HALF, rng.integer(0, 999), beta)
 
 
-def _steady(answer: Answer, asked: Asked) -> Finding:
+def _far(rng: Rng) -> Asked:
+    """A walk through two plans, of which the dear one is worth a visit in 160,000."""
+    beta = rng.choice((0.5, 3.0))
+    return Asked([2.0, 2.0 + 12 / beta], 0, STEPS, rng.integer(0, 999), beta)
+
+
+def _seldom(asked: Asked, reply: WalkReply) -> Finding:
+    """Whether the dear one of two plans is hardly ever visited."""
+    return compare.at_most(sum(reply.at), 3, f"{asked}: visits to plan 1")
+
+
+def _steady(asked: Asked, reply: WalkReply) -> Finding:
     """Whether of two plans the dear one has its share of the visits, in either half of a walk."""
-    at, wanted = asked.of(answer).at, 1 / (1 + math.exp(1.5))
+    at, wanted = reply.at, 1 / 5
     shares = [sum(half) / max(1, len(half)) for half in (at[:HALF], at[HALF:])]
     text = f"{asked}: in both halves plan 1 has of the visits {shares}; expected {wanted:.3f}"
     return Finding(all(abs(share - wanted) <= NARROW for share in shares), f"{text}.")

@@ -4,7 +4,7 @@ import heapq
 import itertools
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from math import prod
 from typing import Any
@@ -77,6 +77,8 @@ def reshard_path(answer: Answer, rng: Rng) -> Findings:
         Task.two_levels(rng, ("S(0)", "S(0)"), ("R", "S(0)")),
         Task.two_levels(rng, ("S(1)", "S(1)"), ("S(0)", "S(1)")),
         Task.two_levels(rng, ("R", "S(1)"), ("S(1)", "S(1)")),
+        # With a second dimension there would be a faster way.
+        replace(Task.two_levels(rng, ("S(0)", "R"), ("R", "S(0)")), dims=1),
     ]
     replies = answer.call(drivers.reshard_paths, *_asked(free))
     judged = [(task, reply) for reply, task in compare.side_by_side(replies, free)]

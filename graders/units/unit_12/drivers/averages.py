@@ -22,13 +22,15 @@ Described = tuple[Tensor, bool, bool, bool]
 @dataclass(frozen=True, slots=True)
 class AverageReply(DriverReply):
     """result: what the answer returned on this rank. again: when called once more, with other gradients.
-    first: what was returned first, as it is then. gradients: those of the first call, afterwards.
+    first: what was returned first, as it is then. gradients: those of the first call, afterwards. new:
+    whether what was returned first has memory of its own.
     """
 
     result: PlainData
     again: PlainData
     first: PlainData
     gradients: list[Tensor]
+    new: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +61,17 @@ def averaged(
     mark("first")
     result = answer(given, *groups)
     kept = result.clone() if isinstance(result, Tensor) else result
+    new = not any(_shares_memory(result, each) for each in given)
     mark("again")
     again = answer(more, *groups)
-    return AverageReply(kept, again, result, given)
+    return AverageReply(kept, again, result, given, new)
+
+
+def _shares_memory(result: PlainData, gradient: Tensor) -> bool:
+    """Whether a result that is a plain tensor lies where a gradient does."""
+    if type(result) is not Tensor or not gradient.numel():
+        return False
+    return result.untyped_storage().data_ptr() == gradient.untyped_storage().data_ptr()
 
 
 def _fill_free_memory(like: list[Tensor]) -> None:

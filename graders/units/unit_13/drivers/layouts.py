@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
+from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.distributed.tensor import Placement
 
 from course_lib.cluster.topology import Link
@@ -73,7 +74,7 @@ def moved(
     parts = [_with_gaps(each) if gaps else each for each in given]
     results, copies = [], []
     for part, (source, target) in zip(parts, changes, strict=True):
-        results.append(answer(part, placement(source), placement(target), **option))
+        results.append(_waited_for(answer(part, placement(source), placement(target), **option)))
         copies.append(results[-1].clone() if isinstance(results[-1], Tensor) else results[-1])
     used = [_memory(part) for part in parts]
     memory = []
@@ -81,6 +82,13 @@ def moved(
         memory.append(_wrong_memory(result, used) if isinstance(result, Tensor) else "")
         used += [_memory(result)] if isinstance(result, Tensor) else []
     return MovedReply(copies, parts, memory)
+
+
+def _waited_for(result: Any) -> Any:
+    """What a functional collective returned is waited for when it is first used."""
+    if isinstance(result, AsyncCollectiveTensor):
+        return result.trigger_wait()  # type: ignore[no-untyped-call]
+    return result
 
 
 def _with_gaps(x: Tensor) -> Tensor:

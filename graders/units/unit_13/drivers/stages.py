@@ -44,7 +44,7 @@ def stages(
     layers: int,
     devices: int,
     micro_batches: int,
-    sizes: list[int],
+    sizes: tuple[int, ...],
 ) -> StagesReply:
     """The plan for a model whose stages take what the table says: begin, end, size and seconds of each."""
     seconds = {(begin, end, size): value for begin, end, size, value in table}
