@@ -145,6 +145,15 @@ def nodes_that_take_no_job(cluster: VirtualCluster) -> Iterator[None]:
         cluster.run([*change, "State=RESUME"], check=True)
 
 
+def wait_until_all_run(cluster: VirtualCluster, batch: Batch) -> None:
+    """Until no task of the array is in the queue any more: one that stays there keeps its job under way."""
+    deadline = time.monotonic() + 200
+    ask = ["squeue", "--noheader", f"--jobs={batch.job}", "--states=PENDING", "--format=%i"]
+    while waiting := cluster.run(ask, capture_output=True).stdout.strip():
+        assert time.monotonic() < deadline, f"{waiting} did not begin"
+        time.sleep(0.05)
+
+
 def wait_for_another(batch: Batch) -> None:
     """Until a lost share has been submitted again, as a batch of its own."""
     deadline = time.monotonic() + 200
@@ -196,6 +205,7 @@ def test_whatever_is_killed_it_goes_on(
     first = started("--force")
     batch = submitted_batch(root)
     assert send(signal.SIGKILL, f"graders.classroom.array_task {batch.folder} 0")
+    wait_until_all_run(cluster, batch)
     with nodes_that_take_no_job(cluster):
         wait_for_another(batch)
         assert send(signal.SIGKILL, f"{IMPATIENT} grade")
