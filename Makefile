@@ -14,8 +14,9 @@ export JUPYTER_CONFIG_PATH := $(CURDIR)/.jupyter$(addprefix :,$(JUPYTER_CONFIG_P
 
 .PHONY: workbook test lab lint notebooks docs bench mutants mutants-changed horovod horovod-tensorflow beside setup
 
+# One unit more than cores: some wait for Slurm or for a deadline.
 workbook: setup
-	@$(BIN)/course workbook --jobs $(JOBS)
+	@$(BIN)/course workbook --jobs $$(($(JOBS) + 1))
 
 # One worker more than cores: some tests wait for Slurm, a browser or a deadline.
 test: setup
