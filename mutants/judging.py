@@ -83,7 +83,7 @@ class JudgePool:
 
     def measure(self, solution: Solution) -> None:
         """Judge the solution itself, for the time that it takes. Raises BadSolution unless it passes."""
-        judged = self._pool.submit(_judge, solution, solution.source, 100.0).result()
+        judged = self._pool.submit(_judge, solution, solution.source, 100).result()
         if not judged.survived:
             raise BadSolution(f"The solution of {solution.exercise} does not earn all points: {judged.how}")
         self._seconds[solution.exercise] = judged.seconds
@@ -94,7 +94,8 @@ class JudgePool:
             self.measure(solution)
         asked: dict[Future[Judged], Mutant] = {}
         for mutant in mutants:
-            seconds = GRACE_SECONDS + TIMES_SLOWER * self._seconds[mutant.solution.exercise]
+            # The system limits processor time by whole seconds.
+            seconds = math.ceil(GRACE_SECONDS + TIMES_SLOWER * self._seconds[mutant.solution.exercise])
             asked[self._pool.submit(_judge, mutant.solution, mutant.source, seconds)] = mutant
         for future in as_completed(asked):
             yield asked[future], future.result()
@@ -127,7 +128,7 @@ def _begin(folder: str) -> None:
     ctypes.CDLL(None).prctl(pr_set_child_subreaper, 1, 0, 0, 0)
 
 
-def _judge(solution: Solution, source: str, seconds: float) -> Judged:
+def _judge(solution: Solution, source: str, seconds: int) -> Judged:
     """Judge a cell's source in a forked process, for so much processor time, and leave no process behind."""
     reading, writing = os.pipe()
     child = os.fork()
@@ -137,11 +138,11 @@ def _judge(solution: Solution, source: str, seconds: float) -> Judged:
     try:
         said = _said(reading, PATIENCE * seconds)
         if said is None:
-            return Judged(False, f"killed after {PATIENCE * seconds:.1f} s")
+            return Judged(False, f"killed after {PATIENCE * seconds} s")
         if not said:
             _, status = os.waitpid(child, 0)
             hung = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGXCPU
-            how = f"killed after {seconds:.1f} s of processor time" if hung else "its process died"
+            how = f"killed after {seconds} s of processor time" if hung else "its process died"
             return Judged(False, how)
         return Judged(**json.loads(said))
     finally:
@@ -163,12 +164,12 @@ def _said(reading: int, seconds: float) -> bytes | None:
         said += part
 
 
-def _child(solution: Solution, source: str, seconds: float, writing: int) -> NoReturn:
+def _child(solution: Solution, source: str, seconds: int, writing: int) -> NoReturn:
     """Judge, write the verdict as JSON, and end without a look at what the parent has open."""
     try:
         # The signal comes after so much processor time of this process, all threads together, and ends it.
         # No timer, for graders set the timers to limit an answer's call, and afterwards to nothing.
-        resource.setrlimit(resource.RLIMIT_CPU, (math.ceil(seconds), resource.RLIM_INFINITY))
+        resource.setrlimit(resource.RLIMIT_CPU, (seconds, resource.RLIM_INFINITY))
         began = time.process_time()
         survived, how = _earns_all_points(solution, source)
         judged = {"survived": survived, "how": how[:4000], "seconds": time.process_time() - began}
