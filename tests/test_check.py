@@ -115,15 +115,19 @@ def test_stub_is_not_attempted() -> None:
 
 
 def test_exception_is_told_with_the_students_line() -> None:
-    # No frame of the graders or of PyTorch stands between the error and the line that caused it.
+    # No frame of the graders or of PyTorch stands between the error and the line that caused it; what the
+    # grader called the answer with is there, on ranks once for all that were given the same.
     def broken(x: Any) -> Any:
         return x + torch.zeros(7)
 
     assert verdicts(broken) == ["failed", "not judged"]
     said = seen(broken).splitlines()
     assert said[0].startswith("RuntimeError: The size of tensor a (3)")
-    assert len(said) == 2
     assert re.fullmatch(r"  in broken, test_check.py, line \d+: return x \+ torch.zeros\(7\)", said[1])
+    assert re.fullmatch(r"  with x=float32\[3\]", said[2])
+    assert len(said) == 3
+    on_ranks = seen(broken, TOTAL)
+    assert on_ranks.count("    with x=float32[4]\n") == on_ranks.count("torch.zeros(7)") == 1
 
 
 def test_deadlock_is_told() -> None:

@@ -4,6 +4,7 @@ import traceback
 from collections.abc import Sequence
 
 from course_lib.launch.failures import Deadlock, LaunchError, RankFailed
+from course_lib.runtime.communication.arguments import given_by_a_grader
 from course_lib.runtime.communication.callsite import is_grader, is_library, own_lines
 from course_lib.runtime.communication.events import SourceLine
 from graders.grading.answer import FailureKind
@@ -17,7 +18,8 @@ def tell(error: BaseException) -> str:
     """An exception for the student: what it says, and the lines of their code that it passed through."""
     said = "".join(traceback.format_exception_only(error)).strip()
     lines = own_lines(traceback.walk_tb(error.__traceback__))
-    return "\n".join([bounded(said), *told_lines(lines)])
+    given = given_by_a_grader(error.__traceback__)
+    return "\n".join([bounded(said), *told_lines(lines), *([f"  with {given}"] if given else [])])
 
 
 def failure_of(error: BaseException) -> Failure:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from course_lib.runtime.communication.arguments import given_by_a_grader
 from course_lib.runtime.communication.callsite import own_lines
 from course_lib.runtime.communication.errors import RankTraceback
 from course_lib.runtime.communication.events import span_recorder
@@ -175,5 +176,7 @@ def _rank_traceback(rank: int, error: BaseException) -> RankTraceback:
         # A recursion without end is hundreds of times the same.
         left_out = f"    ... {len(lines) - 2 * _SHOWN_CALLS} more calls ..."
         lines = [*lines[:_SHOWN_CALLS], left_out, *lines[-_SHOWN_CALLS:]]
+    if given := given_by_a_grader(error.__traceback__):
+        lines.append(f"    with {given}")
     lines.extend(traceback.format_exception_only(error))
     return RankTraceback(rank, type(error).__name__, str(error), "\n".join(lines))
