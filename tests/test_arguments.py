@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 import graders
+from course_lib.cluster.topology import Link
 from course_lib.runtime.communication.arguments import given_by_a_grader
 
 
@@ -46,8 +47,10 @@ class Odd(torch.Tensor):
 
 
 def test_the_outermost_functions_arguments_are_told_briefly() -> None:
-    given = given_by_a_grader(trace_of(divides, torch.ones(2, 3), "abc", source=1, more=nn.Linear(1, 1)))
-    assert given == "x=float32[2, 3], source=1, rest=('abc',), named={'more': Linear(...)}"
+    given = given_by_a_grader(
+        trace_of(divides, torch.ones(2, 3), "abc", source=1, more=nn.Sequential(nn.Linear(1, 1)))
+    )
+    assert given == "x=float32[2, 3], source=1, rest=('abc',), named={'more': Sequential(...)}"
 
 
 @pytest.mark.parametrize(
@@ -56,11 +59,22 @@ def test_the_outermost_functions_arguments_are_told_briefly() -> None:
         (Mine(), "list(...)"),
         ([1.5, None, True], "[1.5, None, True]"),
         (torch.tensor(1), "int64[]"),
+        (Link(1e-6, 2e9), "Link(latency=1e-06, bandwidth=2000000000.0)"),
+        (object(), "object(...)"),
         (nn.Parameter(torch.ones(2)), "float32[2]"),
         (torch.ones(2).as_subclass(Odd), "Odd(...)"),
         ("x" * 1000, f"'{'x' * 37}...{'x' * 38}'"),
     ],
-    ids=["a class named list", "list", "tensor", "parameter", "odd tensor", "long text"],
+    ids=[
+        "a class named list",
+        "list",
+        "tensor",
+        "course_lib",
+        "no words",
+        "parameter",
+        "odd tensor",
+        "long text",
+    ],
 )
 def test_values_are_told_briefly(value: Any, told: str) -> None:
     assert given_by_a_grader(trace_of(inner, value)) == f"deeper={told}"
