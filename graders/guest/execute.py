@@ -1,6 +1,5 @@
 """Doing what a grader asks, beside the answer: runs in the kernel, or in a sandbox's process."""
 
-import traceback
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import replace
 from typing import Any
@@ -11,14 +10,13 @@ from course_lib.errors import BadLaunch
 from course_lib.launch import launch
 from course_lib.launch.failures import LaunchError
 from course_lib.launch.run import Run
-from course_lib.runtime.communication.callsite import own_lines
 from graders.grading.answer import FailureKind, PlainData
 from graders.grading.text import BoundedText, bounded, joined
 from graders.guest.renamed_calls import renamed_calls_unmentioned
 from graders.guest.time_limits import OutOfTime, time_limit
 from graders.protocol.codec import CodecError, NotPlain, in_words
 from graders.protocol.drivers import Driver, NoSuchDriver, find_driver
-from graders.protocol.failures import failure_of, launch_failure, told_lines
+from graders.protocol.failures import failure_of, launch_failure, told_place
 from graders.protocol.records import events_to_plain
 from graders.protocol.requests import (
     CallRequest,
@@ -82,9 +80,8 @@ def _attempt(
     except LaunchError as error:
         return launch_failure(error)
     except OutOfTime as error:
-        where = told_lines(own_lines(traceback.walk_tb(error.__traceback__)))
         said = f"It was still running after {error}, here:"
-        return Failure(FailureKind.TIMED_OUT, "\n".join([said, *where]), "")
+        return Failure(FailureKind.TIMED_OUT, "\n".join([said, *told_place(error)]), "")
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # sys.exit() in an answer must not end the kernel

@@ -17,9 +17,14 @@ STUB_SEEN = "`raise NotImplementedError()` is still there: replace it by your an
 def tell(error: BaseException) -> str:
     """An exception for the student: what it says, and the lines of their code that it passed through."""
     said = "".join(traceback.format_exception_only(error)).strip()
-    lines = own_lines(traceback.walk_tb(error.__traceback__))
+    return "\n".join([bounded(said), *told_place(error)])
+
+
+def told_place(error: BaseException) -> list[str]:
+    """The lines of the student's code that an exception passed through, and what it was called with."""
     given = given_by_a_grader(error.__traceback__)
-    return "\n".join([bounded(said), *told_lines(lines), *([f"  with {given}"] if given else [])])
+    lines = _told_lines(own_lines(traceback.walk_tb(error.__traceback__)))
+    return [*lines, f"  with {given}"] if given else lines
 
 
 def failure_of(error: BaseException) -> Failure:
@@ -44,7 +49,7 @@ _SHOWN = 3
 """Of a long way through the student's code, so many lines are told from each end."""
 
 
-def told_lines(lines: Sequence[SourceLine]) -> list[str]:
+def _told_lines(lines: Sequence[SourceLine]) -> list[str]:
     """Lines of code for the student; of very many the first and the last. What is not theirs is left out."""
     told = [
         f"  in {line.function}, {line}"

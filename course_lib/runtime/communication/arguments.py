@@ -63,9 +63,8 @@ class _Brief(reprlib.Repr):
         # Shard(dim=0), but no model of many lines, and no address of an object that says nothing of itself.
         ours = kind.__module__.partition(".")[0] in ("torch", "course_lib", "graders")
         text = repr(value) if ours else ""
-        return (
-            text if 0 < len(text) <= 60 and text.isprintable() and text[0] != "<" else f"{kind.__name__}(...)"
-        )
+        says_it_all = 0 < len(text) <= 60 and text.isprintable() and text[0] != "<"
+        return text if says_it_all else f"{kind.__name__}(...)"
 
 
 _brief = _Brief()
