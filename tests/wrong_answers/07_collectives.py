@@ -595,7 +595,7 @@ def receives_from_ranks_that_do_not_exist(x, dst=0, group=None):
 @wrong("reduce_tree", fails="any dtype")
 def adds_up_in_float(x, dst=0, group=None):
     """Accumulates in the wrong dtype."""
-    total = _sum_tree(x.double(), _root(group, dst), group)
+    total = _sum_tree(x.contiguous().double(), _root(group, dst), group)
     return x.copy_(total) if dist.get_rank() == dst else x
 
 
@@ -1209,7 +1209,7 @@ def drops_the_remainder(x, group=None):
 @wrong("ring_all_reduce", fails="any dtype")
 def sums_in_float64(x, group=None):
     """Accumulates in the wrong dtype: integers above 2**53 are rounded."""
-    return x.copy_(_all_reduce(x.double(), group))
+    return x.copy_(_all_reduce(x.contiguous().double(), group))
 
 
 @wrong("ring_all_reduce", fails="in place")
@@ -1384,15 +1384,11 @@ def pads_to_a_multiple(x, group=None):
 
 
 @wrong("ring_all_reduce", fails="in place")
-def pads_and_forgets_x(x, group=None):
-    """What is padded is another tensor, and nobody copies it back."""
-    size, numel = dist.get_world_size(group), x.numel()
+def uneven_ones_on_a_copy(x, group=None):
+    """What the ranks do not divide is worked on in another tensor, and nobody copies it back."""
     if not x.is_contiguous():
-        return x.copy_(pads_and_forgets_x(x.contiguous(), group))
-    if numel % size == 0:
-        return _all_reduce(x, group)
-    padded = torch.cat([x.reshape(-1), x.new_zeros(-numel % size)])
-    return _all_reduce(padded, group)[:numel].view_as(x)
+        return x.copy_(uneven_ones_on_a_copy(x.contiguous(), group))
+    return _all_reduce(x if x.numel() % dist.get_world_size(group) == 0 else x.clone(), group)
 
 
 @wrong("ring_all_reduce", fails="neighbours only")
@@ -2674,7 +2670,7 @@ CAUSES = {
 @wrong("causes_of_hangs", fails="swap")
 def senders_and_receivers_confused():
     """Waiting for a send means that nobody sends: all receive."""
-    return CAUSES | {"swap": "all send first", "shift": "all receive first"}
+    return CAUSES | {"swap": "all send first"}
 
 
 @wrong("causes_of_hangs", fails="swap")
@@ -2686,7 +2682,7 @@ def a_list_of_causes():
 @wrong("causes_of_hangs", fails="report")
 def a_barrier_to_blame():
     """There is a barrier in the second report, but it is not what is wrong."""
-    return CAUSES | {"report": "a barrier after an error", "chain": "a collective that some ranks skip"}
+    return CAUSES | {"report": "a barrier after an error"}
 
 
 @wrong("causes_of_hangs", fails="grid_sums")
@@ -3096,16 +3092,24 @@ def gathers_the_grid(x, columns):
     return torch.stack(row).sum(0), torch.stack(column).sum(0)
 
 
-@wrong("mend_grid_sums", fails="row sums")
-def one_line_has_no_sums(x, columns):
-    """A single row has columns of one rank; and yet it has the sum of a row."""
-    if columns in (1, dist.get_world_size()):
-        return x.clone(), x.clone()
+def _grid_sums(x, columns):
     rows, verticals = _all_groups(columns)
     row_sum, column_sum = x.clone(), x.clone()
     dist.all_reduce(row_sum, group=rows[dist.get_rank() // columns])
     dist.all_reduce(column_sum, group=verticals[dist.get_rank() % columns])
     return row_sum, column_sum
+
+
+@wrong("mend_grid_sums", fails="row sums")
+def one_row_has_no_sums(x, columns):
+    """A single row has columns of one rank; and yet it has the sum of a row."""
+    return (x.clone(), x.clone()) if columns == dist.get_world_size() else _grid_sums(x, columns)
+
+
+@wrong("mend_grid_sums", fails="column sums")
+def one_column_has_no_sums(x, columns):
+    """A single column has rows of one rank; and yet it has the sum of a column."""
+    return (x.clone(), x.clone()) if columns == 1 else _grid_sums(x, columns)
 
 
 @wrong("mend_grid_sums", fails="row sums")
@@ -3778,6 +3782,14 @@ def _fastest(x, cluster, seconds):
         _direct(x, rail, in_parts=False)
     else:
         _direct(x, node, lambda chunk: _direct(chunk, rail, in_parts=plan == "parts, parts"))
+    return x
+
+
+@wrong("design_all_reduce", fails="the sum on every rank")
+def lends_x_the_memory_of_the_sum(x, cluster):
+    """The best plan, on a copy; x is given the copy's memory: who has a view of x sees nothing of the sum."""
+    links = cluster.intra_node, cluster.inter_node
+    x.data = _fastest(x.clone(), cluster, _plans(cluster.nodes, cluster.devices_per_node, *links, x.nbytes))
     return x
 
 

@@ -2,8 +2,8 @@
 
 from graders.grading.kit import Criterion
 
-RIGHT_BY_MESSAGES = ("any number of ranks", "only send and recv")
-"""What has to pass before messages and bytes count."""
+RIGHT_BY_MESSAGES = ("any number of ranks", "any dtype", "only send and recv")
+"""What has to pass before messages and bytes count. Numbers of a wider dtype have more bytes."""
 
 RIGHT_TRAFFIC = (*RIGHT_BY_MESSAGES, "bytes and messages")
 """What has to pass before rounds count: who sends more takes longer."""

@@ -36,7 +36,12 @@ from graders.units.unit_07.worlds import World, drawn_of
             "no ring, and needs a connection between any two ranks.",
             needs=("only messages",),
         ),
-        Criterion("bytes and messages", 1, "2 (p - 1) messages of one chunk each.", needs=("only messages",)),
+        Criterion(
+            "bytes and messages",
+            1,
+            "2 (p - 1) messages of one chunk each.",
+            needs=("any dtype", "only messages"),
+        ),
     ),
     hints=(
         "Which call of MPI's sends and receives at once? comm.Sendrecv(outgoing, dest=right, "

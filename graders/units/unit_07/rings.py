@@ -155,12 +155,14 @@ def ring_all_reduce(answer: Answer, rng: Rng) -> Findings:
 def _ring_costs(answer: Answer, rng: Rng, collective: Collective, passes: int) -> Findings:
     """Neighbours, bytes and rounds of `passes` times p - 1 steps with a chunk each.
 
-    With a matrix of two rows, so that who cuts rows and not elements sends too much; and an odd number of
-    ranks, of which no pairs can be made. And with fewer elements than ranks, an even number: these chunks, of
-    which some are empty, go round the ring too, and nobody makes them as long as the longest.
+    With an odd number of ranks, of which no pairs can be made; twice round the ring with a matrix of two rows,
+    since who cuts rows and not elements has the right sum then, and sends too much. And with fewer elements
+    than ranks, an even number: these chunks, of which some are empty, go round the ring too, and nobody makes
+    them as long as the longest.
     """
     ranks, length, even, few = 5, 240, 4, 2
-    played = measured(answer, rng, collective, World(ranks, 2, columns=length // 2))
+    world = World(ranks, length) if passes == 1 else World(ranks, 2, columns=length // 2)
+    played = measured(answer, rng, collective, world)
     short = measured(answer, rng, collective, World(even, few)).if_right()
     steps, fewer = passes * (ranks - 1), passes * (even - 1)
     runs = [each.observed for each in (played, *short)]
