@@ -131,11 +131,29 @@ def receives_straight_into_x(x, parts=None, src=0, group=None):
 
 @wrong("scatter_from", fails="any layout")
 def as_many_numbers_as_rows(x, parts=None, src=0, group=None):
-    """len(x) numbers: of a matrix these are as many as it has rows."""
+    """As many numbers as x has elements in its first dimension: of a matrix these are its rows."""
     if parts is not None:
         return _scatter(x, parts, _root(group, src), group)
-    arriving = torch.empty(len(x), dtype=x.dtype)
+    arriving = torch.empty(x.shape[:1], dtype=x.dtype)
     dist.recv(arriving, src, group=group)
+    return x.copy_(arriving)
+
+
+@wrong("scatter_from", fails="any length")
+def fills_a_slice(x, parts=None, src=0, group=None):
+    """A number without a dimension has no slices."""
+    x[:] = _scatter(x.contiguous(), parts, _root(group, src), group)
+    return x
+
+
+@wrong("scatter_from", fails="its part on every rank")
+def from_whoever_sends(x, parts=None, src=0, group=None):
+    """Only the root sends; but the next call's root may begin before this one's comes to this rank."""
+    rank, root = dist.get_rank(group), _root(group, src)
+    if rank == root:
+        return _scatter(x, parts, root, group)
+    arriving = x.contiguous()
+    dist.recv(arriving, group=group)
     return x.copy_(arriving)
 
 
@@ -167,18 +185,18 @@ def passes_the_rest_on(x, parts=None, src=0, group=None):
     place = (rank - root) % size
     if place == 0:
         ordered = [parts[(root + i) % size] for i in range(size)]
-        lengths = torch.tensor([len(part) for part in ordered])
-        rest = torch.cat(ordered)
+        lengths = torch.tensor([part.numel() for part in ordered])
+        rest = torch.cat([part.reshape(-1) for part in ordered])
     else:
         lengths = torch.zeros(size, dtype=torch.int64)
         dist.recv(lengths, group_src=(rank - 1) % size, group=group)
-        rest = torch.empty(int(lengths[place - 1 :].sum()), *x.shape[1:], dtype=x.dtype)
+        rest = torch.empty(int(lengths[place - 1 :].sum()), dtype=x.dtype)
         dist.recv(rest, group_src=(rank - 1) % size, group=group)
         rest = rest[int(lengths[place - 1]) :]
     if place < size - 1:
         dist.send(lengths, group_dst=(rank + 1) % size, group=group)
         dist.send(rest.contiguous(), group_dst=(rank + 1) % size, group=group)
-    return x.copy_(rest[: int(lengths[place])])
+    return x.copy_(rest[: int(lengths[place])].view(x.shape))
 
 
 @wrong("scatter_from", fails="any length")
@@ -257,6 +275,21 @@ def sends_x_with_gaps(x, parts=None, dst=0, group=None):
     return _gather(x, parts, _root(group, dst), group)
 
 
+@wrong("gather_to", fails="any length")
+def fills_slices(x, parts=None, dst=0, group=None):
+    """A number without a dimension has no slices."""
+    rank, root = dist.get_rank(group), _root(group, dst)
+    if rank != root:
+        dist.send(x.contiguous(), group_dst=root, group=group)
+        return None
+    for place, part in enumerate(parts):
+        arriving = x if place == root else part.contiguous()
+        if place != root:
+            dist.recv(arriving, group_src=place, group=group)
+        part[:] = arriving
+    return parts
+
+
 @wrong("gather_to", fails="on a subgroup")
 def dst_taken_for_a_place(x, parts=None, dst=0, group=None):
     """A global rank is no place in the group."""
@@ -274,7 +307,7 @@ def announced_by_a_barrier(x, parts=None, dst=0, group=None):
 def sends_length_and_tensor(x, parts=None, dst=0, group=None):
     """Two messages a rank, though the root knows all lengths."""
     if parts is None:
-        dist.send(torch.tensor([len(x)]), dst, group=group)
+        dist.send(torch.tensor([x.numel()]), dst, group=group)
     else:
         for place in range(dist.get_world_size(group)):
             if place != _root(group, dst):
@@ -309,7 +342,7 @@ def one_tensor_cut_in_parts(x, parts=None, dst=0, group=None):
 @wrong("gather_to", fails="bytes and messages")
 def a_message_for_each_row(x, parts=None, dst=0, group=None):
     """Rows are contiguous; but each rank is to send once."""
-    if x.dim() == 1:
+    if x.dim() < 2:
         return _gather(x, parts, _root(group, dst), group)
     root = _root(group, dst)
     if parts is None:
@@ -402,6 +435,20 @@ def copies_and_forgets(x, src=0, group=None):
     """x.contiguous() is a copy if there are gaps, and nobody copies it back."""
     _tree(x.contiguous(), _root(group, src), group)
     return x
+
+
+@wrong("broadcast_tree", fails="the root's values on every rank")
+def from_any_parent(x, src=0, group=None):
+    """A rank has one parent; but in the next call, from another root, it may be another, who comes before."""
+    rank, size = _place(group)
+    place, distance, data = (rank - _root(group, src)) % size, 1, x.contiguous()
+    while distance < size:
+        if place < distance and place + distance < size:
+            dist.send(data, group_dst=(rank + distance) % size, group=group)
+        elif distance <= place < 2 * distance:
+            dist.recv(data, group=group)
+        distance *= 2
+    return x.copy_(data)
 
 
 @wrong("broadcast_tree", fails="on a subgroup")
@@ -590,6 +637,25 @@ def receives_from_ranks_that_do_not_exist(x, dst=0, group=None):
         total += arriving
         distance *= 2
     return x.copy_(total) if place == 0 else x
+
+
+@wrong("reduce_tree", fails="the sum on the root")
+def from_any_child(x, dst=0, group=None):
+    """Sums come in any order; but an early child may be in the next call while another is still in this."""
+    rank, size = _place(group)
+    root = _root(group, dst)
+    place, distance = (rank - root) % size, 1
+    total = x.clone(memory_format=torch.contiguous_format)
+    arriving = torch.empty_like(total)
+    while distance < size:
+        if place % (2 * distance) == distance:
+            dist.send(total, group_dst=(rank - distance) % size, group=group)
+            break
+        if place + distance < size:
+            dist.recv(arriving, group=group)
+            total += arriving
+        distance *= 2
+    return x.copy_(total) if rank == root else x
 
 
 @wrong("reduce_tree", fails="any dtype")
@@ -827,9 +893,33 @@ def adds_into_its_input(x, group=None):
 @wrong("ring_reduce_scatter", fails="any layout")
 def cuts_rows(x, group=None):
     """tensor_split of a matrix cuts between its rows only."""
-    copied = x.clone(memory_format=torch.contiguous_format)
+    copied = torch.atleast_1d(x.clone(memory_format=torch.contiguous_format))
     chunks = list(torch.tensor_split(copied, dist.get_world_size(group)))
     return _reduce_scatter(chunks, group)[dist.get_rank(group)].flatten()
+
+
+@wrong("ring_reduce_scatter", fails="any length")
+def cuts_what_has_no_length(x, group=None):
+    """tensor_split needs a dimension."""
+    x = x if x.dim() < 2 else x.flatten()
+    chunks = list(
+        torch.tensor_split(x.clone(memory_format=torch.contiguous_format), dist.get_world_size(group))
+    )
+    return _reduce_scatter(chunks, group)[dist.get_rank(group)]
+
+
+WORKSPACES = {}
+"""Of one_workspace_for_all_calls."""
+
+
+@wrong("ring_reduce_scatter", fails="in place")
+def one_workspace_for_all_calls(x, group=None):
+    """Saves the allocation; but the next call overwrites what this one has returned."""
+    key = dist.get_rank(), x.dtype, x.numel()
+    data = WORKSPACES.setdefault(key, torch.empty(x.numel(), dtype=x.dtype))
+    data.view(x.shape).copy_(x)
+    chunks = list(torch.tensor_split(data, dist.get_world_size(group)))
+    return _reduce_scatter(chunks, group)[dist.get_rank(group)]
 
 
 @wrong("ring_reduce_scatter", fails="on a subgroup")
@@ -1033,6 +1123,15 @@ def torch_chunk_instead_of_tensor_split(x, group=None):
     chunks += [data.view(-1)[:0]] * (size - len(chunks))
     _all_gather(chunks, group)
     return x.copy_(data)
+
+
+@wrong("ring_all_gather", fails="any length")
+def into_a_slice(x, group=None):
+    """A number without a dimension has no slices."""
+    data = x.contiguous()
+    _all_gather(torch.tensor_split(data.view(-1), dist.get_world_size(group)), group)
+    x[:] = data
+    return x
 
 
 @wrong("ring_all_gather", fails="in place")
@@ -1894,6 +1993,39 @@ def from_four_down(x, group=None):
 
 
 @wrong("halving_doubling_all_reduce", fails="bytes and messages")
+def halves_what_is_padded(x, group=None):
+    """Zeros at the end make all halves equally long, and travel with them."""
+
+    def work(flat, group, core):
+        padded = torch.cat([flat, flat.new_zeros(-flat.numel() % core)])
+        _halving_doubling(padded, group, core)
+        flat.copy_(padded[: flat.numel()])
+
+    return _folded(x, group, work)
+
+
+@wrong("halving_doubling_all_reduce", fails="rounds")
+def the_last_folds_to_the_first(x, group=None):
+    """As many messages, mirrored: place c + i is to send to place i."""
+    rank, size = _place(group)
+    core = 1 << (size.bit_length() - 1)
+    guest, data = size - 1 - rank, x.contiguous()
+    flat = data.view(-1)
+    if rank >= core:
+        dist.send(flat, group_dst=size - 1 - rank, group=group)
+        dist.recv(flat, group_src=size - 1 - rank, group=group)
+        return x.copy_(data)
+    if guest >= core:
+        arriving = torch.empty_like(flat)
+        dist.recv(arriving, group_src=guest, group=group)
+        flat += arriving
+    _halving_doubling(flat, group, core)
+    if guest >= core:
+        dist.send(flat, group_dst=guest, group=group)
+    return x.copy_(data)
+
+
+@wrong("halving_doubling_all_reduce", fails="bytes and messages")
 def doubles_the_short_ones(x, group=None):
     """As libraries do with fewer elements than ranks: whole tensors in each round."""
 
@@ -2313,8 +2445,22 @@ def swaps_in_place(outputs, inputs, group=None):
     outputs[rank].copy_(inputs[rank])
     _exchange(outputs, inputs, group, range(1, size))
     for output, given in zip(outputs, inputs, strict=True):
-        given.zero_()
-        given[: len(output)] = output[: len(given)] if len(output) >= len(given) else 0
+        given.copy_(output if output.shape == given.shape else torch.zeros_like(given))
+    return outputs
+
+
+@wrong("all_to_all_pairwise", fails="any length")
+def outputs_by_slices(outputs, inputs, group=None):
+    """A number without a dimension has no slices."""
+    rank, size = _place(group)
+    outputs[rank][:] = inputs[rank]
+    for step in range(1, size):
+        right, left = (rank + step) % size, (rank - step) % size
+        arriving = outputs[left].contiguous()
+        sending = dist.isend(inputs[right].contiguous(), group_dst=right, group=group)
+        dist.recv(arriving, group_src=left, group=group)
+        sending.wait()
+        outputs[left][:] = arriving
     return outputs
 
 
@@ -2344,15 +2490,15 @@ def everything_to_everyone(outputs, inputs, group=None):
     """Sends the whole input to each rank, which picks its part out."""
     rank, size = _place(group)
     outputs[rank].copy_(inputs[rank])
-    whole = torch.cat(inputs)
+    whole = torch.cat([part.reshape(-1) for part in inputs])
     for step in range(1, size):
         to, source = (rank + step) % size, (rank - step) % size
-        sizes = torch.tensor([len(part) for part in inputs])
+        sizes = torch.tensor([part.numel() for part in inputs])
         theirs = torch.empty_like(sizes)
         _both(sizes, to, theirs, source, group)
-        arriving = torch.empty(int(theirs.sum()), *whole.shape[1:], dtype=whole.dtype)
+        arriving = torch.empty(int(theirs.sum()), dtype=whole.dtype)
         _both(whole, to, arriving, source, group)
-        outputs[source].copy_(arriving.split(theirs.tolist())[rank])
+        outputs[source].copy_(arriving.split(theirs.tolist())[rank].view(outputs[source].shape))
     return outputs
 
 
@@ -2629,6 +2775,20 @@ def a_list_instead_of_a_pair(samples):
 def without_the_first(samples):
     """The first is a warm-up, so it seems; of two samples one is left."""
     kept = samples[1:]
+    return _weighted(kept, [1 / t for _, t in kept])
+
+
+@wrong("fit_alpha_beta", fails="exact samples")
+def no_less_than_nothing(samples):
+    """A latency below 0 makes no sense; but the nearest line may have one."""
+    alpha, beta = _weighted(samples, [1 / t for _, t in samples])
+    return max(alpha, 0.0), beta
+
+
+@wrong("fit_alpha_beta", fails="exact samples")
+def leaves_out_what_is_empty(samples):
+    """A message of no bytes is a sample like any other."""
+    kept = [(nbytes, t) for nbytes, t in samples if nbytes]
     return _weighted(kept, [1 / t for _, t in kept])
 
 
@@ -3391,6 +3551,19 @@ def passes_zero_on_first(value):
     return total
 
 
+@wrong("mend_chain", fails="the error comes out")
+def nobody_behind_it_needs_to_know(value):
+    """On the last rank the error is caught: a sum that nobody gets, so it seems, may be NaN."""
+
+    def root(value):
+        last = dist.get_rank() == dist.get_world_size() - 1
+        return math.nan if last and value < 0 else math.sqrt(value)
+
+    total = _chain(value, root)
+    dist.barrier()
+    return total
+
+
 @wrong("mend_chain", fails="chain and barrier")
 def barrier_thrown_out(value):
     """No barrier, no hang; and nobody waits for the others any more."""
@@ -3542,6 +3715,28 @@ def mpi_allreduce(comm, x):
     """MPI's own."""
     total = np.empty_like(x)
     comm.Allreduce(x, total)
+    x[:] = total
+    return x
+
+
+@wrong("mpi_ring_all_reduce", fails="only messages")
+def mpi_persistent_requests(comm, x):
+    """Whole arrays go round the ring, and nobody sees a message, since none of comm's calls sends one."""
+    from mpi4py import MPI
+
+    rank, size = comm.Get_rank(), comm.Get_size()
+    outgoing, total, arriving = x.copy(), x.copy(), np.empty_like(x)
+    requests = [
+        comm.Send_init(outgoing, dest=(rank + 1) % size),
+        comm.Recv_init(arriving, source=(rank - 1) % size),
+    ]
+    for _ in range(size - 1):
+        MPI.Prequest.Startall(requests)
+        MPI.Request.Waitall(requests)
+        total += arriving
+        outgoing[:] = arriving
+    for request in requests:
+        request.Free()
     x[:] = total
     return x
 

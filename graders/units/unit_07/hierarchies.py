@@ -3,7 +3,8 @@
 from graders.grading.communication import bytes_between_nodes, bytes_within_nodes, seconds
 from graders.grading.kit import Answer, Criterion, Finding, Findings, Rng, compare, exercise
 from graders.units.unit_07 import collective_kinds as kinds
-from graders.units.unit_07.collectives import Played, common_findings, measured
+from graders.units.unit_07.collectives import Played, measured
+from graders.units.unit_07.common import common_findings
 from graders.units.unit_07.criteria import (
     ANY_DTYPE,
     CHUNK_LENGTHS,

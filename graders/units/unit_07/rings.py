@@ -8,7 +8,8 @@ from graders.grading.communication import (
 from graders.grading.kit import Answer, Criterion, Findings, Rng, compare, exercise
 from graders.units.unit_07 import collective_kinds as kinds
 from graders.units.unit_07.collective import Collective
-from graders.units.unit_07.collectives import common, measured
+from graders.units.unit_07.collectives import measured
+from graders.units.unit_07.common import common
 from graders.units.unit_07.criteria import (
     ANY_DTYPE,
     CHUNK_LENGTHS,
@@ -155,10 +156,10 @@ def ring_all_reduce(answer: Answer, rng: Rng) -> Findings:
 def _ring_costs(answer: Answer, rng: Rng, collective: Collective, passes: int) -> Findings:
     """Neighbours, bytes and rounds of `passes` times p - 1 steps with a chunk each.
 
-    With an odd number of ranks, of which no pairs can be made; twice round the ring with a matrix of two rows,
-    since who cuts rows and not elements has the right sum then, and sends too much. And with fewer elements
-    than ranks, an even number: these chunks, of which some are empty, go round the ring too, and nobody makes
-    them as long as the longest.
+    With an odd number of ranks, of which no pairs can be made; twice round the ring with a matrix of two
+    rows, since who cuts rows and not elements has the right sum then, and sends too much. And with fewer
+    elements than ranks, an even number: these chunks, of which some are empty, go round the ring too, and
+    nobody makes them as long as the longest.
     """
     ranks, length, even, few = 5, 240, 4, 2
     world = World(ranks, length) if passes == 1 else World(ranks, 2, columns=length // 2)
