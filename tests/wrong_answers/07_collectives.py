@@ -659,6 +659,14 @@ def from_any_child(x, dst=0, group=None):
 
 
 @wrong("reduce_tree", fails="any dtype")
+def adds_up_in_numpy(x, dst=0, group=None):
+    """NumPy has no bfloat16."""
+    total = torch.from_numpy(np.array(x.numpy(), order="C"))
+    _sum_tree(total, _root(group, dst), group)
+    return x.copy_(total) if dist.get_rank() == dst else x
+
+
+@wrong("reduce_tree", fails="any dtype")
 def adds_up_in_float(x, dst=0, group=None):
     """Accumulates in the wrong dtype."""
     total = _sum_tree(x.contiguous().double(), _root(group, dst), group)
@@ -920,6 +928,18 @@ def one_workspace_for_all_calls(x, group=None):
     data.view(x.shape).copy_(x)
     chunks = list(torch.tensor_split(data, dist.get_world_size(group)))
     return _reduce_scatter(chunks, group)[dist.get_rank(group)]
+
+
+@wrong("ring_reduce_scatter", fails="bytes and messages")
+def two_ranks_swap_it_all(x, group=None):
+    """The neighbour on both sides is the same: each gets the other's tensor, and needs half of it."""
+    rank, size = _place(group)
+    if size != 2:
+        return _reduce_scatter(_cut(x, group), group)[rank].clone()
+    data = x.clone(memory_format=torch.contiguous_format)
+    arriving = torch.empty_like(data)
+    _both(data, 1 - rank, arriving, 1 - rank, group)
+    return torch.tensor_split((data + arriving).view(-1), 2)[rank].clone()
 
 
 @wrong("ring_reduce_scatter", fails="on a subgroup")
@@ -1309,6 +1329,14 @@ def drops_the_remainder(x, group=None):
 def sums_in_float64(x, group=None):
     """Accumulates in the wrong dtype: integers above 2**53 are rounded."""
     return x.copy_(_all_reduce(x.contiguous().double(), group))
+
+
+@wrong("ring_all_reduce", fails="any dtype")
+def in_numpys_arrays(x, group=None):
+    """NumPy has no bfloat16."""
+    chunks = np.array_split(np.array(x.numpy(), order="C").reshape(-1), dist.get_world_size(group))
+    data = torch.from_numpy(np.concatenate(chunks))
+    return x.copy_(_all_reduce(data, group).view(x.shape))
 
 
 @wrong("ring_all_reduce", fails="in place")

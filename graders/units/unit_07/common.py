@@ -47,9 +47,7 @@ def common_findings(
         lengths += numbers
     yield "any length", any_length
     model = basic[-1]
-    kinds = play(
-        answer, rng, collective, [replace(model, dtype=dtype) for dtype in (torch.float64, torch.int64)]
-    )
+    kinds = play(answer, rng, collective, [replace(model, dtype=dtype) for dtype in DTYPES])
     yield "any dtype", results(kinds)
     alone = (played for played in others if played.worlds[0].ranks == 1)
     yield "in place", in_place(*first, *alone, *(lengths if any_length.passed else ()))
@@ -104,6 +102,9 @@ def before_it_is_over(answer: Answer, rng: Rng, collective: Collective, worlds: 
     text = f"Where some ranks begin the next call while others are not yet through, {finding.seen}"
     return Finding(False, text, finding.kind)
 
+
+DTYPES = (torch.float64, torch.int64, torch.bfloat16)
+"""Beside float32. NumPy does not have the last one."""
 
 SHORT_MESSAGE = 16
 """Bytes up to which a message does not wait for its receiver, in `before_it_is_over`."""

@@ -11,7 +11,8 @@ RIGHT_TRAFFIC = (*RIGHT_BY_MESSAGES, "bytes and messages")
 ANY_DTYPE = Criterion(
     "any dtype",
     1,
-    "Make every tensor of your own with x's dtype (torch.empty_like); 2**58 + 1 fits no floating-point type.",
+    "Make every tensor of your own with x's dtype (torch.empty_like); 2**58 + 1 fits no floating-point type, "
+    "and NumPy has no bfloat16.",
 )
 
 
