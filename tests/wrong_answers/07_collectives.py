@@ -554,6 +554,21 @@ def row_by_row(x, src=0, group=None):
 
 
 @wrong("broadcast_tree", fails="on a subgroup")
+def by_the_default_group(x, src=0, group=None):
+    """The right ranks, but their messages travel where those of all others do."""
+    ranks = dist.get_process_group_ranks(group or dist.group.WORLD)
+    (rank, size), data, distance = _place(group), x.contiguous(), 1
+    place = (rank - ranks.index(src)) % size
+    while distance < size:
+        if place < distance and place + distance < size:
+            dist.send(data, ranks[(rank + distance) % size])
+        elif distance <= place < 2 * distance:
+            dist.recv(data, ranks[(rank - distance) % size])
+        distance *= 2
+    return x.copy_(data)
+
+
+@wrong("broadcast_tree", fails="on a subgroup")
 def ranks_without_gaps(x, src=0, group=None):
     """Takes how far the root is from the first rank for its place: a group may leave ranks out."""
     first = dist.get_process_group_ranks(group or dist.group.WORLD)[0]
