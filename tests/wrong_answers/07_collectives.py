@@ -4041,6 +4041,29 @@ def never_whole_within_nodes(x, cluster):
 
 
 @wrong("design_all_reduce", fails="within a thirtieth of the best known")
+def a_ring_where_there_is_one_node(x, cluster):
+    """On one node all links are alike; but a ring's messages wait for one latency each."""
+    if cluster.nodes == 1:
+        return _all_reduce(x, None)
+    links = cluster.intra_node, cluster.inter_node
+    return _fastest(x, cluster, _plans(cluster.nodes, cluster.devices_per_node, *links, x.nbytes))
+
+
+@wrong("design_all_reduce", fails="within a thirtieth of the best known")
+def doubles_where_nodes_have_one_gpu(x, cluster):
+    """Without a hierarchy, the unit's algorithm of the fewest rounds; with all at once there is one round."""
+    if cluster.devices_per_node == 1:
+        return x.copy_(_folded(x, None, _doubles))
+    links = cluster.intra_node, cluster.inter_node
+    return _fastest(x, cluster, _plans(cluster.nodes, cluster.devices_per_node, *links, x.nbytes))
+
+
+def _doubles(flat, group, core):
+    for distance in _distances(core):
+        flat += _swapped(flat, dist.get_rank(group) ^ distance, group)
+
+
+@wrong("design_all_reduce", fails="within a thirtieth of the best known")
 def bytes_within_nodes_take_no_time(x, cluster):
     """Counts only the latency there, since nodes are faster than the network."""
     near = Link(cluster.intra_node.latency, 1e30)

@@ -66,10 +66,9 @@ def within_the_group(played: Played) -> Finding:
     members = set(played.worlds[0].members or ())
     for event in played.observed.events:
         if event.op == "send" and event.group and not members.issuperset(event.group):
-            text = (
-                f"with {played.worlds[0]}, rank {event.rank} sends to rank {event.peer} in a group of others"
-            )
-            return Finding(False, f"{text} too, whose messages may come between; expected group=group.")
+            text = f"with {played.worlds[0]}, rank {event.rank} sends to rank {event.peer} in a larger group"
+            said = f"{text}, where others' messages may come between; expected group=group."
+            return Finding(False, said)
     return Finding(True, "All messages were sent in the group.")
 
 
