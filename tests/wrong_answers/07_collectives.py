@@ -290,6 +290,17 @@ def fills_slices(x, parts=None, dst=0, group=None):
     return parts
 
 
+ROOTS = {}
+"""Of the_root_of_the_first_call."""
+
+
+@wrong("gather_to", fails="every part on the root")
+def the_root_of_the_first_call(x, parts=None, dst=0, group=None):
+    """Looks up the root's place once a group."""
+    root = ROOTS.setdefault((dist.get_rank(), dist.get_world_size(group), group), _root(group, dst))
+    return _gather(x, parts, root, group)
+
+
 @wrong("gather_to", fails="on a subgroup")
 def dst_taken_for_a_place(x, parts=None, dst=0, group=None):
     """A global rank is no place in the group."""
@@ -2068,6 +2079,12 @@ def the_last_folds_to_the_first(x, group=None):
     return x.copy_(data)
 
 
+def _doubles(flat, group, core):
+    """Whole tensors in each round."""
+    for distance in _distances(core):
+        flat += _swapped(flat, dist.get_rank(group) ^ distance, group)
+
+
 @wrong("halving_doubling_all_reduce", fails="bytes and messages")
 def doubles_the_short_ones(x, group=None):
     """As libraries do with fewer elements than ranks: whole tensors in each round."""
@@ -2185,6 +2202,22 @@ def library_between_nodes(x, gpus_per_node, group=None):
 def one_big_ring(x, gpus_per_node, group=None):
     """A ring over all ranks crosses between nodes with all that it has: 2 (p - 1) / p of the tensor."""
     return x.copy_(_all_reduce(x.contiguous(), group))
+
+
+@wrong("hierarchical_all_reduce", fails="bytes between nodes")
+def doubles_without_a_hierarchy(x, gpus_per_node, group=None):
+    """Where each node has one GPU: whole tensors in log2 p rounds, and no ring."""
+    if gpus_per_node > 1:
+        return x.copy_(_hierarchy(x.contiguous(), gpus_per_node, group))
+    return x.copy_(_folded(x, group, _doubles))
+
+
+@wrong("hierarchical_all_reduce", fails="bytes within a node")
+def doubles_on_a_single_node(x, gpus_per_node, group=None):
+    """Where there is one node: whole tensors in log2 p rounds, and no ring."""
+    if gpus_per_node < dist.get_world_size(group):
+        return x.copy_(_hierarchy(x.contiguous(), gpus_per_node, group))
+    return x.copy_(_folded(x, group, _doubles))
 
 
 @wrong("hierarchical_all_reduce", fails="bytes between nodes")
@@ -4056,11 +4089,6 @@ def doubles_where_nodes_have_one_gpu(x, cluster):
         return x.copy_(_folded(x, None, _doubles))
     links = cluster.intra_node, cluster.inter_node
     return _fastest(x, cluster, _plans(cluster.nodes, cluster.devices_per_node, *links, x.nbytes))
-
-
-def _doubles(flat, group, core):
-    for distance in _distances(core):
-        flat += _swapped(flat, dist.get_rank(group) ^ distance, group)
 
 
 @wrong("design_all_reduce", fails="within a thirtieth of the best known")

@@ -82,7 +82,8 @@ def scatter_from(answer: Answer, rng: Rng) -> Findings:
 )
 def gather_to(answer: Answer, rng: Rng) -> Findings:
     """Everyone's part, at any root."""
-    yield from common(answer, rng, kinds.GATHER, "every part on the root", rooted=True)
+    following = World(4, 40), World(4, 4, root=1)
+    yield from common(answer, rng, kinds.GATHER, "every part on the root", rooted=True, following=following)
     played = measured(answer, rng, kinds.GATHER, World(5, 20, root=3, columns=3))
     root, other = Allowance(0, 0), Allowance(1, 4 * 3 * BYTES)
     yield "bytes and messages", played.traffic([other, other, other, root, other])
