@@ -125,15 +125,19 @@ guesses = predict(
 #
 # - **In place.** What a `torch.distributed` call would change in place, your function changes in place and returns.
 # - **Chunks** are those of `torch.tensor_split`: of 10 elements, 4 ranks get 3, 3, 2, 2. Some may be empty.
-# - **Any tensor**: any length, any dtype; x may be a single number without a dimension, such as a loss, and may have gaps in its
-#   memory (`x[::2]`), while messages need contiguous tensors. `x.contiguous()` is x itself where it can be and a copy where it must; end with `x.copy_(...)`.
+# - **Any tensor**: any length, any dtype (one for all tensors of a call). Any of them may be a single number without a
+#   dimension, such as a loss, and may have gaps in its memory (`x[::2]`), while messages need contiguous tensors.
+#   `x.contiguous()` is x itself where it can be and a copy where it must; end with `x.copy_(...)`.
 # - **Any group.** `group=None` is the default group, of all ranks. A group has $p$ ranks, which have the places 0 to
 #   $p - 1$ in it: `dist.get_rank(group)` is this rank's place, and `dist.send(t, group_dst=place, group=group)` sends to
-#   a place. Roots (`src`, `dst`) are global ranks, as everywhere in `torch.distributed`. Their place is
+#   a place, within the group: without `group=group` messages are among those of the default group. Roots (`src`, `dst`)
+#   are global ranks, as everywhere in `torch.distributed`. Their place is
 #   `dist.get_group_rank(group or dist.group.WORLD, rank)`; this function alone does not take `None` for a group.
 # - **A send may have to wait.** Whether `send` returns before its receiver has taken the message depends on the network.
 #   Your functions have to be right if it does not; the simulator waits, unless told otherwise.
-# - **Each call for itself.** The next one may be on other ranks: keep no group from one call to the next.
+# - **Each call for itself.** The next one may be on other ranks, or from another root, and some ranks may begin it while
+#   others are not yet through. Keep no group from one call to the next, take no message of the next call for one of
+#   this, and return no memory that another call has returned.
 # - **Messages only**: `send`, `recv`, `isend`, `irecv`. And none more than needed: they are counted.
 #
 # ## 1 From one to all, from all to one
@@ -925,8 +929,9 @@ def fit_alpha_beta(samples: list[tuple[int, float]]) -> tuple[float, float]:
     """The (alpha, beta) for which alpha + nbytes * beta is nearest to the measured seconds, in relative
     terms.
 
-    samples: pairs (nbytes, seconds), at least two different sizes, in any order; the list stays as it
-    is. Minimises the sum of squared relative errors. Returns two Python floats.
+    samples: pairs (nbytes, seconds), at least two different sizes, of which one may be 0, in any order;
+    the list stays as it is. Minimises the sum of squared relative errors, also if alpha comes out
+    below 0. Returns two Python floats.
     """
     ### BEGIN SOLUTION
     nbytes, seconds = torch.tensor(samples, dtype=torch.float64).T

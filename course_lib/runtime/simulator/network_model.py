@@ -15,6 +15,9 @@ once known, stays: whoever is told of it may go on.
 
 What comes later may pass what waits, if it delays nothing: a message that is free to go does not stand behind
 one whose receiver is busy, as network cards keep a queue for each receiver.
+
+A receive from anyone takes what was sent first. In Gloo and MPI it takes what is announced to the receiver
+first: the same, where links are alike; where they are not, a near rank's message may win over an earlier one.
 """
 
 import math

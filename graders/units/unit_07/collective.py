@@ -31,11 +31,9 @@ ANYTHING = object()
 class Collective:
     """A collective: `arguments(rng, world)` and `expected(world, arguments)` have an item for each rank.
 
-    options: keyword arguments, the same on every rank. of_numbers: whether a tensor may be a single number,
-    without a dimension.
+    options: keyword arguments, the same on every rank.
     """
 
     arguments: Callable[[Rng, World], list[Arguments]]
     expected: Callable[[World, list[Arguments]], list[Expected]]
     options: Callable[[World], dict[str, PlainData]] = field(default=lambda world: {})
-    of_numbers: bool = False

@@ -15,16 +15,22 @@ def chunks(whole: Tensor, ranks: int) -> list[Tensor]:
     return list(torch.tensor_split(whole, ranks))
 
 
-def _left_over(rng: Rng, world: World, length: int | None = None) -> Tensor:
-    """A tensor to be overwritten, with what happened to be in memory: NaN, if its dtype has that."""
-    tensor = drawn(rng, world, length)
-    return tensor.fill_(torch.nan) if world.dtype.is_floating_point else tensor
+def _left_over(part: Tensor) -> Tensor:
+    """A tensor like this one, to be overwritten, with what happened to be in memory: NaN, if its dtype has
+    that, else the same numbers the other way round.
+    """
+    return torch.full_like(part, torch.nan) if part.is_floating_point() else ~part
 
 
-def _turned(parts: list[Tensor], places: int) -> list[Tensor]:
-    """The parts in turn, from another one on: their lengths are then those of no `tensor_split`."""
-    places %= len(parts)
-    return parts[places:] + parts[:places]
+def _parts(rng: Rng, world: World, first: int) -> list[Tensor]:
+    """One for each rank: chunks of a tensor in turn, from the first on, so that their lengths are those of no
+    `tensor_split`; or numbers.
+    """
+    if world.single:
+        return [drawn(rng, world) for _ in range(world.ranks)]
+    parts = chunks(drawn(rng, world), world.ranks)
+    first %= world.ranks
+    return parts[first:] + parts[:first]
 
 
 def _total(tensors: Sequence[Tensor]) -> Tensor:
@@ -51,8 +57,8 @@ def _one_chunk_a_rank(rng: Rng, world: World) -> list[Arguments]:
 
 def _scatter_arguments(rng: Rng, world: World) -> list[Arguments]:
     """x, whose values do not matter, and on the root the parts."""
-    parts = _turned(chunks(drawn(rng, world), world.ranks), -1)
-    given: list[Arguments] = [[_left_over(rng, world, len(part)), None] for part in parts]
+    parts = _parts(rng, world, -1)
+    given: list[Arguments] = [[_left_over(part), None] for part in parts]
     given[world.root][1] = parts
     return given
 
@@ -67,9 +73,9 @@ def _expected_scatter(world: World, given: list[Arguments]) -> list[Expected]:
 
 def _gather_arguments(rng: Rng, world: World) -> list[Arguments]:
     """x, and on the root a list of tensors to be filled."""
-    parts = _turned(chunks(drawn(rng, world), world.ranks), -1)
+    parts = _parts(rng, world, -1)
     given: list[Arguments] = [[part, None] for part in parts]
-    given[world.root][1] = [_left_over(rng, world, len(part)) for part in parts]
+    given[world.root][1] = list(map(_left_over, parts))
     return given
 
 
@@ -85,9 +91,8 @@ def _expected_gather(world: World, given: list[Arguments]) -> list[Expected]:
 
 def _one_tensor_at_the_root(rng: Rng, world: World) -> list[Arguments]:
     """The root's tensor, and what it is to overwrite on the others."""
-    given = [[_left_over(rng, world)] for _ in range(world.ranks)]
-    given[world.root] = [drawn_of(rng, world, world.root)]
-    return given
+    source = drawn_of(rng, world, world.root)
+    return [[source if place == world.root else _left_over(source)] for place in range(world.ranks)]
 
 
 def _expected_broadcast(world: World, given: list[Arguments]) -> list[Expected]:
@@ -111,8 +116,8 @@ def _dst(world: World) -> dict[str, PlainData]:
 
 SCATTER = Collective(_scatter_arguments, _expected_scatter, _src)
 GATHER = Collective(_gather_arguments, _expected_gather, _dst)
-BROADCAST = Collective(_one_tensor_at_the_root, _expected_broadcast, _src, of_numbers=True)
-REDUCE = Collective(_one_tensor_a_rank, _expected_reduce, _dst, of_numbers=True)
+BROADCAST = Collective(_one_tensor_at_the_root, _expected_broadcast, _src)
+REDUCE = Collective(_one_tensor_a_rank, _expected_reduce, _dst)
 
 
 # ------------------------------------------------------------------------------------------ for all to all
@@ -149,11 +154,8 @@ def _exchange_arguments(rng: Rng, world: World) -> list[Arguments]:
     """outputs, whose values do not matter, and inputs: rank i's part for rank j is as long as chunk 2 i + j.
     So what comes to a rank differs in length, and is not as long as what goes back.
     """
-    inputs = [_turned(chunks(drawn(rng, world), world.ranks), 2 * place) for place in range(world.ranks)]
-    return [
-        [[_left_over(rng, world, len(inputs[source][place])) for source in range(world.ranks)], inputs[place]]
-        for place in range(world.ranks)
-    ]
+    inputs = [_parts(rng, world, 2 * place) for place in range(world.ranks)]
+    return [[[_left_over(parts[place]) for parts in inputs], inputs[place]] for place in range(world.ranks)]
 
 
 def _expected_exchange(world: World, given: list[Arguments]) -> list[Expected]:
@@ -166,6 +168,6 @@ def _expected_exchange(world: World, given: list[Arguments]) -> list[Expected]:
 
 REDUCE_SCATTER = Collective(_one_tensor_a_rank, _expected_reduce_scatter)
 ALL_GATHER = Collective(_one_chunk_a_rank, _expected_all_gather)
-ALL_REDUCE = Collective(_one_tensor_a_rank, _expected_all_reduce, of_numbers=True)
-HIERARCHICAL = Collective(_hierarchical_arguments, _expected_hierarchical, of_numbers=True)
+ALL_REDUCE = Collective(_one_tensor_a_rank, _expected_all_reduce)
+HIERARCHICAL = Collective(_hierarchical_arguments, _expected_hierarchical)
 EXCHANGE = Collective(_exchange_arguments, _expected_exchange)

@@ -1,21 +1,20 @@
-"""What the graders of hand-written collectives share: what must stand where after a call."""
+"""Launches of hand-written collectives, and what must stand where after a call."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from course_lib.cluster.topology import Cluster
-from graders.grading.communication import MEASURED, Allowance, duration_within, only_messages, traffic_within
+from graders.grading.communication import MEASURED, Allowance, duration_within, traffic_within
 from graders.grading.kinds import Kind
-from graders.grading.kit import Answer, AnswerFailed, Finding, Findings, Observed, Rng, compare, per_rank
+from graders.grading.kit import Answer, Finding, Observed, Rng, compare, per_rank
 from graders.units.unit_07 import drivers
 from graders.units.unit_07.collective import ANYTHING, Arguments, Collective, Expected
 from graders.units.unit_07.drivers import Called
-from graders.units.unit_07.worlds import WHOSE, World, drawn_members, lacking
+from graders.units.unit_07.worlds import WHOSE, World, lacking
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +48,7 @@ def play(
 ) -> Played:
     """Let the answer work in each of `worlds`, one after the other in one launch.
 
-    The worlds differ in length and dtype only.
+    The worlds differ in length, dtype and root only.
     """
     first = worlds[0]
     members = list(first.members) if first.members is not None else None
@@ -61,7 +60,7 @@ def play(
     observed = answer.launch(
         drivers.collective,
         per_rank(cases),
-        collective.options(first),
+        list(map(collective.options, worlds)),
         first.layout,
         members,
         ranks=first.launched,
@@ -126,7 +125,10 @@ def _arguments_kept(world: World, expected: Expected, told: Called, where: str) 
         text = f"{where} gave a tensor other memory, as x.data = ... does: who has a view of it sees nothing"
         return Finding(False, f"{text}; expected it to write into that which is there.")
     if expected.returned is None and told.shares:
-        return Finding(False, f"{where} returned a view of what it was given; expected a new tensor.")
+        return Finding(
+            False,
+            f"{where} returned a view of what it was given, or had returned before; expected a new tensor.",
+        )
     wanted = "a new tensor" if expected.returned is None else f"argument {expected.returned + 1} itself"
     got = "another object" if told.returned is None else f"argument {told.returned + 1} itself"
     return Finding(told.returned == expected.returned, f"{where} returned {got}; expected {wanted}.")
@@ -151,120 +153,6 @@ def measured(answer: Answer, rng: Rng, collective: Collective, world: World) -> 
         inter_node=MEASURED,
     )
     return play(answer, rng, collective, [world], cluster)
-
-
-def common_findings(
-    answer: Answer,
-    rng: Rng,
-    collective: Collective,
-    basic: Sequence[World],
-    many: Sequence[World],
-    uneven: Sequence[Sequence[World]],
-    subgroups: Sequence[World],
-    values: str,
-    slow: Sequence[World] = (),
-) -> Findings:
-    """What holds for every collective: values, ranks, lengths, dtypes, in place, layout, group, messages.
-    `values` is the name of the first criterion; worlds of one inner list share a launch. slow: those in which
-    it has to be right with a slow rank, too.
-    """
-    first = [play(answer, rng, collective, [world]) for world in basic]
-    beside = (with_a_slow_rank(answer, rng, collective, world) for world in slow)
-    yield values, compare.first_failure(chain([_built(first, results(*first))], beside))
-    others = [play(answer, rng, collective, [world]) for world in many]
-    yield "any number of ranks", (any_number := results(*others))
-    # What a row has found wrong the rows after it do without.
-    lengths = [
-        play(answer, rng, collective, worlds) for worlds in (uneven if any_number.passed else uneven[:1])
-    ]
-    any_length = results(*lengths)
-    if any_length.passed and collective.of_numbers:
-        numbers, any_length = single_number(answer, rng, collective, uneven[0][0])
-        lengths += numbers
-    yield "any length", any_length
-    model = basic[-1]
-    kinds = play(
-        answer, rng, collective, [replace(model, dtype=dtype) for dtype in (torch.float64, torch.int64)]
-    )
-    yield "any dtype", results(kinds)
-    alone = (played for played in others if played.worlds[0].ranks == 1)
-    yield "in place", in_place(*first, *alone, *(lengths if any_length.passed else ()))
-    # Five rows of three: cut flat, the parts are others than if rows are cut.
-    rows = 5 if any_length.passed else 2 * model.ranks
-    models = [replace(model, layout="strided"), replace(model, length=rows, columns=3, layout="transposed")]
-    yield "any layout", layouts(*(play(answer, rng, collective, [each]) for each in models))
-    grouped = [play(answer, rng, collective, [world]) for world in subgroups]
-    yield "on a subgroup", layouts(*grouped)
-    observed = [played.observed for played in (*first, *others, *lengths, kinds, *grouped)]
-    yield "only send and recv", only_messages(observed, "the answer")
-
-
-def single_number(
-    answer: Answer, rng: Rng, collective: Collective, model: World
-) -> tuple[list[Played], Finding]:
-    """A launch, and its `results`, with tensors without a dimension, such as a loss; none if that comes to no
-    end, which is no other row's affair.
-    """
-    world = replace(model, length=1, single=True)
-    try:
-        plays = [play(answer, rng, collective, [world])]
-    except AnswerFailed as failure:
-        return [], Finding(False, f"With {world}: {failure.kind}: {failure.report.splitlines()[0]}")
-    return plays, results(*plays)
-
-
-def with_a_slow_rank(answer: Answer, rng: Rng, collective: Collective, world: World) -> Finding:
-    """`results` where rank 0 computes slowly, and no message waits for its receiver: what comes first is not
-    what was awaited first.
-    """
-    machine = Cluster(devices_per_node=world.ranks, memory_bandwidth=1e9, eager_limit=4096)
-    finding = results(play(answer, rng, collective, [world], machine.with_straggler(0, slowdown=1000)))
-    if finding.passed:
-        return finding
-    return Finding(False, f"Where rank 0 is slow, {finding.seen}", finding.kind)
-
-
-def common(
-    answer: Answer,
-    rng: Rng,
-    collective: Collective,
-    values: str,
-    rooted: bool = False,
-    slow: Sequence[World] = (),
-    sizes: Sequence[int] = (3, 5, 7, 8),
-) -> Findings:
-    """The findings that all collectives share. rooted: with any root. sizes: further numbers of ranks."""
-
-    def root(ranks: int) -> int:
-        return rng.integer(0, ranks - 1) if rooted else 0
-
-    return common_findings(
-        answer,
-        rng,
-        collective,
-        basic=[World(2, 8, root=int(rooted)), World(4, 12, root=2 * int(rooted))],
-        many=[World(1, 4, columns=3), *(World(p, 16 * p, root=root(p)) for p in sizes)],
-        uneven=[
-            [World(ranks, length, root=root_of) for length in lengths]
-            for ranks, lengths in ((4, (1, 3, 6, 11)), (5, (0, 2, 7, 13)))
-            for root_of in [root(ranks)]
-        ],
-        # The root at the last place: a rank before it is no member, so that ranks do not tell places.
-        subgroups=[
-            World(p, 3 * p, layout="strided", members=drawn_members(rng, p), root=rooted * (p - 1))
-            for p in (3, 4)
-        ],
-        values=values,
-        slow=slow,
-    )
-
-
-def _built(plays: Sequence[Played], values: Finding) -> Finding:
-    """The finding about the values; right ones that another collective has made count for nothing."""
-    if not values.passed:
-        return values
-    calls = only_messages([played.observed for played in plays], "the answer")
-    return values if calls.passed else Finding(False, f"the values are right, but {calls.seen}")
 
 
 def _each_rank(plays: Sequence[Played]) -> Iterator[tuple[World, Expected, Called, str]]:

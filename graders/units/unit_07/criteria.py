@@ -2,8 +2,8 @@
 
 from graders.grading.kit import Criterion
 
-RIGHT_BY_MESSAGES = ("any number of ranks", "only send and recv")
-"""What has to pass before messages and bytes count."""
+RIGHT_BY_MESSAGES = ("any number of ranks", "any dtype", "only send and recv")
+"""What has to pass before messages and bytes count. Numbers of a wider dtype have more bytes."""
 
 RIGHT_TRAFFIC = (*RIGHT_BY_MESSAGES, "bytes and messages")
 """What has to pass before rounds count: who sends more takes longer."""
@@ -11,7 +11,8 @@ RIGHT_TRAFFIC = (*RIGHT_BY_MESSAGES, "bytes and messages")
 ANY_DTYPE = Criterion(
     "any dtype",
     1,
-    "Make every tensor of your own with x's dtype (torch.empty_like); 2**58 + 1 fits no floating-point type.",
+    "Make every tensor of your own with x's dtype (torch.empty_like); 2**58 + 1 fits no floating-point type, "
+    "and NumPy has no bfloat16.",
 )
 
 

@@ -30,6 +30,8 @@ CLOSE = ((2, 2, 0.7, 3, 1.834), (2, 2, 0.7, 10, 0.9), (4, 2, 0.7, 3, 2.0), (4, 2
 """Nodes that are little faster than the network between them, so that each term of a plan's seconds counts:
 the second best plan takes 5 to 8 % longer. The best are as for the middling tensor; whole within nodes, and
 whole between them; and twice everyone in parts."""
+FLAT = ((1, 4, 0.5, 2, 4.0), (4, 1, 0.5, 2, 0.2))
+"""A node alone, and nodes of one GPU: everyone in parts, and everyone at once."""
 TINY = 0.01
 """Below this ratio latencies alone count."""
 SUM = "the sum on every rank"
@@ -70,7 +72,7 @@ HALF, TENTH, THIRTIETH = (
 def design_all_reduce(answer: Answer, rng: Rng) -> Findings:
     """Clusters and lengths where one plan is the best by far, or by little; odd worlds for the sum alone."""
     clear = [Case.drawn(rng, *shape) for shape in CLEAR]
-    cases = clear + [Case.drawn(rng, *shape) for shape in CLOSE]
+    cases = clear + [Case.drawn(rng, *shape) for shape in CLOSE + FLAT]
     short = [Case.odd(rng, nodes, gpus, length) for nodes, gpus, length in ((1, 1, 3), (1, 3, 2), (2, 2, 1))]
     odd = short + [Case.odd(rng, *world, 10_001) for world in ((1, 3), (3, 1), (3, 2), (2, 3))]
     runs = [case.launch(answer) for case in cases] + [case.launch_with_a_slow_rank(answer) for case in odd]

@@ -34,7 +34,7 @@ class Called(DriverReply):
     arguments: what they hold afterwards. items_kept: whether the lists among them have the tensors that they
     had. memory_kept: whether the tensors lie where they lay. gaps_kept: whether the memory between the
     elements of tensors was left alone. shares: whether a result that is no argument lies in the memory of
-    one.
+    one, or of an earlier result.
     """
 
     result: PlainData
@@ -56,26 +56,37 @@ class Called(DriverReply):
 def collective(
     answer: AnswerFunction,
     cases: list[list[PlainData]],
-    options: dict[str, PlainData],
+    options: list[dict[str, PlainData]],
     layout: str,
     members: list[int] | None,
 ) -> list[Called]:
     """Call the answer once a case, one after the other.
 
-    cases: the positional arguments of each call on this rank. layout: one of LAYOUTS, for all tensors given.
-    members: global ranks of the group that calls; None: the default group, and no `group` argument.
+    cases, options: the positional and the keyword arguments of each call on this rank. layout: one of
+    LAYOUTS, for all tensors given. members: global ranks of the group that calls; None: the default group,
+    and no `group` argument.
     """
+    more = {}
     if members is not None:
         group = dist.new_group(members)
         if dist.get_rank() not in members:
             return []
-        options = {**options, "group": group}
-    return [_call_once(answer, arguments, options, layout) for arguments in cases]
+        more = {"group": group}
+    returned: list[Any] = []
+    return [
+        _call_once(answer, arguments, {**named, **more}, layout, returned)
+        for arguments, named in zip(cases, options, strict=True)
+    ]
 
 
 def _call_once(
-    answer: AnswerFunction, arguments: list[PlainData], options: dict[str, PlainData], layout: str
+    answer: AnswerFunction,
+    arguments: list[PlainData],
+    options: dict[str, Any],
+    layout: str,
+    earlier: list[Any],
 ) -> Called:
+    """earlier: what other calls have returned, to which this one's result is added."""
     grounds: list[Tensor] = []
     given = [_laid_out(argument, layout, grounds) for argument in arguments]
     lists = [(argument, list(argument)) for argument in given if isinstance(argument, list)]
@@ -89,7 +100,9 @@ def _call_once(
     left = [_copied(argument) for argument in given]
     if same and result is not None:
         return Called(None, same[0], left, items, stayed, kept, False)
-    return Called(_copied(result), None, left, items, stayed, kept, _shares(result, given))
+    shares = _shares(result, [*given, *earlier])
+    earlier.append(result)
+    return Called(_copied(result), None, left, items, stayed, kept, shares)
 
 
 def _place_of(tensor: Tensor) -> tuple[int, int]:

@@ -5,7 +5,8 @@ from itertools import chain
 from graders.grading.communication import Allowance, seconds
 from graders.grading.kit import Answer, Criterion, Finding, Findings, Rng, compare, exercise
 from graders.units.unit_07 import collective_kinds as kinds
-from graders.units.unit_07.collectives import Played, common, measured
+from graders.units.unit_07.collectives import Played, measured
+from graders.units.unit_07.common import common
 from graders.units.unit_07.criteria import (
     ANY_DTYPE,
     LAYOUT_IN_PLACE,

@@ -40,14 +40,19 @@ SIZES = [4096 * 4**power for power in range(8)]
 
 
 def exact_fit(answer: Answer, rng: Rng) -> Finding:
-    """Passes if samples that lie on a line give that line."""
+    """Passes if samples that lie on a line give that line, also if it is below 0 where there are no bytes."""
+    beta = rng.integer(100, 999) * 1e-12
 
     def one(alpha: float, beta: float, sizes: Sequence[int]) -> Finding:
         samples = [(size, alpha + size * beta) for size in sizes]
         return _near_both(answer.call(drivers.fit, samples).result, alpha, beta, 1e-6)
 
     return compare.first_failure(
-        (one(*_draw_link(rng), SIZES), one(*_draw_carrier(rng), (1, rng.integer(3, 9))))
+        (
+            one(*_draw_link(rng), SIZES),
+            one(*_draw_carrier(rng), (0, rng.integer(3, 9))),
+            one(-rng.integer(1, 9) / 10 * SIZES[0] * beta, beta, SIZES),
+        )
     )
 
 

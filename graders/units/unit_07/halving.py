@@ -1,9 +1,10 @@
 """Unit 07, halving and doubling."""
 
 from graders.grading.communication import Allowance, seconds
-from graders.grading.kit import Answer, Criterion, Findings, Rng, compare, exercise
+from graders.grading.kit import Answer, Criterion, Finding, Findings, Rng, compare, exercise
 from graders.units.unit_07 import collective_kinds as kinds
-from graders.units.unit_07.collectives import common, measured
+from graders.units.unit_07.collectives import Played, measured
+from graders.units.unit_07.common import common
 from graders.units.unit_07.criteria import (
     ANY_DTYPE,
     LAYOUT_IN_PLACE,
@@ -78,10 +79,11 @@ def halving_doubling_all_reduce(answer: Answer, rng: Rng) -> Findings:
     traffic = (
         played.traffic([Allowance(6, 2 * 7 * length // 8 * BYTES)] * 8),
         folded.traffic([answering, answering, core, core, beyond, beyond]),
-        *(short.traffic([Allowance(6, 2 * SHORT * BYTES)] * 8) for _ in short.if_right()),
+        *(short.traffic([Allowance(6, sum(SHORT_PARTS) * BYTES)] * 8) for _ in short.if_right()),
     )
     yield "bytes and messages", compare.first_failure(traffic)
     rounds = (
+        folds_right(folded),
         played.duration(seconds(6, 2 * 7 * length / 8 * BYTES), "2 log2 p = 6 rounds"),
         folded.duration(
             seconds(6, (halved + 2 * length) * BYTES), "2 log2 4 = 4 rounds, and one before and one after,"
@@ -92,3 +94,20 @@ def halving_doubling_all_reduce(answer: Answer, rng: Rng) -> Findings:
 
 SHORT = 7
 """Fewer elements than the ranks that halve them."""
+
+SHORT_PARTS = (7, 4, 2)
+"""Elements at most of the part that a rank halves in each round. What it gives away of it, and what it sends
+back of it in the end, are the two halves.
+"""
+
+
+def folds_right(played: Played) -> Finding:
+    """Passes if each rank beyond the power of two sends to the rank that is as many places before it."""
+    ranks = played.worlds[0].ranks
+    core = 1 << ranks.bit_length() - 1
+    for rank in range(core, ranks):
+        peers = {event.peer for event in played.observed.communication(rank) if event.op == "send"}
+        if peers != {rank - core}:
+            text = f"with {played.worlds[0]}, rank {rank} sends to the ranks {sorted(map(str, peers))}"
+            return Finding(False, f"{text}; expected only {rank - core}, which is {core} places before it.")
+    return Finding(True, "Those beyond the power of two send to the rank that is as many places before.")

@@ -149,7 +149,7 @@ def all_at_once(answer: Answer, rng: Rng) -> Finding:
 )
 def mend_report(answer: Answer, rng: Rng) -> Findings:
     """The mean loss, reported by rank 0."""
-    given = [[rng.integer(1, 999) / 100 for _ in range(ranks)] for ranks in (1, 3, 4)]
+    given = [[rng.integer(1, 999_999) / 1e5 for _ in range(ranks)] for ranks in (1, 3, 4)]
     runs = [lab.launched(answer, losses) for losses in given]
     yield lab.ENDS, lab.ends(runs)
     means = [sum(losses) / len(losses) for losses in given]

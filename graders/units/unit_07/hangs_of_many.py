@@ -249,9 +249,11 @@ def mend_chain(answer: Answer, rng: Rng) -> Findings:
         for run, given in zip(runs, (with_zero, values[:1]), strict=True)
     )
     yield "the sums", compare.first_failure(sums)
-    raising = rng.integer(0, 2)
-    bad = [-value if rank == raising else value for rank, value in enumerate(values)]
-    yield "the error comes out", error_comes_out(answer, bad)
+    bad = [
+        [-value if rank == raising else value for rank, value in enumerate(values)]
+        for raising in (rng.integer(0, 2), 3)
+    ]
+    yield "the error comes out", compare.first_failure(error_comes_out(answer, each) for each in bad)
     yield "chain and barrier", chain_and_barrier(runs[0])
 
 

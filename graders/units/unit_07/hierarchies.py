@@ -3,7 +3,8 @@
 from graders.grading.communication import bytes_between_nodes, bytes_within_nodes, seconds
 from graders.grading.kit import Answer, Criterion, Finding, Findings, Rng, compare, exercise
 from graders.units.unit_07 import collective_kinds as kinds
-from graders.units.unit_07.collectives import Played, common_findings, measured
+from graders.units.unit_07.collectives import Played, measured
+from graders.units.unit_07.common import common_findings
 from graders.units.unit_07.criteria import (
     ANY_DTYPE,
     CHUNK_LENGTHS,
@@ -82,19 +83,24 @@ def hierarchical_all_reduce(answer: Answer, rng: Rng) -> Findings:
 
 
 def _costs(answer: Answer, rng: Rng) -> Findings:
-    """Three nodes of three; and four of four, where there are more than neighbours, with fewer elements than
-    ranks.
+    """Three nodes of three; four of four, where there are more than neighbours, with fewer elements than
+    ranks; four of one, and one of four, which are no hierarchy and a ring all the same.
     """
     nodes, node, length, few = 3, 3, 270, 12
+    ring, whole = 4, 40
+    apart, alone = (measured(answer, rng, kinds.HIERARCHICAL, World(ring, whole, node=n)) for n in (1, ring))
+    passed_on = 2 * (ring - 1) * whole // ring * BYTES
     world = World(nodes * node, 2, columns=length // 2, node=node)
     played = measured(answer, rng, kinds.HIERARCHICAL, world)
     short = measured(answer, rng, kinds.HIERARCHICAL, World(16, few, node=4)).if_right()
     crossing = [bytes_between_nodes(played.observed, node, 2 * (nodes - 1) * length // nodes * BYTES)]
     # In a pass round a ring a rank leaves out one chunk: of 1 or 0 elements between nodes, of 3 in the node.
     crossing += [bytes_between_nodes(each.observed, 4, 2 * few * BYTES) for each in short]
+    crossing.append(bytes_between_nodes(apart.observed, 1, passed_on))
     yield "bytes between nodes", (crosses := compare.first_failure(crossing))
     near = [bytes_within_nodes(played.observed, node, 2 * (node - 1) * length // node * BYTES)]
     near += [bytes_within_nodes(each.observed, 4, 2 * (few - 3) * BYTES) for each in short]
+    near.append(bytes_within_nodes(alone.observed, ring, passed_on))
     yield "bytes within a node", (stays := compare.first_failure(near))
     within = seconds(2 * (node - 1), 2 * (node - 1) / node * length * BYTES)
     between = seconds(2 * (nodes - 1), 2 * (nodes - 1) / nodes * length / node * BYTES)

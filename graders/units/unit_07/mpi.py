@@ -36,7 +36,12 @@ from graders.units.unit_07.worlds import World, drawn_of
             "no ring, and needs a connection between any two ranks.",
             needs=("only messages",),
         ),
-        Criterion("bytes and messages", 1, "2 (p - 1) messages of one chunk each.", needs=("only messages",)),
+        Criterion(
+            "bytes and messages",
+            1,
+            "2 (p - 1) messages of one chunk each.",
+            needs=("any dtype", "only messages"),
+        ),
     ),
     hints=(
         "Which call of MPI's sends and receives at once? comm.Sendrecv(outgoing, dest=right, "
@@ -131,10 +136,25 @@ def all_waited_for(run: MpiRun) -> Finding:
     return Finding(not left, f"{text}: call Wait() on each.")
 
 
+def all_send(run: MpiRun) -> Finding:
+    """Passes if each rank that is not alone sends something, by calls that can be seen."""
+    quiet = [
+        rank
+        for case in run.told
+        for rank, told in enumerate(case)
+        if len(case) > 1 and len(told.array) and not any(count for _, count, *_ in told.calls)
+    ]
+    text = f"rank {quiet[0]} sends nothing" if quiet else "every rank sends"
+    return Finding(
+        not quiet, f"{text}, as far as comm's calls tell; expected messages by Send, Isend, Sendrecv."
+    )
+
+
 def messages_and_bytes(run: MpiRun) -> Findings:
     """Which calls were made, and what each rank sent in each case."""
     names = [name for case in run.told for told in case for name, *_ in told.calls]
-    yield "only messages", only_calls(names, SENDS | RECEIVES, "the answer")
+    calls = only_calls(names, SENDS | RECEIVES, "the answer")
+    yield "only messages", compare.first_failure([calls, all_send(run)])
     yield "to the next place", to_the_next(run)
     yield "bytes and messages", compare.first_failure(map(sent_by_ranks, run.cases, run.told))
 

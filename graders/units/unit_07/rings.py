@@ -8,7 +8,8 @@ from graders.grading.communication import (
 from graders.grading.kit import Answer, Criterion, Findings, Rng, compare, exercise
 from graders.units.unit_07 import collective_kinds as kinds
 from graders.units.unit_07.collective import Collective
-from graders.units.unit_07.collectives import common, measured
+from graders.units.unit_07.collectives import measured
+from graders.units.unit_07.common import common
 from graders.units.unit_07.criteria import (
     ANY_DTYPE,
     CHUNK_LENGTHS,
@@ -155,19 +156,24 @@ def ring_all_reduce(answer: Answer, rng: Rng) -> Findings:
 def _ring_costs(answer: Answer, rng: Rng, collective: Collective, passes: int) -> Findings:
     """Neighbours, bytes and rounds of `passes` times p - 1 steps with a chunk each.
 
-    With a matrix of two rows, so that who cuts rows and not elements sends too much; and an odd number of
-    ranks, of which no pairs can be made. And with fewer elements than ranks, an even number: these chunks, of
-    which some are empty, go round the ring too, and nobody makes them as long as the longest.
+    With an odd number of ranks, of which no pairs can be made. Where the ring is gone round twice, with a
+    matrix of two rows: who cuts rows and not elements has the right sum then, and sends too much. Where it is
+    gone round once, with two ranks too, who do not swap whole tensors; twice, that is as many bytes. And with
+    fewer elements than ranks, an even number: these chunks, of which some are empty, go round the ring too,
+    and nobody makes them as long as the longest.
     """
     ranks, length, even, few = 5, 240, 4, 2
-    played = measured(answer, rng, collective, World(ranks, 2, columns=length // 2))
+    world = World(ranks, length) if passes == 1 else World(ranks, 2, columns=length // 2)
+    played = measured(answer, rng, collective, world)
     short = measured(answer, rng, collective, World(even, few)).if_right()
     steps, fewer = passes * (ranks - 1), passes * (even - 1)
+    pairs = [measured(answer, rng, collective, World(2, length)) for _ in range(passes == 1)]
     runs = [each.observed for each in (played, *short)]
     yield "neighbours only", compare.first_failure(map(to_the_next_only, runs))
     # Who sends short ones to others fails one row.
     short = [each for each in short if to_the_next_only(each.observed).passed]
     traffic = [played.traffic([Allowance(steps, steps * length // ranks * BYTES)] * ranks)]
+    traffic += [each.traffic([Allowance(1, length // 2 * BYTES)] * 2) for each in pairs]
     traffic += [each.traffic([Allowance(fewer, passes * few * BYTES)] * even) for each in short]
     yield "bytes and messages", compare.first_failure(traffic)
     taken = [played.duration(seconds(steps, steps * length / ranks * BYTES), f"{steps} rounds")]

@@ -3,7 +3,8 @@
 from graders.grading.communication import Allowance
 from graders.grading.kit import Answer, Criterion, Findings, Rng, exercise
 from graders.units.unit_07 import collective_kinds as kinds
-from graders.units.unit_07.collectives import common, measured
+from graders.units.unit_07.collectives import measured
+from graders.units.unit_07.common import common
 from graders.units.unit_07.criteria import (
     ANY_DTYPE,
     LAYOUT_IN_PLACE,
@@ -46,7 +47,8 @@ from graders.units.unit_07.worlds import BYTES, World
 )
 def scatter_from(answer: Answer, rng: Rng) -> Findings:
     """A part for everyone, from any root."""
-    yield from common(answer, rng, kinds.SCATTER, "its part on every rank", rooted=True)
+    following = World(4, 40), World(4, 4, root=1)
+    yield from common(answer, rng, kinds.SCATTER, "its part on every rank", rooted=True, following=following)
     played = measured(answer, rng, kinds.SCATTER, World(5, 20, root=3, columns=3))
     root, other = Allowance(4, 16 * 3 * BYTES), Allowance(0, 0)
     yield "bytes and messages", played.traffic([other, other, other, root, other])
@@ -80,7 +82,8 @@ def scatter_from(answer: Answer, rng: Rng) -> Findings:
 )
 def gather_to(answer: Answer, rng: Rng) -> Findings:
     """Everyone's part, at any root."""
-    yield from common(answer, rng, kinds.GATHER, "every part on the root", rooted=True)
+    following = World(4, 40), World(4, 4, root=1)
+    yield from common(answer, rng, kinds.GATHER, "every part on the root", rooted=True, following=following)
     played = measured(answer, rng, kinds.GATHER, World(5, 20, root=3, columns=3))
     root, other = Allowance(0, 0), Allowance(1, 4 * 3 * BYTES)
     yield "bytes and messages", played.traffic([other, other, other, root, other])

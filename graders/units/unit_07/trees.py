@@ -9,7 +9,8 @@ from graders.grading.communication import (
 from graders.grading.kit import Answer, Criterion, Finding, Findings, Rng, compare, exercise
 from graders.units.unit_07 import collective_kinds as kinds
 from graders.units.unit_07.collective import Collective
-from graders.units.unit_07.collectives import Played, common, measured
+from graders.units.unit_07.collectives import Played, measured
+from graders.units.unit_07.common import common
 from graders.units.unit_07.criteria import (
     ANY_DTYPE,
     LAYOUT_IN_PLACE,
@@ -62,7 +63,8 @@ from graders.units.unit_07.worlds import BYTES, IN_ROUNDS, World
 def broadcast_tree(answer: Answer, rng: Rng) -> Findings:
     """A binomial tree from any root."""
     values = "the root's values on every rank"
-    yield from common(answer, rng, kinds.BROADCAST, values, rooted=True, sizes=IN_ROUNDS)
+    following = World(8, 10), World(8, 1, root=3)
+    yield from common(answer, rng, kinds.BROADCAST, values, rooted=True, following=following, sizes=IN_ROUNDS)
     plays = _measured(answer, rng, kinds.BROADCAST)
     yield "bytes and messages", compare.first_failure(map(_sent_by_broadcast, plays))
     yield "rounds", compare.first_failure(map(_three_rounds, plays))
@@ -108,7 +110,8 @@ def broadcast_tree(answer: Answer, rng: Rng) -> Findings:
 )
 def reduce_tree(answer: Answer, rng: Rng) -> Findings:
     """A binomial tree to any root; nobody else's tensor changes."""
-    yield from common(answer, rng, kinds.REDUCE, "the sum on the root", rooted=True, sizes=IN_ROUNDS)
+    values, following = "the sum on the root", (World(4, 10), World(4, 1))
+    yield from common(answer, rng, kinds.REDUCE, values, rooted=True, following=following, sizes=IN_ROUNDS)
     plays = _measured(answer, rng, kinds.REDUCE)
     once = [[Allowance(int(rank != ROOT), LENGTH * BYTES) for rank in range(ranks)] for ranks in SIZES]
     findings = (played.traffic(allowed) for played, allowed in zip(plays, once, strict=True))

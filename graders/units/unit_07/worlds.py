@@ -11,7 +11,7 @@ BYTES = 4
 """Bytes of an element where messages are measured: float32."""
 
 
-_TOLERANCES = {torch.float32: 1e-5, torch.float64: 1e-12, torch.int64: 0.0}
+_TOLERANCES = {torch.float32: 1e-5, torch.float64: 1e-12, torch.int64: 0.0, torch.bfloat16: 0.0}
 _MOST_PLACES = 7
 """Digits that float32 holds exactly, and one rank has each."""
 
@@ -80,9 +80,12 @@ class World:
 def drawn(rng: Rng, world: World, length: int | None = None) -> Tensor:
     """Numbers of the world's dtype: [length], or [length, columns] if it has columns; by default its length.
 
-    Integers are so large that no floating-point type holds them exactly.
+    Integers are so large that no floating-point type holds them exactly; in bfloat16, they are so small that
+    it holds their sums.
     """
     shape = world.shape(length)
+    if world.dtype is torch.bfloat16:
+        return rng.integers(1, 9, *shape).to(world.dtype)
     if world.dtype.is_floating_point:
         return rng.normal(*shape, dtype=world.dtype)
     return rng.integers(-(2**58), 2**58, *shape)
