@@ -108,7 +108,7 @@ def tournament(answer: Answer, rng: Rng) -> Findings:
     yield "several rounds", one_after_another(answer, rng)
     grouped = [Round.drawn(rng, 6, groups=THREES) for _ in range(2)]
     yield "group", compare.first_failure(each.right(each.launch(answer)) for each in grouped)
-    whole = Round.moving(rng, 4, "all")
+    whole = Round.moving(rng, 2, "all")
     whole_run = whole.launch(answer)
     found = [each.whole(run) for each, run in ((tied, tied_run), (whole, whole_run))]
     if sent.passed and all(each.passed for each in found):  # else it has failed already
