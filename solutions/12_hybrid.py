@@ -236,13 +236,14 @@ guesses.measured(different_groups_in_a_mesh_of_2_x_2_x_4=len(different))
 
 # %% exercise="hsdp_average" points=9
 def hsdp_average(gradients: list[Tensor], within: dist.ProcessGroup, across: dist.ProcessGroup) -> Tensor:
-    """This rank's shard of the mean of all ranks' gradients.
+    """This rank's shard of the mean of gradients over all ranks of some nodes.
 
     gradients: of this rank, tensors of any shapes and of one floating dtype, n numbers in all, n at
         least 1; on every rank the same shapes. Each is read in the order of its indices, and they
         follow one another. They stay as they are.
     within: the g ranks of this rank's node. across: the ranks at the same place in `within` of all N
-        nodes. Each may be a rank alone, and ranks may have any numbers.
+        nodes that have this model. Each may be a rank alone, and ranks may have any numbers; others may
+        be in neither.
 
     Returns a new tensor [s], s = ceil(n / g), of the gradients' dtype. The rank at place i of `within`
     gets the numbers i s to (i + 1) s of the mean over all N g ranks, and zeros where there are no more

@@ -399,9 +399,9 @@ def whole_sum_across(gradients, within, across):
     return Whole()([gradient.clone() for gradient in gradients], within, across)
 
 
-@wrong("hsdp_average", fails="bytes between nodes")
+@wrong("hsdp_average", fails="any groups")
 def all_reduce_of_the_world(gradients, within, across):
-    """One all-reduce of everything, and then a part of it."""
+    """One all-reduce of everything over all ranks, some of which may have other models, and a part of it."""
 
     class World(_Average):
         def summed(self, flat):
@@ -3344,6 +3344,21 @@ def makes_x_learn(x, width, group=None, dim=2):
     return _halo(x.requires_grad_(), width, group, dim)
 
 
+@wrong("halo_exchange", fails="arguments unchanged")
+def takes_contiguous_for_a_copy(x, width, group=None, dim=2):
+    """Rows of a single image with one channel are contiguous where they are, and no copy is made."""
+
+    def back(gradient, width, group, dim):
+        height = gradient.shape[dim] - 2 * width
+        above, own, below = gradient.split([width, height, width], dim)
+        came, own = _swapped(above, below, group), own.contiguous()
+        for first, part in ((0, came[0]), (height - width, came[1])):
+            own.narrow(dim, first, width).add_(part)
+        return own
+
+    return _halo(x, width, group, dim, back=back)
+
+
 @wrong("spatial_conv2d", fails="several calls")
 def one_hook_for_all_calls(x_shard, weight, group=None, stride=1):
     """A hook on the weight itself, which the next call finds: but what else the weight is used for is summed,
@@ -3448,6 +3463,23 @@ def backward_with_the_default_eps(x_shard, weight, bias, eps=1e-5, group=None):
         return _back(gradient, x_hat * _per_channel(again / scale), weight, again, number, group)
 
     return _norm(x_shard, weight, bias, eps, group, back=back)
+
+
+@wrong("synchronised_batch_norm", fails="other parts")
+def another_default_eps(x_shard, weight, bias, eps=1e-3, group=None):
+    """That of other libraries."""
+    return _norm(x_shard, weight, bias, eps, group)
+
+
+@wrong("hsdp_average", fails="any groups")
+def divides_by_the_ranks_of_the_world(gradients, within, across):
+    """Of which some may have other models."""
+
+    class World(_Average):
+        def ranks(self):
+            return dist.get_world_size()
+
+    return World()(gradients, within, across)
 
 
 @wrong("tournament", fails="all of the model")

@@ -64,7 +64,7 @@ Replies = Observed[PassesReply]
             1,
             "The mean of squares less the square of the mean: two large numbers, hardly a digit of whose "
             "difference is left in float32.",
-            needs=("result",),
+            needs=("result", "other parts"),
         ),
         Criterion(
             "one collective",
@@ -72,8 +72,8 @@ Replies = Observed[PassesReply]
             "2 C + 1 numbers forward, 2 C backward: put into one tensor what travels together.",
             needs=RIGHT,
         ),
-        Criterion("group", 1, "Collectives take a group, in backward too.", needs=RIGHT),
-        several_calls((*RIGHT, "group")),
+        Criterion("group", 1, "Collectives take a group, in backward too.", needs=(*RIGHT, "other parts")),
+        several_calls((*RIGHT, "other parts", "group")),
     ),
     hints=(
         "From which three things of each rank do mean and variance of all follow?",
