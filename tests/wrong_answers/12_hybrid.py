@@ -3482,6 +3482,16 @@ def divides_by_the_ranks_of_the_world(gradients, within, across):
     return World()(gradients, within, across)
 
 
+@wrong("tournament", fails="diverged or equal")
+def infinite_is_diverged(model, score, seed, group=None):
+    """Gives away a model whose score is not finite, though nothing is better than infinity."""
+
+    def better(theirs, own):
+        return theirs > own or (not math.isfinite(own) and not math.isnan(theirs))
+
+    return _round(model, score, seed, group, better=better)
+
+
 @wrong("tournament", fails="all of the model")
 def memory_to_memory(model, score, seed, group=None):
     """Sends a model's memory as it lies there, which is right where the other one lies alike."""

@@ -88,7 +88,7 @@ def halo_exchange(answer: Answer, rng: Rng) -> Findings:
     yield "gradient", plain.gradient(run)
     others = [
         Strips.drawn(rng, [3], 2, dtype=torch.float64),
-        Strips.drawn(rng, [2, 2, 4, 2], 2, gaps=True),
+        Strips.drawn(rng, [2, 2, 4, 2], 2, dtype=torch.float64, gaps=True),
         Strips.drawn(rng, [4, 3], 0),
         Strips.drawn(rng, [1, 3], 1, dtype=torch.bfloat16, gaps=True),
         Strips.drawn(rng, [3, 4], 1, single=True).overflown(),
