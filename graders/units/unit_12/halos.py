@@ -46,8 +46,8 @@ Replies = Observed[PassesReply]
         Criterion(
             "other strips",
             2,
-            "One rank, two; strips of other heights, as low as the halo; width 0; any dtype; tensors that "
-            "stand in memory in another order.",
+            "One rank, two; strips of other heights, as low as the halo, whose rows both neighbours borrow; "
+            "width 0; any dtype; tensors that stand in memory in another order. What is 0 * inf?",
             needs=RIGHT,
         ),
         Criterion("columns", 1, "dim says along which dimension the image is cut.", needs=RIGHT),

@@ -56,7 +56,7 @@ Replies = Observed[PassesReply]
             "other parts",
             2,
             "One rank; a rank that has one pixel, or none; float64; tensors that stand in memory in another "
-            "order.",
+            "order; a weight of 0; eps by default.",
             needs=RIGHT,
         ),
         Criterion(

@@ -49,7 +49,7 @@ RIGHT = ("the better model", "pairs")
         Criterion(
             "diverged or equal",
             1,
-            "No comparison with NaN is true. Of equals one keeps its own.",
+            "No comparison with NaN is true, and an infinite score is no NaN. Of equals one keeps its own.",
             needs=RIGHT,
         ),
         Criterion(
