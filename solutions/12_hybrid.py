@@ -236,13 +236,14 @@ guesses.measured(different_groups_in_a_mesh_of_2_x_2_x_4=len(different))
 
 # %% exercise="hsdp_average" points=9
 def hsdp_average(gradients: list[Tensor], within: dist.ProcessGroup, across: dist.ProcessGroup) -> Tensor:
-    """This rank's shard of the mean of all ranks' gradients.
+    """This rank's shard of the mean of gradients over all ranks of some nodes.
 
     gradients: of this rank, tensors of any shapes and of one floating dtype, n numbers in all, n at
         least 1; on every rank the same shapes. Each is read in the order of its indices, and they
         follow one another. They stay as they are.
     within: the g ranks of this rank's node. across: the ranks at the same place in `within` of all N
-        nodes. Each may be a rank alone, and ranks may have any numbers.
+        nodes that have this model. Each may be a rank alone, and ranks may have any numbers; others may
+        be in neither.
 
     Returns a new tensor [s], s = ceil(n / g), of the gradients' dtype. The rank at place i of `within`
     gets the numbers i s to (i + 1) s of the mean over all N g ranks, and zeros where there are no more
@@ -544,9 +545,9 @@ def grad_norm_3d(parameters: Iterable[nn.Parameter], mesh: DeviceMesh) -> Tensor
     mesh: with the axes "data", "pipeline" (stages) and "tensor", in this order. Ranks that differ along
         "data" have the same parameters and gradients.
 
-    Each number of the model counts once, however many ranks have it. Squares are added in float32, or
-    in more. Nothing is changed. Calls: at most two all-reduces, each of one number, none of them along
-    "data"; no others.
+    Each number of the model counts once, however many ranks have it; if one is infinite, or NaN, so is
+    the norm. Squares are added in float32, or in more. Nothing is changed. Calls: at most two
+    all-reduces, each of one number, none of them along "data"; no others.
     """
     ### BEGIN SOLUTION
     first_stage, first_share = (mesh.get_local_rank(axis) == 0 for axis in ("pipeline", "tensor"))
@@ -660,7 +661,8 @@ def halo_exchange(x: Tensor, width: int, group: dist.ProcessGroup | None = None,
     first `width` rows of the rank after. The first rank of the group has zeros above, the last one
     zeros below. The gradient of x is that of all copies: what arrives here at its own rows, plus what
     arrives at copies of them on the neighbours. x and the gradient that arrives stay as they are. All
-    ranks need a gradient, or none. Several calls may stand in one graph, and backward may run twice.
+    ranks need a gradient, or none. Several calls, in any groups, may stand in one graph, beside other
+    uses of x, and backward may run twice.
 
     Messages only (send, recv, isend, irecv, batch_isend_irecv): in forward and in backward each rank
     sends each of its neighbours one message of `width` rows. (With width 0 it may send none; that is
@@ -787,8 +789,9 @@ def spatial_conv2d(
     ranks' results, one below the other, are conv2d of the whole image by weight, with this stride and
     with k // 2 rows and l // 2 columns of zeros on each side. With a loss on each rank, gradients are
     those of the sum of all these losses: x_shard gets its rows' part, the weight, on every rank, the
-    whole. Either may need no gradient. Arguments stay as they are. Several calls, also with one weight,
-    may stand in one graph, and backward may run twice.
+    whole. Either may need no gradient, then on no rank. Arguments stay as they are. Several calls, in
+    any groups, also with one weight, may stand in one graph, beside other uses of the arguments, and
+    backward may run twice.
 
     Calls: messages between neighbours as in halo_exchange with k // 2 rows, once in forward, once in
     backward; and in backward one dist.all_reduce of the weight's gradient, if it needs one. No others.
@@ -1038,8 +1041,9 @@ def filter_parallel_conv(
 
     Returns [samples, F / p, rows, columns]: conv2d of the whole image, by this rank's filters, with k
     // 2 rows and l // 2 columns of zeros on each side. With a loss on each rank, gradients are those of
-    the sum of all these losses. Either may need no gradient. Arguments stay as they are. Several calls
-    may stand in one graph, and backward may run twice.
+    the sum of all these losses. Either may need no gradient, then on no rank. Arguments stay as they
+    are. Several calls, in any groups, may stand in one graph, beside other uses of the arguments, and
+    backward may run twice.
 
     Calls: one all-gather in forward, of x_shard, and one reduce-scatter in backward (none on any rank,
     if no x_shard needs a gradient). In each a rank sends at most (p - 1) / p of the whole image's
@@ -1105,8 +1109,8 @@ def channel_parallel_conv(
         rank's channels.
 
     Returns [samples, F / p, rows, columns], as filter_parallel_conv does; so are the gradients those of
-    the sum of all ranks' losses. Either may need no gradient. Arguments stay as they are, and several
-    calls may stand in one graph, as there.
+    the sum of all ranks' losses. Either may need no gradient, then on no rank. Arguments stay as they
+    are, and several calls may stand in one graph, as there.
 
     Calls: one reduce-scatter in forward, and one all-gather in backward, of the gradient that arrives.
     In each a rank sends at most (p - 1) / p of the whole result's bytes.
@@ -1224,14 +1228,16 @@ def synchronised_batch_norm(
 
     x_shard: [samples, C, rows, columns], float32 or float64: this rank's part of the batch, of the
         image, or of both. Parts may differ in all but C, and one may be empty; together they are not.
-    weight, bias: [C], of x_shard's dtype, the same on all ranks of the group (None: all).
+    weight, bias: [C], of x_shard's dtype, any numbers, 0 too, the same on all ranks of the group (None:
+        all).
 
     Returns (x_shard - mean) / sqrt(variance + eps) * weight + bias, for each channel; mean and variance
     are those of all samples and pixels of all ranks, the variance divided by their number n. Also where
     a channel's mean is some thousands of standard deviations away from 0 it is exact to 0.01 in
     float32. With a loss on each rank, gradients are those of the sum of all these losses: x_shard gets
     its part, weight and bias, on every rank, the whole. All three need a gradient, or none. They stay
-    as they are. Several calls may stand in one graph, and backward may run twice.
+    as they are. Several calls, in any groups, may stand in one graph, beside other uses of the three,
+    and backward may run twice.
 
     Calls: one collective in forward, to which a rank gives at most 2 C + 1 numbers, and one in
     backward, of at most 2 C; a number has at most eight bytes.
@@ -1358,8 +1364,8 @@ def tournament(
         of p ranks, those at places 0 and 1 of it meet, those at 2 and 3, and so on; an odd one rests.
 
     Afterwards `model` holds, on each rank, its own or its partner's parameters and buffers (all of
-    them, of any dtype, in whatever order they stand in memory), whichever has the larger score here;
-    its own if they are equally good. Returns that score.
+    them, of any dtype, in whatever order they stand in memory, here and there), whichever has the
+    larger score here; its own if they are equally good. Returns that score.
 
     Parameters and buffers stay the same objects, which an optimizer knows, with their requires_grad and
     gradients. The mode of each module stays, and so do the global random states of PyTorch, Python and

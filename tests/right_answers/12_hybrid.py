@@ -8,7 +8,13 @@ from functools import partial
 
 import torch
 import torch.distributed as dist
-from torch.distributed._functional_collectives import all_reduce, reduce_scatter_single, wait_tensor
+from torch.distributed._functional_collectives import (
+    all_gather_tensor_autograd,
+    all_reduce,
+    reduce_scatter_single,
+    reduce_scatter_tensor_autograd,
+    wait_tensor,
+)
 from torch.nn import functional
 from torch.nn.grad import conv2d_input, conv2d_weight
 
@@ -354,6 +360,71 @@ class _Padded(torch.autograd.Function):
 def padded_first(x, width, group=None, dim=2):
     """Makes room first; no call in place on what arrives."""
     return _Padded.apply(x, width, group, dim)
+
+
+def _by_turns(up, down, group):
+    """Even places send first: down, then up. What comes from above and from below, zeros where nobody is."""
+    place, size = dist.get_rank(group), dist.get_world_size(group)
+    came = [torch.zeros_like(each, memory_format=torch.contiguous_format) for each in (up, down)]
+
+    def passed(downwards):
+        there, back = (down, came[1]) if downwards else (up, came[0])
+        peer = place + 1 if downwards else place - 1
+        calls = [
+            lambda: dist.send(there.contiguous(), group=group, group_dst=peer),
+            lambda: dist.recv(back, group=group, group_src=peer),
+        ]
+        if 0 <= peer < size and there.numel():
+            for call in calls if place % 2 == 0 else calls[::-1]:
+                call()
+
+    for downwards in (True, False) if place % 2 == 0 else (False, True):
+        passed(downwards)
+    return came
+
+
+@right("halo_exchange")
+def a_hook_on_the_result(x, width, group=None, dim=2):
+    """Autograd knows of torch.cat alone; a hook of the result brings the copies' gradients to its own rows.
+    Messages by dist.send and dist.recv, even ranks first.
+    """
+    first, last = 0, x.shape[dim] - width
+    edges = (x.detach().narrow(dim, start, width) for start in (first, last))
+    above, below = _by_turns(*edges, group)
+    result = torch.cat([above, x, below], dim)
+
+    def home(gradient):
+        edges = (gradient.narrow(dim, start, width) for start in (first, last + 2 * width))
+        found = gradient.clone()
+        for start, part in zip((first, last), _by_turns(*edges, group), strict=True):
+            found.narrow(dim, width + start, width).add_(part)
+        return found
+
+    if result.requires_grad:
+        result.register_hook(home)
+    return result
+
+
+class _Swapped(torch.autograd.Function):
+    """What goes up and down becomes what comes from above and from below; its backward is the same again."""
+
+    @staticmethod
+    def forward(ctx, up, down, group):
+        ctx.group = group
+        return tuple(_by_turns(up, down, group))
+
+    @staticmethod
+    def backward(ctx, from_above, from_below):
+        return *_by_turns(from_above, from_below, ctx.group), None
+
+
+@right("halo_exchange")
+def only_messages_are_a_function(x, width, group=None, dim=2):
+    """Rows are taken and put together by autograd's own; columns are rows of the transposed image."""
+    if dim == 3:
+        return only_messages_are_a_function(x.transpose(2, 3), width, group).transpose(2, 3)
+    above, below = _Swapped.apply(x[:, :, :width], x[:, :, x.shape[2] - width :], group)
+    return torch.cat([above, x, below], 2)
 
 
 # --- choose_mesh
@@ -702,3 +773,68 @@ def packed_by_type(model, score, seed, group=None):
         return other
     take(mine)
     return own
+
+
+@right("filter_parallel_conv")
+def gathered_by_a_functional_collective(x_shard, weight_shard, group=None):
+    """PyTorch has an all-gather that autograd knows."""
+    whole = all_gather_tensor_autograd(x_shard.contiguous(), 1, group or dist.group.WORLD)
+    padding = [side // 2 for side in weight_shard.shape[2:]]
+    return functional.conv2d(whole, weight_shard, padding=padding)
+
+
+@right("channel_parallel_conv")
+def scattered_by_a_functional_collective(x_shard, weight_shard, group=None):
+    """PyTorch has a reduce-scatter that autograd knows."""
+    padding = [side // 2 for side in weight_shard.shape[2:]]
+    partial_results = functional.conv2d(x_shard, weight_shard, padding=padding)
+    return reduce_scatter_tensor_autograd(partial_results, "sum", 1, group or dist.group.WORLD)
+
+
+@right("tournament")
+def in_bytes(model, score, seed, group=None):
+    """One message, of bytes."""
+    order = torch.randperm(dist.get_world_size(group), generator=torch.Generator().manual_seed(seed)).tolist()
+    place = order.index(dist.get_rank(group))
+    mine = score(model)
+    if place ^ 1 >= len(order):
+        return mine
+    held = [each.detach() for each in (*model.parameters(), *model.buffers())]
+    going = torch.cat([each.contiguous().view(-1).view(torch.uint8) for each in held])
+    coming = torch.empty_like(going)
+    works = [
+        dist.isend(going, group=group, group_dst=order[place ^ 1]),
+        dist.irecv(coming, group=group, group_src=order[place ^ 1]),
+    ]
+    for work in works:
+        work.wait()
+
+    def hold(flat):
+        for each, part in zip(held, flat.split([each.nbytes for each in held]), strict=True):
+            each.copy_(part.clone().view(each.dtype).view(each.shape))
+
+    hold(coming)
+    theirs = score(model)
+    if theirs > mine or (theirs == theirs and mine != mine):
+        return theirs
+    hold(going)
+    return mine
+
+
+@right("grad_norm_3d")
+def the_last_ones_count(parameters, mesh):
+    """The last stage counts what is shared, the last share what is copied."""
+    last_stage, last_share = (
+        mesh.get_local_rank(axis) == mesh[axis].size() - 1 for axis in ("pipeline", "tensor")
+    )
+    norms = [
+        torch.linalg.vector_norm(each.grad, dtype=torch.float64)
+        for each in parameters
+        if each.grad is not None
+        and (each.tensor_model_parallel or last_share)
+        and (last_stage or not each.shared)
+    ]
+    total = torch.tensor([sum(norm.square().item() for norm in norms)], dtype=torch.float64)
+    dist.all_reduce(total, group=mesh.get_group("pipeline"))
+    dist.all_reduce(total, group=mesh.get_group("tensor"))
+    return total.sqrt().float()[0]

@@ -399,9 +399,9 @@ def whole_sum_across(gradients, within, across):
     return Whole()([gradient.clone() for gradient in gradients], within, across)
 
 
-@wrong("hsdp_average", fails="bytes between nodes")
+@wrong("hsdp_average", fails="any groups")
 def all_reduce_of_the_world(gradients, within, across):
-    """One all-reduce of everything, and then a part of it."""
+    """One all-reduce of everything over all ranks, some of which may have other models, and a part of it."""
 
     class World(_Average):
         def summed(self, flat):
@@ -3261,3 +3261,328 @@ def tensor_axis_of_a_power_of_two(devices, model, memory, batch, cluster):
     return _fastest(
         devices, model, memory, batch, cluster, seconds, lambda mesh: mesh.tensor & (mesh.tensor - 1) == 0
     )
+
+
+# ------------------------------------------------------- what is kept, and what is used elsewhere
+
+_KEPT = {}
+
+
+def _in_kept_memory(name, made):
+    """What was made, in memory that is kept for results of this shape. Simulated ranks are threads."""
+    key = name, dist.get_rank(), made.shape, made.dtype
+    return _KEPT.setdefault(key, made.clone()).copy_(made)
+
+
+class _LastGroup(torch.autograd.Function):
+    """there(x, group) in forward; back(gradient, group) in backward, where the group is that of the last
+    call."""
+
+    groups: ClassVar[dict] = {}  # of each rank
+
+    @staticmethod
+    def forward(ctx, x, group, there, back):
+        _LastGroup.groups[dist.get_rank()], ctx.back = group, back
+        return there(x, group)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return ctx.back(gradient, _LastGroup.groups[dist.get_rank()]), None, None, None
+
+
+@wrong("halo_exchange", fails="several calls")
+def result_in_kept_memory(x, width, group=None, dim=2):
+    """Puts halo and strip together where it has put those of the call before."""
+
+    def copy(*given):
+        return _in_kept_memory(("halo", dim), _copied(*given))
+
+    return _halo(x, width, group, dim, copy=copy)
+
+
+@wrong("halo_exchange", fails="several calls")
+def group_of_the_last_halo(x, width, group=None, dim=2):
+    """Backward speaks to the neighbours of the call that came last."""
+    return _LastGroup.apply(
+        x,
+        group,
+        lambda x, group: _copied(x, width, group, dim),
+        lambda gradient, group: _returned(gradient, width, group, dim),
+    )
+
+
+@wrong("halo_exchange", fails="other strips")
+def nothing_comes_times_zero(x, width, group=None, dim=2):
+    """At the image's edges takes what arrived there times 0: of what is infinite that is NaN."""
+
+    def swap(up, down, group):
+        above, below = _swapped(up, down, group)
+        first, last = dist.get_rank(group) == 0, dist.get_rank(group) == dist.get_world_size(group) - 1
+        return up * 0 if first else above, down * 0 if last else below
+
+    return _halo(x, width, group, dim, back=lambda *given: _returned(*given, swap=swap))
+
+
+@wrong("halo_exchange", fails="other strips")
+def rows_that_lie_on_both_edges(x, width, group=None, dim=2):
+    """Adds to the rows as they arrived: those that both neighbours have borrowed get one part only."""
+
+    def back(gradient, width, group, dim):
+        height = gradient.shape[dim] - 2 * width
+        above, arrived, below = gradient.split([width, height, width], dim)
+        came, own = _swapped(above, below, group), arrived.clone()
+        for first, part in ((0, came[0]), (height - width, came[1])):
+            own.narrow(dim, first, width).copy_(arrived.narrow(dim, first, width) + part)
+        return own
+
+    return _halo(x, width, group, dim, back=back)
+
+
+@wrong("halo_exchange", fails="arguments unchanged")
+def makes_x_learn(x, width, group=None, dim=2):
+    """Lest backward be left out."""
+    return _halo(x.requires_grad_(), width, group, dim)
+
+
+@wrong("halo_exchange", fails="arguments unchanged")
+def takes_contiguous_for_a_copy(x, width, group=None, dim=2):
+    """Rows of a single image with one channel are contiguous where they are, and no copy is made."""
+
+    def back(gradient, width, group, dim):
+        height = gradient.shape[dim] - 2 * width
+        above, own, below = gradient.split([width, height, width], dim)
+        came, own = _swapped(above, below, group), own.contiguous()
+        for first, part in ((0, came[0]), (height - width, came[1])):
+            own.narrow(dim, first, width).add_(part)
+        return own
+
+    return _halo(x, width, group, dim, back=back)
+
+
+@wrong("spatial_conv2d", fails="several calls")
+def one_hook_for_all_calls(x_shard, weight, group=None, stride=1):
+    """A hook on the weight itself, which the next call finds: but what else the weight is used for is summed,
+    too.
+    """
+
+    def summed(gradient):
+        total = gradient.clone()
+        dist.all_reduce(total, group=group)
+        return total
+
+    if weight.requires_grad and torch.is_grad_enabled() and not hasattr(weight, "is_summed"):
+        weight.is_summed = True
+        weight.register_hook(summed)
+    return _spatial(x_shard, weight, group, stride)
+
+
+@wrong("spatial_conv2d", fails="several calls")
+def sum_in_the_last_group(x_shard, weight, group=None, stride=1):
+    """The weight's gradient is summed over the group of the call that came last."""
+
+    def summed(gradient, group):
+        total = gradient.clone()
+        dist.all_reduce(total, group=group)
+        return total
+
+    own = _LastGroup.apply(weight, group, lambda weight, _: weight.clone(), summed)
+    return _spatial(x_shard, own, group, stride)
+
+
+@wrong("filter_parallel_conv", fails="several calls")
+def gathered_in_kept_memory(x_shard, weight_shard, group=None):
+    """Gathers where it has gathered before: the first call's image is gone when its backward comes."""
+    return _by_filters(
+        x_shard, weight_shard, group, there=lambda *given: _in_kept_memory("gathered", _all_channels(*given))
+    )
+
+
+@wrong("filter_parallel_conv", fails="several calls")
+def filters_of_the_last_group(x_shard, weight_shard, group=None):
+    """Backward scatters in the group of the call that came last."""
+    return _padded(_LastGroup.apply(x_shard, group, _all_channels, _own_part), weight_shard)
+
+
+@wrong("channel_parallel_conv", fails="several calls")
+def result_where_the_last_one_was(x_shard, weight_shard, group=None):
+    """Of two results of one shape the second stands in both."""
+    return _by_channels(
+        x_shard, weight_shard, group, there=lambda *given: _in_kept_memory("result", _own_part(*given))
+    )
+
+
+@wrong("channel_parallel_conv", fails="several calls")
+def channels_of_the_last_group(x_shard, weight_shard, group=None):
+    """Backward gathers in the group of the call that came last."""
+    return _LastGroup.apply(_padded(x_shard, weight_shard), group, _own_part, _all_channels)
+
+
+@wrong("synchronised_batch_norm", fails="several calls")
+def sums_of_the_last_group(x_shard, weight, bias, eps=1e-5, group=None):
+    """Backward adds up over the group of the call that came last."""
+    _LastGroup.groups[dist.get_rank()] = group
+
+    def back(gradient, x_hat, weight, scale, number, _):
+        return _back(gradient, x_hat, weight, scale, number, _LastGroup.groups[dist.get_rank()])
+
+    return _norm(x_shard, weight, bias, eps, group, back=back)
+
+
+@wrong("synchronised_batch_norm", fails="other parts")
+def divides_by_the_weight(x_shard, weight, bias, eps=1e-5, group=None):
+    """Sums up what arrives at x_hat, and divides that by the weight for the other two gradients."""
+
+    def back(gradient, x_hat, weight, scale, number, group):
+        of_bias, of_weight = _whole_sums(gradient * _per_channel(weight), x_hat, group)
+        of_x = _of_x(gradient * _per_channel(weight), x_hat, scale, number, of_bias, of_weight)
+        return of_x, (of_weight / weight).to(weight.dtype), (of_bias / weight).to(weight.dtype)
+
+    return _norm(x_shard, weight, bias, eps, group, back=back)
+
+
+@wrong("synchronised_batch_norm", fails="large means")
+def squares_before_float64(x_shard, weight, bias, eps=1e-5, group=None):
+    """Adds up in float64 squares that have been rounded to float32."""
+
+    def statistics(x, group):
+        count = torch.tensor([x.numel() // x.shape[1]])
+        number, sums, squares = _total(
+            group, count, x.double().sum(_PIXELS), x.square().double().sum(_PIXELS)
+        )
+        return number, sums / number, squares / number - (sums / number).square()
+
+    return _norm(x_shard, weight, bias, eps, group, statistics=statistics)
+
+
+@wrong("synchronised_batch_norm", fails="gradient of the image")
+def backward_with_the_default_eps(x_shard, weight, bias, eps=1e-5, group=None):
+    """Computes x_hat once more in backward, with eps as it is by default."""
+
+    def back(gradient, x_hat, weight, scale, number, group):
+        again = (scale.pow(-2) - eps + 1e-5).rsqrt()
+        return _back(gradient, x_hat * _per_channel(again / scale), weight, again, number, group)
+
+    return _norm(x_shard, weight, bias, eps, group, back=back)
+
+
+@wrong("synchronised_batch_norm", fails="other parts")
+def another_default_eps(x_shard, weight, bias, eps=1e-3, group=None):
+    """That of other libraries."""
+    return _norm(x_shard, weight, bias, eps, group)
+
+
+@wrong("hsdp_average", fails="any groups")
+def divides_by_the_ranks_of_the_world(gradients, within, across):
+    """Of which some may have other models."""
+
+    class World(_Average):
+        def ranks(self):
+            return dist.get_world_size()
+
+    return World()(gradients, within, across)
+
+
+@wrong("tournament", fails="diverged or equal")
+def infinite_is_diverged(model, score, seed, group=None):
+    """Gives away a model whose score is not finite, though nothing is better than infinity."""
+
+    def better(theirs, own):
+        return theirs > own or (not math.isfinite(own) and not math.isnan(theirs))
+
+    return _round(model, score, seed, group, better=better)
+
+
+@wrong("tournament", fails="all of the model")
+def memory_to_memory(model, score, seed, group=None):
+    """Sends a model's memory as it lies there, which is right where the other one lies alike."""
+    return _round(
+        model,
+        score,
+        seed,
+        group,
+        tensors=lambda model: [each.as_strided((each.numel(),), (1,)) for each in _tensors(model)],
+    )
+
+
+@wrong("grad_norm_3d", fails="any ranks and gradients")
+def factors_of_zero_and_one(parameters, mesh):
+    """Multiplies by 0 what others count: of what is infinite that is NaN."""
+    first_stage, first_share = (mesh.get_local_rank(axis) == 0 for axis in ("pipeline", "tensor"))
+    total = torch.zeros(())
+    for each in parameters:
+        counts = (each.tensor_model_parallel or first_share) and (not each.shared or first_stage)
+        if each.grad is not None:
+            total += float(counts) * each.grad.float().square().sum()
+    for axis in ("tensor", "pipeline"):
+        dist.all_reduce(total, group=mesh.get_group(axis))
+    return total.sqrt()
+
+
+@wrong("grad_norm_3d", fails="any ranks and gradients")
+def nan_counts_as_zero(parameters, mesh):
+    """Hides that a training has diverged."""
+    parameters = list(parameters)
+    kept = [each.grad for each in parameters]
+    for each in parameters:
+        if each.grad is not None:
+            each.grad = each.grad.masked_fill(each.grad.isnan(), 0)
+    norm = solved("12_hybrid")["grad_norm_3d"](parameters, mesh)
+    for each, gradient in zip(parameters, kept, strict=True):
+        each.grad = gradient
+    return norm
+
+
+@wrong("choose_mesh", fails="within a fifth of the best")
+def tensor_group_within_a_node(devices, model, memory, batch, cluster):
+    """Never looks at a tensor axis that is longer than a node, as the rule of thumb has it."""
+    seconds, node = _step_seconds(batch), cluster.devices_per_node
+    return _fastest(devices, model, memory, batch, cluster, seconds, lambda mesh: mesh.tensor <= node)
+
+
+def _fastest_where(allowed, devices, model, memory, batch, cluster):
+    """The fastest mesh of those within the memory, by rules of one's own on what can be cut."""
+    job, seconds = Job(model, batch, cluster, memory), _step_seconds(batch)
+    every = (Mesh(devices // (p * t), p, t) for p in range(1, devices + 1) for t in range(1, devices + 1))
+    among = [
+        mesh
+        for mesh in every
+        if mesh.size == devices
+        and allowed(mesh, cluster.devices_per_node)
+        and memory_bytes(job, mesh) <= memory
+    ]
+    return tuple(min(among, key=lambda mesh: seconds(mesh, *_parts(model, batch, cluster, mesh))))
+
+
+def _suits_nodes(mesh, node):
+    return node % mesh.tensor == 0 or mesh.tensor % node == 0
+
+
+@wrong("choose_mesh", fails="fits")
+def heads_cut_in_two(devices, model, memory, batch, cluster):
+    """Divides samples, blocks and nodes, and forgets that heads have to be divided too."""
+
+    def allowed(mesh, node):
+        return batch % mesh.data == 0 and model.layers % mesh.pipeline == 0 and _suits_nodes(mesh, node)
+
+    return _fastest_where(allowed, devices, model, memory, batch, cluster)
+
+
+@wrong("choose_mesh", fails="fits")
+def copies_without_samples(devices, model, memory, batch, cluster):
+    """Makes copies of the model, whether or not there are as many samples."""
+
+    def allowed(mesh, node):
+        blocks, heads = model.layers % mesh.pipeline, model.heads % mesh.tensor
+        return blocks == heads == 0 and _suits_nodes(mesh, node)
+
+    return _fastest_where(allowed, devices, model, memory, batch, cluster)
+
+
+@wrong("choose_mesh", fails="fits")
+def tensor_groups_across_the_edge_of_a_node(devices, model, memory, batch, cluster):
+    """Divides all that the model has, and lets a group have four devices of nodes of six."""
+
+    def allowed(mesh, _):
+        return batch % mesh.data == model.layers % mesh.pipeline == model.heads % mesh.tensor == 0
+
+    return _fastest_where(allowed, devices, model, memory, batch, cluster)

@@ -293,6 +293,12 @@ def place_in_the_world(x, source, target, group=None):
     return _move(x, source, target, group, RS=part)
 
 
+@wrong("reshard", fails="in a group")
+def adds_up_over_everybody(x, source, target, group=None):
+    """Forgets the group where a sum becomes whole."""
+    return _move(x, source, target, group, PR=lambda x, s, t, _: _move(x, s, t))
+
+
 @wrong("reshard", fails="what is sent")
 def adds_up_all_of_it(x, source, target, group=None):
     """An all-reduce where a reduce-scatter does."""

@@ -1,9 +1,10 @@
 """Unit 12, the mean of gradients on nodes: shards within a node, copies of them across nodes."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from graders.grading.kit import (
     Answer,
@@ -33,7 +34,10 @@ from graders.units.unit_12.drivers.averages import AverageReply
         ),
         Criterion("any length", 1, "Fill up with zeros to a multiple of g, at the end of all numbers."),
         Criterion(
-            "any groups", 1, "A rank's place is that in `within`; there may be one node, or one rank a node."
+            "any groups",
+            1,
+            "A rank's place is that in `within`; there may be one node, or one rank a node, and ranks in "
+            "neither group.",
         ),
         Criterion(
             "gradients kept",
@@ -81,6 +85,7 @@ def hsdp_average(answer: Answer, rng: Rng) -> Findings:
         Averaged.drawn(rng, 3, 1, [(4,)]),
         Averaged.drawn(rng, 1, 1, [(4,)]),
         Averaged.drawn(rng, 3, 2, [(2, 3)], [[1, 4], [0, 3], [2, 5]]),
+        replace(Averaged.drawn(rng, 4, 2, [(2, 3)]), models=2),
     ]
     other_runs = [each.launch(answer) for each in others]
     yield "any groups", compare.first_failure(map(Averaged.right, others, other_runs))
@@ -98,12 +103,15 @@ def hsdp_average(answer: Answer, rng: Rng) -> Findings:
 
 @dataclass(frozen=True, slots=True)
 class Averaged:
-    """Each rank's gradients, and those of a second call, on nodes whose ranks are `within`."""
+    """Each rank's gradients, and those of a second call, on nodes whose ranks are `within`. models: how many
+    there are, each on as many of the nodes.
+    """
 
     gradients: list[list[Tensor]]
     others: list[list[Tensor]]
     within: list[list[int]]
     gaps: bool
+    models: int = 1
 
     @classmethod
     def drawn(
@@ -134,8 +142,18 @@ class Averaged:
 
     @property
     def across(self) -> list[list[int]]:
-        """Ranks of one place, in ascending order."""
-        return [sorted(ranks) for ranks in zip(*self.within, strict=True)]
+        """Ranks of one model and one place, in ascending order."""
+        return [sorted(ranks) for nodes in self.of_models for ranks in zip(*nodes, strict=True)]
+
+    @property
+    def of_models(self) -> list[list[list[int]]]:
+        """The nodes of each model."""
+        return [self.within[first : first + self.nodes] for first in range(0, len(self.within), self.nodes)]
+
+    @property
+    def nodes(self) -> int:
+        """How many nodes a model has."""
+        return len(self.within) // self.models
 
     @property
     def shard(self) -> int:
@@ -151,15 +169,16 @@ class Averaged:
     def expected(self, gradients: list[list[Tensor]]) -> list[Tensor]:
         """Each rank's shard of the mean."""
         flat = [torch.cat([each.flatten() for each in own]) for own in gradients]
-        whole = torch.stack(flat).double().mean(0).to(flat[0].dtype)
         g = len(self.within[0])
-        length = -(-len(whole) // g)
-        parts = torch.cat([whole, whole.new_zeros(g * length - len(whole))]).view(g, length)
-        place = {rank: place for node in self.within for place, rank in enumerate(node)}
-        return [parts[place[rank]] for rank in range(len(self.gradients))]
+        found = {}
+        for nodes in self.of_models:
+            whole = torch.stack([flat[rank] for node in nodes for rank in node]).double().mean(0)
+            parts = functional.pad(whole, (0, -len(whole) % g)).to(flat[0].dtype).chunk(g)
+            found.update({rank: part for node in nodes for rank, part in zip(node, parts, strict=True)})
+        return [found[rank] for rank in range(len(self.gradients))]
 
     def right(self, run: Observed[AverageReply]) -> Finding:
-        what = f"the shard, with {compare.counted(len(self.within), 'node')} of {len(self.within[0])},"
+        what = f"the shard, with {compare.counted(self.nodes, 'node')} of {len(self.within[0])},"
         seen = [reply.result for reply in run.results]
         return compare.close_on_all_ranks(seen, self.expected(self.gradients), what, *self.tolerances)
 
@@ -201,7 +220,7 @@ class Averaged:
             meets = event.group if event.peer is None else (event.rank, event.peer)
             if len({node[rank] for rank in meets}) > 1:
                 sent[event.rank] += event.sent
-        nodes = len(self.within)
+        nodes = self.nodes
         allowed = 2 * (2 * (nodes - 1) * -(-self.shard // nodes))  # rounded up: parts may be uneven
         what = f"Bytes to other nodes of a rank in two calls, with {nodes} nodes of {len(self.within[0])}"
         return compare.at_most(max(sent), allowed, what, kind=Kind.TOO_MUCH)
@@ -217,7 +236,7 @@ class Averaged:
             needed = [
                 call
                 for call in wanted
-                if call in seen or len(self.within[0] if call == "reduce_scatter" else self.within) > 1
+                if call in seen or (len(self.within[0]) if call == "reduce_scatter" else self.nodes) > 1
             ]
             if seen != needed:
                 told = f"called twice, rank {rank} calls {', '.join(run.calls(rank)) or 'nothing'}"

@@ -177,6 +177,10 @@ _TELLING: list[tuple[TransformerConfig, int, int, tuple[float, float], tuple[flo
     (LARGE, 3, 8, (5.0, 25.0), (5.0, 12.0), 96, 13.11),
     # 1 x 24 x 1, where many would be content with a tensor axis: a search that leaves out the last size, 9 %.
     (LARGE, 3, 8, (50.0, 10.0), (50.0, 2.0), 24, 4952.7),
+    # 2 x 6 x 2: faster were meshes that leave heads, samples, or devices of a node over.
+    (LARGE, 4, 6, (10.0, 300.0), (20.0, 100.0), 2, 80.0),
+    # 2 x 1 x 8, across nodes: no tensor group that leaves its node 50 %.
+    (LARGE, 8, 2, (2.0, 25.0), (5.0, 25.0), 2, 80.0),
     # A message each way between stages 18 %, or none 47 %; gradients in 4 bytes 18 %.
     (WIDE, 3, 6, (0.5, 25.0), (30.0, 1.0), 18, 3.604598784),
     # No latency, no attention, no bubble, or a ring of p rounds: 13 %.

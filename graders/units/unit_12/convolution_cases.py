@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from graders.grading.kit import Answer, Finding, Observed, Rng, compare, per_rank
+from graders.grading.kit import Answer, Finding, Observed, PlainData, Rng, compare, per_rank
 from graders.units.groups import members_of
 from graders.units.unit_12.drivers import space
 from graders.units.unit_12.several import Call
@@ -164,7 +164,8 @@ class Case:
         """As one of several calls."""
         given = [self.dealt(self.x, self.way.x), self.dealt(self.weight, self.way.weight)]
         results, *gradients = self.expected()
-        return Call(given, {} if self.stride is None else {"stride": self.stride}, results, gradients)
+        options: dict[str, PlainData] = {} if self.stride is None else {"stride": self.stride}
+        return Call(given, options, results, gradients, self.groups)
 
     @property
     def near(self) -> float:
@@ -176,7 +177,7 @@ class Case:
         expected = self.expected()[0]
         x, weight = self.dealt(self.x, self.way.x), self.dealt(self.weight, self.way.weight)
         given = [reply.given for reply in run.results]
-        return compare.first_failure(
+        found = [
             compare.close_on_all_ranks(seen, wanted, what, near, near)
             for what, seen, wanted, near in (
                 ("the result", [reply.result for reply in run.results], expected, self.near),
@@ -184,7 +185,15 @@ class Case:
                 ("x_shard afterwards", compare.column(given, 0, 2), x, 0),
                 ("the weight afterwards", compare.column(given, 1, 2), weight, 0),
             )
-        )
+        ]
+        learn = [number not in self.frozen for number in range(2)]
+        found += [
+            compare.equal(
+                reply.learning, learn, f"whether image and weight on rank {rank} need a gradient then"
+            )
+            for rank, reply in enumerate(run.results)
+        ]
+        return compare.first_failure(found)
 
     def gradient_of_x(self, run: Replies) -> Finding:
         return self._gradient(run, 0, "the gradient of x_shard")

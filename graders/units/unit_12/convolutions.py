@@ -11,7 +11,7 @@ from graders.units.passes import calls_by_pass
 from graders.units.unit_12.convolution_cases import BY_CHANNELS, BY_FILTERS, PASSES, Case, Replies, Way
 from graders.units.unit_12.neighbours import one_message_each
 from graders.units.unit_12.several import several_calls, together
-from graders.units.unit_12.space_worlds import THREES
+from graders.units.unit_12.space_worlds import ALONE, THREES
 
 BOTH = ("result", "gradient of the image", "gradient of the weight")
 
@@ -40,7 +40,7 @@ BOTH = ("result", "gradient of the image", "gradient of the weight")
             needs=(*BOTH, "strides and kernels"),
         ),
         Criterion("group", 1, "Both the halo and the sum are the group's.", needs=BOTH),
-        several_calls((*BOTH, "strides and kernels")),
+        several_calls((*BOTH, "strides and kernels", "group")),
     ),
     hints=(
         "Which padding does conv2d still have to add to a strip that has rows enough above and below, "
@@ -68,9 +68,10 @@ def spatial_conv2d(answer: Answer, rng: Rng) -> Findings:
     yield "strides and kernels", compare.first_failure(map(Case.all_right, others, runs))
     looked_at = zip((plain, *others), (run, *runs), strict=True)
     yield "calls and bytes", compare.first_failure(halos_and_one_sum(each, seen) for each, seen in looked_at)
-    grouped = Case.in_space(rng, [2, 3, 1], (3, 3), groups=THREES)
+    grouped = Case.in_space(rng, [2, 3, 2], (3, 3), groups=THREES)
     yield "group", grouped.all_right(grouped.launch(answer))
-    cases = [plain, replace(plain, x=[rng.normal(*plain.x[0].shape)]), Case.in_space(rng, [2, 4, 3], (5, 1))]
+    cases = [plain, replace(plain, x=[rng.normal(*plain.x[0].shape)])]
+    cases += [Case.in_space(rng, [4], (3, 3), groups=ALONE), Case.in_space(rng, [2, 4, 3], (5, 1))]
     yield "several calls", together(answer, [each.call() for each in cases])
 
 
@@ -116,7 +117,7 @@ def _cut_by_channels(hints: Sequence[str]) -> tuple[Criterion, ...]:
         ),
         Criterion("calls and bytes", 2, calls, needs=(*BOTH, "other sizes")),
         Criterion("group", 1, "Collectives take a group, in backward too.", needs=BOTH),
-        several_calls((*BOTH, "other sizes")),
+        several_calls((*BOTH, "other sizes", "group")),
     )
 
 
@@ -189,6 +190,8 @@ def _judged(answer: Answer, rng: Rng, way: Way, calls: tuple[str, str]) -> Findi
     yield "group", grouped.all_right(grouped.launch(answer))
     cases = [
         plain,
+        replace(plain, x=[rng.normal(*plain.x[0].shape)]),
+        Case.in_channels(rng, way, 1, (3, 3), groups=ALONE),
         Case.in_channels(rng, way, 3, (1, 5), each=1),
         Case.in_channels(rng, way, 3, (3, 1), samples=1),
     ]

@@ -1,7 +1,7 @@
 """Unit 12, strips of an image that swap their edges."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -25,7 +25,7 @@ from graders.units.unit_12.drivers import space
 from graders.units.unit_12.neighbours import one_message_each
 from graders.units.unit_12.several import Call, several_calls, together
 from graders.units.unit_12.space_replies import PassesReply
-from graders.units.unit_12.space_worlds import THREES
+from graders.units.unit_12.space_worlds import ALONE, THREES
 
 PASSES = ("forward", "backward", "forward under no_grad")
 RIGHT = ("rows", "gradient")
@@ -46,16 +46,17 @@ Replies = Observed[PassesReply]
         Criterion(
             "other strips",
             2,
-            "One rank, two; strips of other heights, as low as the halo; width 0; any dtype; tensors that "
-            "stand in memory in another order.",
+            "One rank, two; strips of other heights, as low as the halo, whose rows both neighbours borrow; "
+            "width 0; any dtype; tensors that stand in memory in another order. What is 0 * inf?",
             needs=RIGHT,
         ),
         Criterion("columns", 1, "dim says along which dimension the image is cut.", needs=RIGHT),
         Criterion(
             "arguments unchanged",
             1,
-            "What arrives in backward may be another function's too: add to a copy.",
-            needs=RIGHT,
+            "What arrives in backward may be another function's too: add to a copy. And x needs a gradient "
+            "afterwards if it did before.",
+            needs=(*RIGHT, "other strips"),
         ),
         Criterion(
             "neighbours only",
@@ -70,7 +71,7 @@ Replies = Observed[PassesReply]
             needs=(*RIGHT, "neighbours only"),
         ),
         Criterion("group", 1, "Neighbours are those in the group, in backward too.", needs=RIGHT),
-        several_calls((*RIGHT, "arguments unchanged")),
+        several_calls((*RIGHT, "arguments unchanged", "group")),
     ),
     hints=(
         "Which rows of its own does a rank send up, and which down? Which ranks send in one direction only?",
@@ -87,26 +88,34 @@ def halo_exchange(answer: Answer, rng: Rng) -> Findings:
     yield "gradient", plain.gradient(run)
     others = [
         Strips.drawn(rng, [3], 2, dtype=torch.float64),
-        Strips.drawn(rng, [2, 2, 4, 2], 2, gaps=True),
+        Strips.drawn(rng, [2, 2, 4, 2], 2, dtype=torch.float64, gaps=True),
         Strips.drawn(rng, [4, 3], 0),
         Strips.drawn(rng, [1, 3], 1, dtype=torch.bfloat16, gaps=True),
-        Strips.drawn(rng, [3, 4], 1).overflown(),
+        Strips.drawn(rng, [3, 4], 1, single=True).overflown(),
     ]
     other_runs = [each.launch(answer) for each in others]
     yield "other strips", compare.first_failure(map(Strips.all_right, others, other_runs))
-    columns = [Strips.drawn(rng, [2, 4, 3], 1, dim=3), Strips.drawn(rng, [3, 2], 2, dim=3, gaps=True)]
+    columns = [Strips.drawn(rng, [2, 4, 3], 1, dim=3), Strips.drawn(rng, [4, 5], 2, dim=3, gaps=True)]
     column_runs = [each.launch(answer) for each in columns]
     yield "columns", compare.first_failure(map(Strips.all_right, columns, column_runs))
-    kept = ((plain, run), (others[1], other_runs[1]))
-    yield "arguments unchanged", compare.first_failure(each.unchanged(seen) for each, seen in kept)
+    still = replace(Strips.drawn(rng, [2, 3], 1), frozen=[0])
+    still_run = still.launch(answer)
+    kept = [each.unchanged(seen) for each, seen in ((plain, run), *zip(others, other_runs, strict=True))]
+    yield (
+        "arguments unchanged",
+        compare.first_failure((*kept, still.rows(still_run), still.learning(still_run))),
+    )
     looked_at = ((plain, run), *zip((*others, *columns), (*other_runs, *column_runs), strict=True))
     found = (each.neighbours_only(seen) for each, seen in looked_at if each.width)
     yield "neighbours only", compare.first_failure(found)
     yield "all at once", all_at_once(answer, rng)
-    grouped = Strips.drawn(rng, [2, 3, 1, 2, 4, 1], 1, groups=THREES)
+    grouped = Strips.drawn(rng, [2, 3, 2, 2, 4, 2], 1, groups=THREES)
     yield "group", grouped.all_right(grouped.launch(answer))
-    calls = [Strips.drawn(rng, [3, 4, 3], width, dim=dim).call() for width, dim in ((1, 2), (3, 2), (2, 3))]
-    yield "several calls", together(answer, calls)
+    first = Strips.drawn(rng, [3, 4, 3], 1)
+    calls = [first, replace(first, x=[rng.normal(*each.shape) for each in first.x])]
+    calls += [Strips.drawn(rng, [6, 7, 6], width, dim=dim) for width, dim in ((3, 2), (2, 3))]
+    calls.insert(2, Strips.drawn(rng, [2, 3, 4], 1, groups=ALONE))
+    yield "several calls", together(answer, list(map(Strips.call, calls)))
 
 
 def all_at_once(answer: Answer, rng: Rng) -> Finding:
@@ -133,13 +142,14 @@ def all_at_once(answer: Answer, rng: Rng) -> Finding:
 
 @dataclass(frozen=True, slots=True)
 class Strips:
-    """Every rank's strip, 4 dimensions, cut along dim. gaps: see the driver."""
+    """Every rank's strip, 4 dimensions, cut along dim. gaps, frozen: see the driver."""
 
     x: list[Tensor]
     width: int
     dim: int
     gaps: bool
     groups: list[list[int]]
+    frozen: list[int] = field(default_factory=list)
 
     @classmethod
     def drawn(
@@ -153,9 +163,12 @@ class Strips:
         dtype: torch.dtype = torch.float32,
         gaps: bool = False,
         groups: list[list[int]] | None = None,
+        single: bool = False,
     ) -> "Strips":
-        """lengths: how many rows, or columns, each rank has; columns: how long the other side is."""
-        samples, channels = rng.integer(2, 3), rng.integer(2, 3)
+        """lengths: how many rows, or columns, each rank has; columns: how long the other side is. single: one
+        sample and one channel, of which some rows follow one another in memory.
+        """
+        samples, channels = (1, 1) if single else (rng.integer(2, 3), rng.integer(2, 3))
         other = rng.integer(2, 4) if columns is None else columns
         shapes = [(length, other) if dim == 2 else (other, length) for length in lengths]
         x = [rng.normal(samples, channels, *shape, dtype=dtype) for shape in shapes]
@@ -171,11 +184,12 @@ class Strips:
         """As one of several calls."""
         ranks = range(len(self.x))
         options = {"width": self.width, "dim": self.dim}
-        return Call([self.x], options, list(map(self.result, ranks)), [list(map(self.own_gradient, ranks))])
+        gradients = [list(map(self.own_gradient, ranks))]
+        return Call([self.x], options, list(map(self.result, ranks)), gradients, self.groups)
 
     def launch(self, answer: Answer) -> Replies:
         dim = None if self.dim == 2 else self.dim
-        given = per_rank(self.x), self.width, dim, self.gaps, self.groups
+        given = per_rank(self.x), self.width, dim, self.gaps, self.groups, self.frozen
         return answer.launch(space.exchanged, *given, ranks=len(self.x))
 
     def neighbours(self, rank: int) -> tuple[int | None, int | None]:
@@ -247,6 +261,15 @@ class Strips:
                 compare.close_on_all_ranks(x, self.x, "x afterwards", 0, 0),
                 compare.close_on_all_ranks(seen, arrived, "the gradient that arrived, afterwards,", 0, 0),
             )
+        )
+
+    def learning(self, run: Replies) -> Finding:
+        """Passes if x needs a gradient where it did."""
+        return compare.first_failure(
+            compare.equal(
+                reply.learning, [not self.frozen], f"whether x on rank {rank} needs a gradient then"
+            )
+            for rank, reply in enumerate(run.results)
         )
 
     def neighbours_only(self, run: Replies) -> Finding:

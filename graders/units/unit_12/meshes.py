@@ -170,16 +170,13 @@ def _working(run: Observed[GroupsReply], shape: Shape) -> Finding:
 
 
 def _made(run: Observed[GroupsReply], shape: Shape) -> Finding:
-    """Passes if no more groups were made than the mesh has, and a rank's own are of this launch."""
+    """Passes if no more groups were made than the mesh has."""
     needed = sum(prod(shape) // size for size in shape)
     for rank, reply in enumerate(run.results):
         what = f"Groups that rank {rank} made for shape {shape}"
         for seen, allowed, which in ((reply.made, needed, ""), (reply.own, len(shape), " that it is in")):
             if seen > allowed:
                 return compare.at_most(seen, allowed, what + which, kind=Kind.TOO_MUCH)
-        if reply.old:
-            said = f"for shape {shape} {reply.old} of the groups of rank {rank} are of an earlier call"
-            return Finding(False, f"{said}, in another launch.")
     return Finding(True, "Each group is made once.")
 
 

@@ -51,7 +51,7 @@ SHARED_AND_CUT = (True, True)
             "any ranks and gradients",
             1,
             "A rank may have no parameters, or none with a gradient; squares are computed and added in "
-            "float32; and where a rank stands, the mesh says, not its number.",
+            "float32; where a rank stands, the mesh says, not its number; and what is 0 * inf?",
             needs=("cut parameters", "copies", "shared parameters"),
         ),
         Criterion("gradients kept", 1, "Nothing is scaled, nothing is replaced."),
@@ -87,10 +87,13 @@ def grad_norm_3d(answer: Answer, rng: Rng) -> Findings:
         Measured.drawn(rng, (2, 1, 2), [CUT] * 3, dtype=torch.bfloat16, numel=300),
         Measured.drawn(rng, (1, 1, 2), [CUT], dtype=torch.bfloat16, value=1 + 7 / 128),
         Measured.drawn(rng, (1, 2, 1), [CUT], dtype=torch.float16, value=500.0),
+        Measured.drawn(rng, (1, 2, 2), [CUT, COPIED, SHARED], value=math.inf),
         Measured.drawn(rng, (2, 2, 2), [CUT, COPIED, SHARED], turned=True),
     ]
     sparse_runs = [each.launch(answer) for each in sparse]
-    yield "any ranks and gradients", compare.first_failure(map(Measured.right, sparse, sparse_runs))
+    lost = Measured.drawn(rng, (1, 1, 2), [CUT, COPIED], value=math.nan)
+    found = [*map(Measured.right, sparse, sparse_runs), lost.right(lost.launch(answer))]
+    yield "any ranks and gradients", compare.first_failure(found)
     every = list(
         zip(cut + copied + shared + sparse, runs + copied_runs + shared_runs + sparse_runs, strict=True)
     )
@@ -166,6 +169,14 @@ class Measured:
         expected = torch.tensor(math.sqrt(self.squares), dtype=torch.float32)
         seen = [reply.result for reply in run.results]
         what = f"the norm, on a mesh of {' x '.join(map(str, self.shape))},"
+        if math.isnan(self.squares):  # and no tensor with NaN in it is close to any
+            return compare.first_failure(
+                Finding(
+                    isinstance(each, Tensor) and each.shape == () and bool(each.isnan()),
+                    f"{what} of gradients of NaN is {compare.shown(each)}.",
+                )
+                for each in seen
+            )
         return compare.close_on_all_ranks(seen, [expected] * len(seen), what, rtol=1e-4)
 
     def unharmed(self, run: Observed[MeshNormReply]) -> Finding:

@@ -1,8 +1,7 @@
 """Unit 12, several calls of one answer in one graph: none may know of another."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-import torch
 from torch import Tensor
 
 from graders.grading.kit import Answer, Criterion, Finding, PlainData, compare, per_rank
@@ -19,8 +18,8 @@ ROUNDS = (
 def several_calls(needs: tuple[str, ...]) -> Criterion:
     """The criterion of all exercises that are judged so."""
     hint = (
-        "What backward needs belongs to one call: keep it in ctx. And a hook on a tensor that is given stays "
-        "on it for ever."
+        "What backward needs belongs to one call, its group too: keep it in ctx, and results in new tensors. "
+        "A hook on a tensor that is given stays on it for ever, and sees its other uses."
     )
     return Criterion("several calls", 1, hint, needs=needs)
 
@@ -28,6 +27,7 @@ def several_calls(needs: tuple[str, ...]) -> Criterion:
 @dataclass(frozen=True, slots=True)
 class Call:
     """given: argument -> rank; calls that are given the same tensors share them. options: other arguments.
+    groups: in which it is made; none for all ranks together.
 
     results: rank -> what is to come. gradients: argument -> rank.
     """
@@ -36,20 +36,26 @@ class Call:
     options: dict[str, PlainData]
     results: list[Tensor]
     gradients: list[list[Tensor]]
+    groups: list[list[int]] = field(default_factory=list)
 
 
 def together(answer: Answer, calls: list[Call]) -> Finding:
-    """Passes if all results are right, and all gradients, in each of the four rounds of the driver."""
+    """Passes if all results are right, and all gradients, in each of the four rounds of the driver. Tensors
+    have another use beside the calls, and a gradient from there.
+    """
     tensors: dict[tuple[int, ...], list[Tensor]] = {}
     gradients: dict[tuple[int, ...], list[Tensor]] = {}
     for call in calls:
         for given, found in zip(call.given, call.gradients, strict=True):
             key = tuple(map(id, given))
-            before = gradients.get(key, [torch.zeros_like(each) for each in given])
+            before = gradients.get(key, [space.arriving(each, rank) for rank, each in enumerate(given)])
             tensors[key] = given
             gradients[key] = [one + other for one, other in zip(before, found, strict=True)]
     keys = list(tensors)
-    asked = [([keys.index(tuple(map(id, each))) for each in call.given], call.options) for call in calls]
+    asked = [
+        ([keys.index(tuple(map(id, each))) for each in call.given], call.options, call.groups)
+        for call in calls
+    ]
     ranks = len(calls[0].results)
     everyone = per_rank([[tensors[key][rank] for key in keys] for rank in range(ranks)])
     run = answer.launch(space.several, everyone, asked, ranks=ranks)

@@ -15,6 +15,7 @@ from graders.grading.kit import (
     Findings,
     Kind,
     Observed,
+    PlainData,
     Rng,
     compare,
     exercise,
@@ -25,7 +26,7 @@ from graders.units.passes import calls_by_pass
 from graders.units.unit_12.drivers import space
 from graders.units.unit_12.several import Call, several_calls, together
 from graders.units.unit_12.space_replies import PassesReply
-from graders.units.unit_12.space_worlds import THREES
+from graders.units.unit_12.space_worlds import ALONE, THREES
 
 PASSES = ("forward", "backward", "forward under no_grad")
 GRADIENTS = ("x_shard", "the weight", "the bias")
@@ -46,13 +47,16 @@ Replies = Observed[PassesReply]
             "Each pixel has a part in the mean and the variance of all: two more sums, over all ranks.",
         ),
         Criterion(
-            "gradients of weight and bias", 1, "They are the very sums that the image's gradient needs."
+            "gradients of weight and bias",
+            1,
+            "They are the very sums that the image's gradient needs.",
+            needs=RIGHT[:2],
         ),
         Criterion(
             "other parts",
             2,
             "One rank; a rank that has one pixel, or none; float64; tensors that stand in memory in another "
-            "order.",
+            "order; a weight of 0; eps by default.",
             needs=RIGHT,
         ),
         Criterion(
@@ -60,7 +64,7 @@ Replies = Observed[PassesReply]
             1,
             "The mean of squares less the square of the mean: two large numbers, hardly a digit of whose "
             "difference is left in float32.",
-            needs=("result",),
+            needs=("result", "other parts"),
         ),
         Criterion(
             "one collective",
@@ -68,8 +72,8 @@ Replies = Observed[PassesReply]
             "2 C + 1 numbers forward, 2 C backward: put into one tensor what travels together.",
             needs=RIGHT,
         ),
-        Criterion("group", 1, "Collectives take a group, in backward too.", needs=RIGHT),
-        several_calls(RIGHT),
+        Criterion("group", 1, "Collectives take a group, in backward too.", needs=(*RIGHT, "other parts")),
+        several_calls((*RIGHT, "other parts", "group")),
     ),
     hints=(
         "From which three things of each rank do mean and variance of all follow?",
@@ -87,12 +91,12 @@ def synchronised_batch_norm(answer: Answer, rng: Rng) -> Findings:
     yield "gradient of the image", plain.gradients(run, [0])
     yield "gradients of weight and bias", plain.gradients(run, [1, 2])
     others = [
-        Parts.drawn(rng, [(2, 2)]),
+        Parts.drawn(rng, [(2, 2)], idle=True),
         Parts.drawn(rng, [(1, 1), (2, 0), (1, 4), (0, 3)], columns=1),
         Parts.drawn(rng, [(3, 2), (2, 2)], dtype=torch.float64, gaps=True),
     ]
     yield "other parts", compare.first_failure(each.all_right(each.launch(answer)) for each in others)
-    far = Parts.drawn(rng, [(4, 6), (3, 5)], far=True)
+    far = Parts.drawn(rng, [(2, 3), (1, 4)], far=True)
     yield "large means", far.result(far.launch(answer))
     double = Parts.drawn(rng, [(2, 3), (1, 4)], dtype=torch.float64)
     looked_at = ((plain, run), (double, double.launch(answer)))
@@ -101,6 +105,7 @@ def synchronised_batch_norm(answer: Answer, rng: Rng) -> Findings:
     yield "group", grouped.all_right(grouped.launch(answer))
     others = [
         replace(plain, x=[3 * each + 1 for each in plain.x]),
+        Parts.drawn(rng, [(2, 1), (1, 3), (1, 2)], groups=ALONE),
         Parts.drawn(rng, [(1, 2), (3, 1), (1, 1)], eps=1.5),
     ]
     yield "several calls", together(answer, [each.call() for each in (plain, *others)])
@@ -129,15 +134,16 @@ class Parts:
         dtype: torch.dtype = torch.float32,
         gaps: bool = False,
         columns: int | None = None,
+        idle: bool = False,
         groups: list[list[int]] | None = None,
     ) -> "Parts":
         """sizes: samples and rows of each rank. columns: by default two to four. far: whether means are
-        thousands of standard deviations from 0, and these differ too.
+        thousands of standard deviations from 0, and these differ too. idle: whether a channel's weight is 0.
         """
         channels, columns = rng.integer(2, 3), columns or rng.integer(2, 4)
         x = [rng.normal(samples, channels, rows, columns, dtype=dtype) for samples, rows in sizes]
         if far:
-            means = [rng.choice((1, -1)) * float(rng.integer(2000, 5000)) for _ in range(channels)]
+            means = [rng.choice((1, -1)) * float(rng.integer(5000, 9000)) for _ in range(channels)]
             sizes_of = [rng.choice((0.01, 1.0, 300.0)) for _ in range(channels)]
             shift, scale = (torch.tensor(each, dtype=dtype).view(-1, 1, 1) for each in (means, sizes_of))
             x = [scale * (each + shift) for each in x]
@@ -145,6 +151,9 @@ class Parts:
             shift = rng.normal(channels, 1, 1, dtype=dtype)
             x = [2 * each + place + shift for place, each in enumerate(x)]
         weight, bias = rng.normal(channels, dtype=dtype), rng.normal(channels, dtype=dtype)
+        weight[: int(idle)] = 0
+        if far:  # so that a small error is seen
+            weight = 1 + weight.abs()
         return cls(x, weight, bias, eps, far, gaps, groups or [])
 
     def launch(self, answer: Answer) -> Replies:
@@ -181,7 +190,8 @@ class Parts:
         """As one of several calls."""
         given = [self.x, [self.weight] * len(self.x), [self.bias] * len(self.x)]
         results, *gradients = map(list, zip(*self.expected(), strict=True))
-        return Call(given, {} if self.eps is None else {"eps": self.eps}, results, gradients)
+        options: dict[str, PlainData] = {} if self.eps is None else {"eps": self.eps}
+        return Call(given, options, results, gradients, self.groups)
 
     def result(self, run: Replies) -> Finding:
         """Passes if each rank returned its part, with a gradient and without, and left its arguments."""

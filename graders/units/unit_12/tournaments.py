@@ -49,7 +49,7 @@ RIGHT = ("the better model", "pairs")
         Criterion(
             "diverged or equal",
             1,
-            "No comparison with NaN is true. Of equals one keeps its own.",
+            "No comparison with NaN is true, and an infinite score is no NaN. Of equals one keeps its own.",
             needs=RIGHT,
         ),
         Criterion(
@@ -97,7 +97,7 @@ def tournament(answer: Answer, rng: Rng) -> Findings:
     odd = [Round.drawn(rng, 4, diverged=[0, 2])]
     odd += [Round.drawn(rng, 2, diverged=diverged) for diverged in ([0, 1], [1])]
     odd += [Round.drawn(rng, 2, equal=True), Round.moving(rng, 2, close=True)]
-    odd += [Round.drawn(rng, 2, diverged=[0], infinite=[1])]
+    odd += [Round.drawn(rng, 2, diverged=[0], infinite=[1]), Round.drawn(rng, 2, infinite=[1], sign=1)]
     yield "diverged or equal", compare.first_failure(each.right(each.launch(answer)) for each in odd)
     tied = Round.moving(rng, 3, "tied")
     tied_run = tied.launch(answer)
@@ -108,7 +108,7 @@ def tournament(answer: Answer, rng: Rng) -> Findings:
     yield "several rounds", one_after_another(answer, rng)
     grouped = [Round.drawn(rng, 6, groups=THREES) for _ in range(2)]
     yield "group", compare.first_failure(each.right(each.launch(answer)) for each in grouped)
-    whole = Round.moving(rng, 4, "all")
+    whole = Round.moving(rng, 2, "all")
     whole_run = whole.launch(answer)
     found = [each.whole(run) for each, run in ((tied, tied_run), (whole, whole_run))]
     if sent.passed and all(each.passed for each in found):  # else it has failed already
@@ -182,12 +182,13 @@ class Round:
         *,
         diverged: list[int] | None = None,
         infinite: list[int] | None = None,
+        sign: int = -1,
         equal: bool = False,
         close: bool = False,
         groups: list[list[int]] | None = None,
     ) -> "Round":
-        """diverged: ranks whose models have a NaN; infinite: those that count as minus infinity for all.
-        equal: all models count as much as any other; close: but for a part in some 10^9.
+        """diverged: ranks whose models have a NaN; infinite: those that count as infinity for all, with this
+        sign. equal: all models count as much as any other; close: but for a part in some 10^9.
         """
         width = rng.integer(2, 3)
         like = held(Player(kind, width))
@@ -195,7 +196,7 @@ class Round:
         for rank in diverged or []:
             values[rank][0].view(-1)[1] = math.nan
         for rank in infinite or []:
-            values[rank][0].view(-1)[1] = -math.inf
+            values[rank][0].view(-1)[1] = sign * math.inf
         counts = torch.tensor([float(not equal and each.is_floating_point()) for each in like])
         likes = [(rng.normal(len(like)) * counts).tolist() for _ in range(ranks)]
         if infinite:

@@ -143,13 +143,14 @@ def _numbers(rng: Rng, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
 def _tensors(
     rng: Rng, change: Change, shape: tuple[int, ...], dtype: torch.dtype, p: int
 ) -> tuple[list[Tensor], list[Tensor]]:
-    """What each of p ranks is given, and what it should have then. A float is inf, and another NaN."""
+    """What each of p ranks is given, and what it should have then. Of several floats one is inf, one NaN."""
     source, target = change
     summands = [_numbers(rng, dtype, shape) for _ in range(p)]
-    if dtype.is_floating_point:
-        odd = (rng.choice(summands) if source == "P" else summands[0]).view(-1)
-        odd[rng.integer(0, odd.numel() - 1)] = torch.nan
-        odd[rng.integer(0, odd.numel() - 1)] = rng.choice((torch.inf, -torch.inf))
+    odd = (rng.choice(summands) if source == "P" else summands[0]).view(-1)
+    if dtype.is_floating_point and len(odd) > 1:
+        # Not the first: where no number is finite, a sum over too many ranks may look right.
+        odd[rng.integer(1, len(odd) - 1)] = torch.nan
+        odd[rng.integer(1, len(odd) - 1)] = rng.choice((torch.inf, -torch.inf))
     whole = _sum(summands) if source == "P" else summands[0]
     given = summands if source == "P" else [_part(whole, source, p, place) for place in range(p)]
     return given, [_part(whole, target, p, place) for place in range(p)]

@@ -14,7 +14,7 @@ from graders.units.drivers import outcome
 class GroupsReply(DriverReply):
     """members: of each group that this rank got, its ranks in order; a word where it is no group. sums: over
     each group, of rank + 1. words: what each group is described with. made: groups that all ranks made. own:
-    new groups that this rank is in. old: how many of those that it got are of another launch.
+    new groups that this rank is in.
     """
 
     members: list[PlainData]
@@ -22,7 +22,6 @@ class GroupsReply(DriverReply):
     words: list[str]
     made: int
     own: int
-    old: int
 
 
 def places(answer: AnswerFunction, cases: list[tuple[int, tuple[int, ...]]]) -> list[PlainData]:
@@ -45,20 +44,22 @@ def grouped(answer: AnswerFunction, shape: tuple[int, ...]) -> GroupsReply:
     # A group that only its own ranks make, with use_local_synchronization=True, is not counted.
     made, own = world.group_count - before[0], len(world.pg_map) - before[1]
     if type(groups) is not list:
-        return GroupsReply([f"not a list, but a {type(groups).__name__}"], [], [], made, own, 0)
+        return GroupsReply([f"not a list, but a {type(groups).__name__}"], [], [], made, own)
     members: list[PlainData] = []
-    sums, words, old = [], [], 0
+    sums, words = [], []
     for group in groups:
         if not isinstance(group, dist.ProcessGroup):
             members.append(f"no group, but a {type(group).__name__}")
+            continue
+        if group not in world.pg_map:
+            members.append("a group of an earlier launch")
             continue
         members.append(dist.get_process_group_ranks(group))
         total = torch.tensor(dist.get_rank() + 1.0)
         dist.all_reduce(total, group=group)
         sums.append(total)
         words.append(group.group_desc)
-        old += group not in world.pg_map
-    return GroupsReply(members, sums, words, made, own, old)
+    return GroupsReply(members, sums, words, made, own)
 
 
 def refused(answer: AnswerFunction, shape: tuple[int, ...]) -> dict[str, PlainData]:

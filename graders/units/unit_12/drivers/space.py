@@ -4,6 +4,7 @@ What arrives in backward at an answer's result is made of the result itself (see
 another shape ends in a finding about its shape.
 """
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -18,19 +19,29 @@ from graders.units.unit_12.space_replies import PassesReply, SeveralReply
 
 
 def arriving(result: Tensor, rank: int) -> Tensor:
-    """The gradient that arrives at a result: on each rank another one, and not 0 where the result is 0."""
-    return (rank + 2) * result.detach() + 1
+    """The gradient that arrives at a result: on each rank another one, and not 0 where the result is 0, but
+    infinite if the result is infinite elsewhere.
+    """
+    result = result.detach()
+    arrived = (rank + 2) * result + 1
+    return arrived.masked_fill(result == 0, math.inf) if result.isinf().any() else arrived
 
 
 def exchanged(
-    answer: AnswerFunction, x: Tensor, width: int, dim: int | None, gaps: bool, groups: list[list[int]]
+    answer: AnswerFunction,
+    x: Tensor,
+    width: int,
+    dim: int | None,
+    gaps: bool,
+    groups: list[list[int]],
+    frozen: list[int],
 ) -> PassesReply:
     """Both passes of the answer on a strip x, and forward under no_grad. dim: None for the default.
 
-    gaps: x, and what arrives in backward, stand transposed in memory.
+    gaps: x, and what arrives in backward, stand transposed in memory. frozen: [0] if x needs no gradient.
     """
     options = group_option(groups) | ({} if dim is None else {"dim": dim})
-    return _passes(lambda strip: answer(strip, width, **options), [x], gaps)
+    return _passes(lambda strip: answer(strip, width, **options), [x], gaps, frozen)
 
 
 def _passes(
@@ -58,7 +69,8 @@ def _passes(
         result, without = (
             each.detach().clone() if isinstance(each, Tensor) else each for each in (result, function(*given))
         )
-    return PassesReply(result, without, gradients, [each.detach() for each in given], arrived)
+    learning = [each.requires_grad for each in given]
+    return PassesReply(result, without, gradients, [each.detach() for each in given], learning, arrived)
 
 
 def copied(leaf: Tensor) -> Tensor | None:
@@ -108,19 +120,23 @@ def paced(answer: AnswerFunction, x: Tensor, width: int) -> None:
 
 
 def several(
-    answer: AnswerFunction, tensors: list[Tensor], calls: list[tuple[list[int], dict[str, PlainData]]]
+    answer: AnswerFunction,
+    tensors: list[Tensor],
+    calls: list[tuple[list[int], dict[str, PlainData], list[list[int]]]],
 ) -> SeveralReply:
-    """Several calls in one graph, whose backward runs twice; and then all of it again, with the same tensors.
+    """Several calls in one graph, where a gradient arrives at the tensors themselves, too, and whose backward
+    runs twice; and then all of it again, with the same tensors.
 
-    calls: for each the numbers of the tensors that it is given, and its other arguments.
+    calls: for each the numbers of the tensors that it is given, its other arguments, and groups.
     """
+    made = [(numbers, options | group_option(groups)) for numbers, options, groups in calls]
     leaves = [each.clone().requires_grad_() for each in tensors]
     results: list[Tensor] = []
     rounds: list[list[PlainData]] = []
     for _ in range(2):
-        results = [answer(*(leaves[each] for each in numbers), **options) for numbers, options in calls]
+        results = [answer(*(leaves[each] for each in numbers), **options) for numbers, options in made]
         number = torch.zeros(())
-        for result in results:
+        for result in (*leaves, *results):
             number = number + sent(result, arriving(result, dist.get_rank()))
         for _ in range(2):
             torch.autograd.backward(number, retain_graph=True)

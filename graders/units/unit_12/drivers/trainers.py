@@ -41,6 +41,8 @@ def met(
     model = player(kind, width, rounds[0][0]).train()
     if kind == "all":
         model.norm.eval()
+        if dist.get_rank():  # in memory the same model may stand in another order elsewhere
+            model.first.weight = nn.Parameter(model.first.weight.detach().contiguous())
     replies = []
     for values, likes, seed in rounds:
         load_values(held(model), values)
