@@ -263,11 +263,11 @@ def fit(
 
     Each epoch: in training mode one step on each batch of train_loader, then validation on all of
     validation_loader, in evaluation mode and without a graph. All epochs are run, whatever the
-    losses (which may grow, or be NaN), and the weights stay as the last step leaves them. The
-    optimizer may have states, and goes on from them; no random seed is set. Model and batches are
-    moved to the device. From an epoch's first step to its last the program asks for no tensor's
-    number (`.item()`, `if loss > 5`) and for no shape that depends on numbers (`x[x > 0]`), for
-    then it would wait for the device in every step.
+    losses: they may grow, or be NaN, which stays to be seen. The weights stay as the last step leaves
+    them. The optimizer may have states, and goes on from them; no random seed is set. Model and
+    batches are moved to the device. From an epoch's first step to its last the program asks for no
+    tensor's number (`.item()`, `if loss > 5`) and for no shape that depends on numbers (`x[x > 0]`),
+    for then it would wait for the device in every step.
     Returns (training loss, validation loss, validation accuracy) for each epoch, three floats, not
     rounded: the training loss is the mean over the epoch's samples, each loss taken before the update
     that it led to; the accuracy is from 0 to 1.
@@ -401,9 +401,9 @@ def accumulate_gradients(
     Gradients are clear (None) before the call.
 
     Afterwards every parameter's .grad is the gradient of the mean loss over the samples of all
-    micro-batches together. Each micro-batch goes forward once and backward once, before the next one
-    goes forward, so that only one graph is in memory, in the mode in which the model comes and stays.
-    No optimizer step.
+    micro-batches together, taken as it is, NaN too. Each micro-batch goes forward once and backward
+    once, before the next one goes forward, so that only one graph is in memory, in the mode in which
+    the model comes and stays. No optimizer step.
     Returns the mean loss over all samples, a scalar tensor without history. As in train_step, no tensor
     is asked for its number.
     """

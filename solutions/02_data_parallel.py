@@ -1113,8 +1113,9 @@ def train_ddp(model, dataset, optimizer, epochs, batch_size, seed, device) -> li
     samples is drawn anew. All ranks take equally many steps, as many as the rank with the most samples
     needs. Every step is that of the mean loss over the whole batch, which is what all ranks
     have in this step together: some may have fewer samples than others, or none, and so from the first
-    step on. What is in .grad before does not count. The ranks' own random numbers, of dropout for one,
-    go on to differ.
+    step on. What is in .grad before does not count. As in train_one all epochs are run, whatever the
+    losses, the last step's weights stay, and a NaN stays to be seen. The ranks' own random numbers, of
+    dropout for one, go on to differ.
 
     Returns, on every rank, for each epoch the mean loss over all its samples, a float. Rank 0 prints a
     line an epoch; nobody else prints anything. Communication: the model once, by broadcast; in a step

@@ -817,6 +817,32 @@ def stops_when_it_diverges(model, train_loader, validation_loader, optimizer, ep
 
 
 @wrong("fit", fails="every epoch anew")
+def trains_on_through_nan(model, train_loader, validation_loader, optimizer, epochs, device):
+    """Makes zeros of the NaN in its gradients: the weights look as if nothing had happened."""
+    this = _Fit(model, train_loader, validation_loader, optimizer, epochs, device)
+
+    def step(inputs, targets):
+        optimizer.zero_grad()
+        loss = functional.cross_entropy(model(inputs), targets)
+        loss.backward()
+        for parameter in model.parameters():
+            parameter.grad.nan_to_num_()
+        optimizer.step()
+        return loss.detach()
+
+    this.step = step
+    return this.run()
+
+
+@wrong("fit", fails="history")
+def leaves_nan_out_of_the_sum(model, train_loader, validation_loader, optimizer, epochs, device):
+    """A training that has diverged has a fine curve."""
+    this = _Fit(model, train_loader, validation_loader, optimizer, epochs, device)
+    this.step = lambda inputs, targets: _step(model, inputs, targets, optimizer).nan_to_num()
+    return this.run()
+
+
+@wrong("fit", fails="every epoch anew")
 def stops_when_the_loss_grows(model, train_loader, validation_loader, optimizer, epochs, device):
     """A loss that is larger than at first may fall again."""
     this = _Fit(model, train_loader, validation_loader, optimizer, epochs, device)
@@ -1102,12 +1128,12 @@ def looks_for_nan(model, train_loader, validation_loader, optimizer, epochs, dev
     return this.run()
 
 
-def _without_what_is_not_finite(model, optimizer, taken):
-    """A step on the mean of those losses of samples that taken(losses) leaves."""
+def _of_those_with_a_label(model, optimizer, taken):
+    """A step on the mean of those losses of samples that taken(losses, known) leaves; all have a label."""
 
     def step(inputs, targets):
         optimizer.zero_grad()
-        loss = taken(functional.cross_entropy(model(inputs), targets, reduction="none")).mean()
+        loss = taken(functional.cross_entropy(model(inputs), targets, reduction="none"), targets >= 0).mean()
         loss.backward()
         optimizer.step()
         return loss.detach()
@@ -1119,7 +1145,7 @@ def _without_what_is_not_finite(model, optimizer, taken):
 def takes_losses_by_a_mask(model, train_loader, validation_loader, optimizer, epochs, device):
     """How many are taken, and so the result's shape, is known when the device has computed the mask."""
     this = _Fit(model, train_loader, validation_loader, optimizer, epochs, device)
-    this.step = _without_what_is_not_finite(model, optimizer, lambda losses: losses[losses.isfinite()])
+    this.step = _of_those_with_a_label(model, optimizer, lambda losses, known: losses[known])
     return this.run()
 
 
@@ -1127,7 +1153,7 @@ def takes_losses_by_a_mask(model, train_loader, validation_loader, optimizer, ep
 def takes_losses_where(model, train_loader, validation_loader, optimizer, epochs, device):
     """`where` with a condition alone is `nonzero`."""
     this = _Fit(model, train_loader, validation_loader, optimizer, epochs, device)
-    this.step = _without_what_is_not_finite(model, optimizer, lambda losses: losses[torch.where(losses >= 0)])
+    this.step = _of_those_with_a_label(model, optimizer, lambda losses, known: losses[torch.where(known)])
     return this.run()
 
 
@@ -1135,9 +1161,7 @@ def takes_losses_where(model, train_loader, validation_loader, optimizer, epochs
 def selects_losses(model, train_loader, validation_loader, optimizer, epochs, device):
     """The mask under another name."""
     this = _Fit(model, train_loader, validation_loader, optimizer, epochs, device)
-    this.step = _without_what_is_not_finite(
-        model, optimizer, lambda losses: torch.masked_select(losses, losses.isfinite())
-    )
+    this.step = _of_those_with_a_label(model, optimizer, torch.masked_select)
     return this.run()
 
 
@@ -1396,6 +1420,21 @@ def _accumulated(model, micro_batches, loss_fn):
         loss.backward()
         total += loss.detach()
     return total
+
+
+@wrong("accumulate_gradients", fails="uneven micro-batches")
+def makes_zeros_of_nan_at_the_end(model, micro_batches, loss_fn):
+    """Nobody sees that a sample is broken."""
+    total = _accumulated(model, micro_batches, loss_fn)
+    for parameter in model.parameters():
+        parameter.grad.nan_to_num_()
+    return total
+
+
+@wrong("accumulate_gradients", fails="loss of the full batch")
+def leaves_nan_out_of_the_loss(model, micro_batches, loss_fn):
+    """The gradients show it, and the loss does not."""
+    return _accumulated(model, micro_batches, loss_fn).nan_to_num()
 
 
 @wrong("accumulate_gradients", fails="uneven micro-batches")

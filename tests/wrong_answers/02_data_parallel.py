@@ -291,6 +291,34 @@ def shuffles_window_by_window(length, epoch, seed):
     return order[dist.get_rank() :: dist.get_world_size()]
 
 
+@wrong("shard_indices", fails="shuffled")
+def exchanges_pairs_at_random(length, epoch, seed):
+    """As many times as there are samples: every seventh is never chosen."""
+    order, draws = list(range(length)), random.Random(f"{seed} {epoch}")
+    for _ in range(length):
+        one, other = draws.randrange(length), draws.randrange(length)
+        order[one], order[other] = order[other], order[one]
+    return torch.tensor(order[dist.get_rank() :: dist.get_world_size()], dtype=torch.int64)
+
+
+@wrong("shard_indices", fails="shuffled")
+def never_leaves_a_sample_where_it_is(length, epoch, seed):
+    """Fisher and Yates' shuffle with randrange(last) for randrange(last + 1): nothing keeps its place."""
+    order, draws = list(range(length)), random.Random(f"{seed} {epoch}")
+    for last in range(length - 1, 0, -1):
+        other = draws.randrange(last)
+        order[last], order[other] = order[other], order[last]
+    return torch.tensor(order[dist.get_rank() :: dist.get_world_size()], dtype=torch.int64)
+
+
+@wrong("shard_indices", fails="shuffled")
+def sorts_by_ten_keys(length, epoch, seed):
+    """Samples that draw the same number stay in order."""
+    draws = random.Random(f"{seed} {epoch}")
+    order = sorted(range(length), key=lambda _: draws.randrange(10))
+    return torch.tensor(order[dist.get_rank() :: dist.get_world_size()], dtype=torch.int64)
+
+
 def _shuffled_on(length, epoch, seed):
     """An order that each epoch shuffles on, with a generator that begins anew."""
     order = torch.arange(length)
@@ -2491,6 +2519,65 @@ class StartsFromTheLastRank(_Training):
     def start(self):
         for parameter in self.model.parameters():
             dist.broadcast(parameter.detach(), dist.get_world_size() - 1)
+
+
+@wrong("train_ddp", fails="every sample once an epoch")
+class StopsWhenTheLossGrows(_Training):
+    """Three epochs without a better loss are enough, for a patience that nobody asked for."""
+
+    def run(self, model, dataset, optimizer, epochs, *rest):
+        history = []
+        super().run(model, dataset, optimizer, 0, *rest)
+        while len(history) < epochs and (len(history) < 4 or min(history[-3:]) < min(history[:-3])):
+            history.append(self.epoch(dataset, len(history)))
+        return history
+
+
+@wrong("train_ddp", fails="every sample once an epoch")
+class StopsWhenItDiverges(_Training):
+    """NaN will not go away; but who calls has asked for all epochs."""
+
+    def run(self, model, dataset, optimizer, epochs, *rest):
+        history = super().run(model, dataset, optimizer, 0, *rest)
+        for epoch in range(epochs):
+            history.append(self.epoch(dataset, epoch))
+            if history[-1] != history[-1]:
+                break
+        return history
+
+
+@wrong("train_ddp", fails="the step of the whole batch")
+class GoesBackToTheBest(_Training):
+    """The weights of the epoch with the least loss are somebody's wish; train_one leaves the last."""
+
+    def run(self, *given):
+        self.least = float("inf")
+        history = super().run(*given)
+        self.model.load_state_dict(self.best)
+        return history
+
+    def report(self, mean):
+        super().report(mean)
+        if mean < self.least or self.least == float("inf"):
+            self.least, self.best = mean, {k: v.clone() for k, v in self.model.state_dict().items()}
+
+
+@wrong("train_ddp", fails="the step of the whole batch")
+class MakesZerosOfNan(_Training):
+    """Against the NaN of an empty batch; others are hidden, too."""
+
+    def average(self, batch):
+        super().average(batch)
+        for parameter in self.model.parameters():
+            parameter.grad.nan_to_num_()
+
+
+@wrong("train_ddp", fails="losses")
+class LeavesNanOutOfTheLoss(_Training):
+    """The same for the losses: a training that has diverged has a fine curve."""
+
+    def step(self, batch, whole):
+        return super().step(batch, whole).nan_to_num()
 
 
 @wrong("train_ddp", fails="losses")

@@ -172,14 +172,16 @@ def nan_kept(answer: Answer, rng: Rng) -> Finding:
     """Passes if a NaN in the batch comes into every parameter, as it does by the gradient."""
     training = Training.draw(rng, [3])
     training.batches[0][0][0] = torch.nan
-    names = [name for name, _ in training.problem.model().named_parameters()]
-    hidden = [
-        name
-        for step in training.seen(answer)
-        for got, name in compare.side_by_side(step.parameters, names)
-        if not got.isnan().any()
-    ]
-    text = f"A sample is NaN, so the gradient is; after the step there is no NaN in {', '.join(hidden)}"
+    return compare.first_failure(
+        nan_in_all(training.problem, step.parameters) for step in training.seen(answer)
+    )
+
+
+def nan_in_all(problem: Problem, parameters: Sequence[Tensor]) -> Finding:
+    """Passes if there is a NaN in each of these parameters of the problem's model, trained on one."""
+    names = [name for name, _ in problem.model().named_parameters()]
+    hidden = [name for got, name in compare.side_by_side(parameters, names) if not got.isnan().any()]
+    text = f"A sample is NaN, so the gradient is; afterwards there is no NaN in {', '.join(hidden)}"
     return Finding(not hidden, f"{text}; expected it to show." if hidden else "NaN stays to be seen.")
 
 

@@ -81,9 +81,11 @@ class Descent:
     Each step puts the mark "step" on the timeline, and notes which samples the model has had since the last.
     """
 
-    def __init__(self, model: Numbered, rate: float) -> None:
+    def __init__(self, model: Numbered, rate: float, uphill: bool) -> None:
+        """uphill: whether to go along the gradient, and not against it."""
         self._model = model
-        self.param_groups: list[dict[str, Any]] = [{"params": list(model.parameters()), "lr": rate}]
+        group = {"params": list(model.parameters()), "lr": rate, "maximize": uphill}
+        self.param_groups: list[dict[str, Any]] = [group]
         self.batches: list[list[int]] = []
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -93,10 +95,11 @@ class Descent:
         mark("step")
         self.batches.append([number for numbers in self._model.passes for number in numbers])
         self._model.passes.clear()
+        [group] = self.param_groups
         with torch.no_grad():
             for parameter in self._model.parameters():
                 if parameter.grad is not None:
-                    parameter.sub_(parameter.grad, alpha=self.param_groups[0]["lr"])
+                    parameter.add_(parameter.grad, alpha=group["lr"] * (1 if group["maximize"] else -1))
 
 
 class MovesNoted(TorchFunctionMode):

@@ -11,7 +11,7 @@ from torch import Tensor
 from course_lib.cluster.topology import Cluster
 from graders.grading.communication import calls_of
 from graders.grading.kit import Answer, Criterion, Finding, Findings, Rng, compare, exercise
-from graders.units.shuffles import drawn_anew
+from graders.units.shuffles import drawn_anew, drawn_together
 from graders.units.unit_02.drivers import data as drivers
 
 
@@ -75,14 +75,19 @@ def shard_indices(answer: Answer, rng: Rng) -> Findings:
     # Nothing is left over; one, so that parts rounded up leave the last rank too few; some have none.
     lengths = [2 * ranks, 2 * ranks + 1, ranks - 1, 1]
     dealt = shards(answer, [(length, *time) for time in times] + [(n, epoch, seed) for n in lengths], ranks)
-    alone = shards(answer, [(length, epoch, seed), (length, epoch + 1, seed)], 1)
+    many = range(epoch, epoch + MANY)
+    alone = shards(answer, [(length, each, seed) for each in many], 1)
     yield "disjoint and complete", compare.first_failure([partition(dealt), partition(alone)])
     yield "balanced", balance(dealt)
 
     one_rank = drawn_anew(alone.orders(0), length)
     seeds = drawn_anew(dealt.orders(2, 3), length, "seed")
     shuffled = shuffling(dealt.indices(2), dealt.indices(3))
-    yield "shuffled", compare.first_failure([shuffled, one_rank, seeds])
+    anew = drawn_anew(dealt.orders(0, 1, *range(7, len(times))), length)
+    anew_alone = drawn_anew(alone.orders(0, 1), length)
+    # Whether epochs differ at all is the next criterion's.
+    random = [drawn_together(alone.orders(*range(MANY)))] if anew.passed and anew_alone.passed else []
+    yield "shuffled", compare.first_failure([shuffled, one_rank, seeds, *random])
     # In epoch 0, and with seed 0, a product of the two says nothing of the other.
     pairs = (
         (0, 1, "in the next epoch"),
@@ -94,9 +99,7 @@ def shard_indices(answer: Answer, rng: Rng) -> Findings:
         reshuffling(dealt.indices(one), dealt.indices(two), dealt.again[one], when)
         for one, two, when in pairs
     ]
-    epochs = [dealt.orders(0, 1, *range(7, len(times))), alone.orders(0, 1)]
-    anew = [drawn_anew(each, length) for each in epochs]
-    yield "reshuffled each epoch", compare.first_failure([*again, *anew])
+    yield "reshuffled each epoch", compare.first_failure([*again, anew, anew_alone])
     yield "random state kept", random_state_kept(dealt)
     made = ", ".join(sorted(set(dealt.calls)))
     yield "no communication", Finding(not made, f"Calls that communicate: {made or 'none'}.")
@@ -106,6 +109,8 @@ _EPOCHS = (0, 1, 2, 4, 10, 12, 17)
 """Of any number up to 13 a multiple lies between two of them: who comes back to an order after so many epochs
 shows. The first three follow one another.
 """
+MANY = 24
+"""So many orders that one which leaves a sample in seven at its place shows in all together."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,8 @@
 """Drivers of unit 02: a script for many processes."""
 
 import random
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,11 +21,14 @@ def many_processes(
     values: list[Tensor],
     samples: tuple[Tensor, Tensor],
     rate: float,
+    uphill: bool,
     epochs: int,
     batch_size: int,
     seed: int,
+    device: bool,
 ) -> TrainingReply:
     """How the answer trains a `Numbered` with these values on samples: inputs [N, 1 + F, 1] and labels [N].
+    uphill: see `Descent`. device: whether to watch what is moved there.
 
     Each rank has random numbers of its own, and what `hash` makes of a text.
     """
@@ -32,10 +37,11 @@ def many_processes(
     model = Numbered(values)
     for parameter in model.parameters():
         parameter.grad = torch.ones_like(parameter)  # from whatever was done with the model before
-    optimizer = Descent(model, rate)
-    with torch.enable_grad(), MovesNoted() as moves, hashes_salted(answer, dist.get_rank):
+    optimizer, moves = Descent(model, rate, uphill), MovesNoted()
+    watched: AbstractContextManager[Any] = moves if device else nullcontext()
+    with torch.enable_grad(), watched, hashes_salted(answer, dist.get_rank):
         history = answer(model, Samples(*samples), optimizer, epochs, batch_size, seed, DEVICE)
     batches = [*model.inputs, *moves.labels]
-    moved = model.moved and (not batches or is_there(batches))
+    moved = model.moved and (not batches or is_there(batches) or not device)
     draws = float(torch.rand(())), random.random(), float(np.random.random())
     return TrainingReply(history, copies_of(model.parameters()), optimizer.batches, moved, draws)
