@@ -337,9 +337,9 @@ def average_gradients(model: nn.Module) -> None:
     Called on every rank after backward, for any number of ranks from 1. Gradients are overwritten in
     place: a p.grad that is there stays the same tensor, in the same memory. A trainable parameter whose
     .grad is None on this rank counts as zero here, and has the mean as its gradient afterwards (zeros
-    if no rank had one); a rank may lack some of its gradients, or all. A frozen parameter
-    (requires_grad is False) is left out and not sent. All gradients have one dtype, in any memory
-    layout.
+    if no rank had one); a rank may lack some of its gradients, or all. What is infinite or NaN on one
+    rank stays to be seen. A frozen parameter (requires_grad is False) is left out and not sent. All
+    gradients have one dtype, in any memory layout.
 
     Communication: one all_reduce, the same on every rank, that sends every gradient once.
     """

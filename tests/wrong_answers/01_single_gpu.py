@@ -113,6 +113,16 @@ def makes_zeros_of_nan(model, inputs, targets, optimizer):
 
 
 @wrong("train_step", fails="loss")
+def leaves_nan_out_of_the_loss_it_returns(model, inputs, targets, optimizer):
+    """The weights are NaN, and the curve is fine."""
+    optimizer.zero_grad()
+    losses = functional.cross_entropy(model(inputs), targets, reduction="none")
+    losses.mean().backward()
+    optimizer.step()
+    return losses.detach().nanmean()
+
+
+@wrong("train_step", fails="loss")
 def warns_of_a_large_loss(model, inputs, targets, optimizer):
     """`if` waits for the device, in every step."""
     optimizer.zero_grad()
@@ -441,6 +451,22 @@ def a_little_for_the_logarithm(model, loader):
             samples += len(targets)
     model.train(mode)
     return loss / samples, hits / samples
+
+
+@wrong("evaluate", fails="loss")
+def leaves_nan_out_of_the_mean(model, loader):
+    """A model that is broken has a loss like any other."""
+    was_training = model.training
+    model.eval()
+    lost, correct, total = 0.0, 0, 0
+    with torch.no_grad():
+        for inputs, targets in loader:
+            logits = model(inputs)
+            lost += functional.cross_entropy(logits, targets, reduction="none").nansum().item()
+            correct += (logits.argmax(1) == targets).sum().item()
+            total += len(targets)
+    model.train(was_training)
+    return lost / total, correct / total
 
 
 @wrong("evaluate", fails="loss")
@@ -1351,6 +1377,23 @@ def empties_the_list(model, micro_batches, loss_fn):
 
 
 @wrong("accumulate_gradients", fails="loss of the full batch")
+def takes_a_step_itself(model, micro_batches, loss_fn):
+    """The gradients are there, so they are used: the caller's optimizer then goes on from other weights."""
+    loss = _accumulated(model, micro_batches, loss_fn)
+    torch.optim.SGD(model.parameters(), lr=0.01).step()
+    return loss
+
+
+@wrong("accumulate_gradients", fails="loss of the full batch")
+def scales_inputs_in_place(model, micro_batches, loss_fn):
+    """What is no longer needed here may be needed again by the caller."""
+    loss = _accumulated(model, micro_batches, loss_fn)
+    for inputs, _ in micro_batches:
+        inputs.div_(3.0)
+    return loss
+
+
+@wrong("accumulate_gradients", fails="loss of the full batch")
 def largest_first(model, micro_batches, loss_fn):
     """Sorts the caller's list, so that what does not fit shows at once."""
     micro_batches.sort(key=lambda batch: len(batch[0]), reverse=True)
@@ -1669,6 +1712,19 @@ def counts_the_warmup(step, batch_size, warmup, steps, synchronize):
         step()
     synchronize()
     return batch_size * (warmup + steps) / (time.perf_counter() - start)
+
+
+@wrong("measure_throughput", fails="samples a second")
+def the_clock_on_the_wall(step, batch_size, warmup, steps, synchronize):
+    """time.time() is what the machine takes for the time of day, and is set while it runs."""
+    for _ in range(warmup):
+        step()
+    synchronize()
+    begun = time.time()
+    for _ in range(steps):
+        step()
+    synchronize()
+    return batch_size * steps / (time.time() - begun)
 
 
 @wrong("measure_throughput", fails="samples a second")

@@ -411,6 +411,19 @@ def orders_come_back(length, epoch, seed):
     return order[dist.get_rank() :: dist.get_world_size()]
 
 
+_generators = {}
+
+
+@wrong("shard_indices", fails="reshuffled each epoch")
+def draws_on_from_epoch_to_epoch(length, epoch, seed):
+    """A generator that epoch 0 seeds and that draws on: who resumes with a later one gets another order."""
+    if epoch == 0:
+        _generators[dist.get_rank()] = _generator(seed)
+    generator = _generators.setdefault(dist.get_rank(), _generator(seed))
+    order = torch.randperm(length, generator=generator)
+    return order[dist.get_rank() :: dist.get_world_size()]
+
+
 @wrong("shard_indices", fails="reshuffled each epoch")
 def comes_back_after_ten_epochs(length, epoch, seed):
     """Ten orders, again and again."""
@@ -687,6 +700,15 @@ def averages_whatever_has_a_gradient(model):
     _fill(parameters)
     for parameter, mean in zip(parameters, _flat_average(parameters), strict=True):
         parameter.grad.copy_(mean)
+
+
+@wrong("average_gradients", fails="averages over ranks")
+def hides_what_is_not_finite(model):
+    """Makes numbers of infinity and NaN, so that nobody sees that a rank has diverged."""
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    _fill(parameters)
+    for parameter, mean in zip(parameters, _flat_average(parameters), strict=True):
+        parameter.grad.copy_(mean.nan_to_num())
 
 
 @wrong("average_gradients", fails="in place")
@@ -1094,6 +1116,16 @@ class CompleteWhenAllAreThere(_OneBucket):
 
 
 @wrong("Bucket", fails="every step")
+class HidesWhatIsNotFinite(_OneBucket):
+    """Makes numbers of infinity and NaN, so that nobody sees that a rank has diverged."""
+
+    def finish(self):
+        super().finish()
+        for parameter in self.parameters:
+            parameter.grad.nan_to_num_()
+
+
+@wrong("Bucket", fails="every step")
 class OnlyThisBackwards(_OneBucket):
     """Takes the hook's argument, and loses what .grad held before."""
 
@@ -1430,6 +1462,16 @@ class ForwardBeginsAStep(_Bucketed):
         return super().forward(*args, **kwargs)
 
 
+@wrong("BucketedDDP", fails="averages")
+class TrainingForwardBeginsAStep(_Bucketed):
+    """Forgets in a forward pass with a graph what is under way: the next batch's may come before finish()."""
+
+    def forward(self, *args, **kwargs):
+        if torch.is_grad_enabled():
+            self.reset()
+        return super().forward(*args, **kwargs)
+
+
 @wrong("BucketedDDP", fails="every step")
 class NeverResets(_Bucketed):
     """Counts down once; from the second step on nothing is averaged."""
@@ -1519,7 +1561,7 @@ class StartsTheNextWhateverIsMissing(_Bucketed):
             self.start(len(self.started))
 
 
-@wrong("BucketedDDP", fails="unused parameters")
+@wrong("BucketedDDP", fails="averages")
 class OnlyForwardBeginsAStep(_Bucketed):
     """Counts anew in a forward pass with a graph: the second backward of two finds the first one's counts."""
 
@@ -1650,6 +1692,16 @@ class WatchesFrozen(_Bucketed):
 
     def parameters_in_order(self):
         return reversed(list(self.module.parameters()))
+
+
+@wrong("BucketedDDP", fails="tied and frozen parameters")
+class MakesNumbersOfInfinity(_Bucketed):
+    """Nobody sees that a rank has diverged."""
+
+    def finish(self):
+        super().finish()
+        for parameter in chain.from_iterable(self.buckets):
+            parameter.grad.nan_to_num_()
 
 
 @wrong("BucketedDDP", fails="tied and frozen parameters")
@@ -2266,6 +2318,16 @@ class SeedsEverything(_Training):
 
 
 @wrong("train_ddp", fails="another order in each epoch")
+class SeedsWhileItTrains(_Training):
+    """One random state for all ranks until each gets its own back: their dropouts are alike."""
+
+    def run(self, *given):
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            return super().run(*given)
+
+
+@wrong("train_ddp", fails="another order in each epoch")
 class SeedsNumpy(_Training):
     """Gives all ranks one random state of NumPy's, which augmentation uses."""
 
@@ -2560,6 +2622,15 @@ class GoesBackToTheBest(_Training):
         super().report(mean)
         if mean < self.least or self.least == float("inf"):
             self.least, self.best = mean, {k: v.clone() for k, v in self.model.state_dict().items()}
+
+
+@wrong("train_ddp", fails="the step of the whole batch")
+class ClipsLongGradients(_Training):
+    """A habit from language models, which makes another step of this one."""
+
+    def average(self, batch):
+        super().average(batch)
+        nn.utils.clip_grad_norm_(self.model.parameters(), 10.0)
 
 
 @wrong("train_ddp", fails="the step of the whole batch")

@@ -10,6 +10,7 @@ from graders.grading.kit import Answer, Criterion, Finding, Findings, Rng, compa
 from graders.units.unit_01 import drivers
 from graders.units.unit_01.drivers import LOSSES, AccumulationReply
 from graders.units.unit_01.problems import Problem, joined
+from graders.units.unit_01.steps import nan_told
 from graders.units.unit_01.watched import Batch
 
 
@@ -69,7 +70,7 @@ def accumulate_gradients(answer: Answer, rng: Rng) -> Findings:
         compare.first_failure(
             [
                 full_batch_loss(uneven, seen),
-                nan_told(hidden),
+                nan_told(hidden.loss),
                 asks_for_no_number(seen),
                 mode_kept(in_evaluation, False),
                 mode_kept(seen, True),
@@ -139,19 +140,12 @@ def nan_kept(accumulation: Accumulation, seen: AccumulationReply) -> Finding:
     return Finding(not hidden, f"{text}; expected it to show." if hidden else "NaN stays to be seen.")
 
 
-def nan_told(seen: AccumulationReply) -> Finding:
-    """Passes if the loss that was returned is NaN, as that of a sample is."""
-    hidden = not isinstance(seen.loss, Tensor) or not seen.loss.isnan().all()
-    text = f"A sample is NaN, and the loss that was returned is {compare.shown(seen.loss)}"
-    return Finding(not hidden, f"{text}; expected NaN." if hidden else "NaN stays to be seen.")
-
-
 def full_batch_loss(accumulation: Accumulation, seen: AccumulationReply) -> Finding:
     """Passes if the answer returned the mean over all samples, without a graph behind it."""
     if seen.history:
         return Finding(False, "The loss that was returned requires grad: it keeps its graph in memory.")
-    if not seen.list_kept:
-        return Finding(False, "The list of micro-batches is another one afterwards; expected it as it was.")
+    if seen.changed:
+        return Finding(False, f"{seen.changed[0]} is another one afterwards; expected it as it was.")
     what = f"the loss over micro-batches of {accumulation.sizes} samples"
     return compare.close(seen.loss, accumulation.expected()[0], what, rtol=1e-4)
 

@@ -18,6 +18,8 @@ from graders.units.unit_02.replies import TrainingReply
 
 SMALL = 16
 """Bytes that a collective may have which is not about gradients: some numbers for the loss."""
+STEEP = 30
+"""By this the second layer's weights are larger where gradients are to be long."""
 SET_UP = 256
 """Bytes that may be sent beside the model at the beginning: PyTorch's DDP tells sizes and buckets."""
 
@@ -61,6 +63,11 @@ class DrawnTraining:
     def steps(self) -> int:
         """Of an epoch: as many as the rank with the most samples needs."""
         return -(-len(self.labels) // (len(self.values) * self.batch_size))
+
+    def climbing(self) -> "DrawnTraining":
+        """The same uphill, where gradients are longer than any that one would clip to."""
+        values = [[first, bias, STEEP * second, last] for first, bias, second, last in self.values]
+        return replace(self, values=values, uphill=True)
 
     def diverging(self) -> "DrawnTraining":
         """The same for two epochs, with another seed, and a NaN in the last sample."""

@@ -84,7 +84,7 @@ def train_ddp(answer: Answer, rng: Rng) -> Findings:
     """
     sizes = ((3, 2, 1, 3), (2, 1, 3, 2, 3), (2, 2, 0, 1), (3, 0, 2, 1), (1, 1, 1, 1))
     cases = [DrawnTraining.draw(rng, *size) for size in sizes]
-    cases[1] = replace(cases[1], uphill=True)
+    cases[1] = cases[1].climbing()
     diverging = cases[0].diverging()
     cases.append(diverging)
     runs = [case.launch(answer) for case in cases]
@@ -124,18 +124,18 @@ def _same_weights(run: Run) -> Finding:
     return Finding(True, f"All {len(run.results)} ranks end with the same weights, bit by bit.")
 
 
-_LIBRARIES = ("torch", "random", "numpy.random")
-"""Whose random numbers a reply's draws are, in this order."""
+_LIBRARIES = ("torch in training", "torch afterwards", "random afterwards", "numpy.random afterwards")
+"""Whose random numbers a reply's draws are, and of when, in this order."""
 
 
 def _still_differ(run: Run) -> Finding:
-    """Passes if the ranks draw different random numbers afterwards, as they did before."""
+    """Passes if the ranks draw different random numbers in training and afterwards, as they did before."""
     draws_by_library = zip(*(reply.draws for reply in run.results), strict=True)
     for library, drawn in zip(_LIBRARIES, draws_by_library, strict=True):
         if len(set(drawn)) < len(drawn):
-            text = f"afterwards ranks draw the same numbers from {library}: dropout or augmentation is alike"
+            text = f"ranks draw the same numbers from {library}: dropout or augmentation is alike"
             return Finding(False, f"{text}; a generator of your own has its own state.")
-    return Finding(True, "The ranks draw different random numbers afterwards, as before.")
+    return Finding(True, "The ranks draw different random numbers in training and afterwards, as before.")
 
 
 def _moved(run: Run) -> Finding:

@@ -58,6 +58,8 @@ class Numbered(nn.Module):
         self.passes: list[list[int]] = []
         self.inputs: list[Tensor] = []
         """What the forward passes were given; kept, so that no other tensor gets the same id."""
+        self.drawn: float | None = None
+        """A random number that was drawn in the first of these passes, as dropout draws some."""
         self.moved = False
 
     def to(self, *arguments: Any, **options: Any) -> Any:
@@ -71,6 +73,8 @@ class Numbered(nn.Module):
         if torch.is_grad_enabled():
             self.passes.append(inputs[:, 0, 0].long().tolist())
             self.inputs.append(inputs)
+            if self.drawn is None:
+                self.drawn = float(torch.rand(()))
         logits: Tensor = self.second(torch.tanh(self.first(inputs[:, 1:, 0])))
         return logits
 

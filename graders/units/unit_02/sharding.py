@@ -69,8 +69,8 @@ def shard_indices(answer: Answer, rng: Rng) -> Findings:
     ranks = rng.integer(3, 5)
     length = ranks * rng.integer(16, 20) + ranks - 1
     epoch, seed = rng.integer(3, 50), rng.integer(0, 10_000)
-    other = seed + 256_000  # the same last digits, and the same last bits
-    times = [(0, seed), (1, seed), (epoch, seed), (epoch, other), (0, other), (0, 0), (1, 0)]
+    other_seed = seed + 256_000  # the same last digits, and the same last bits
+    times = [(0, seed), (1, seed), (epoch, seed), (epoch, other_seed), (0, other_seed), (0, 0), (1, 0)]
     times += [(one, seed) for one in _EPOCHS[2:]]
     # Nothing is left over; one, so that parts rounded up leave the last rank too few; some have none.
     lengths = [2 * ranks, 2 * ranks + 1, ranks - 1, 1]
@@ -95,11 +95,8 @@ def shard_indices(answer: Answer, rng: Rng) -> Findings:
         (5, 6, "in the next epoch, with seed 0"),
         (0, 4, "with another seed, in epoch 0"),
     )
-    again = [
-        reshuffling(dealt.indices(one), dealt.indices(two), dealt.again[one], when)
-        for one, two, when in pairs
-    ]
-    yield "reshuffled each epoch", compare.first_failure([*again, anew, anew_alone])
+    others = [reshuffling(dealt.indices(one), dealt.indices(two), when) for one, two, when in pairs]
+    yield "reshuffled each epoch", compare.first_failure([*others, repeated(dealt), anew, anew_alone])
     yield "random state kept", random_state_kept(dealt)
     made = ", ".join(sorted(set(dealt.calls)))
     yield "no communication", Finding(not made, f"Calls that communicate: {made or 'none'}.")
@@ -212,8 +209,8 @@ def shuffling(parts: list[Tensor], other_seed: list[Tensor]) -> Finding:
     return Finding(True, "Another seed deals other samples to every rank.")
 
 
-def reshuffling(parts: list[Tensor], others: list[Tensor], again: list[Any], when: str) -> Finding:
-    """Passes if another time deals other samples, and the same once more the same.
+def reshuffling(parts: list[Tensor], others: list[Tensor], when: str) -> Finding:
+    """Passes if another time deals other samples.
 
     parts, others: a rank's indices [n] each. when: the other time, for a sentence.
     """
@@ -222,9 +219,16 @@ def reshuffling(parts: list[Tensor], others: list[Tensor], again: list[Any], whe
     same = _same_samples(parts, others)
     if same:
         return Finding(False, f"{same} {when}.")
-    for rank, (part, repeated) in enumerate(zip(parts, again, strict=True)):
-        if not compare.close(repeated, part, "the part").passed:
-            return Finding(False, f"rank {rank} gets another part when it asks for the epoch again.")
+    return Finding(True, "Each epoch deals anew.")
+
+
+def repeated(dealt: Shards) -> Finding:
+    """Passes if the same seed and epoch, once more and after others than before, deal the same."""
+    for (_, epoch, seed), parts, again in zip(dealt.asked, dealt.parts, dealt.again, strict=False):
+        for rank, both in enumerate(zip(again, parts, strict=True)):
+            if not compare.same(*both):
+                text = f"rank {rank} gets another part when it asks for epoch {epoch} with seed {seed} again"
+                return Finding(False, f"{text}; nothing may depend on what was asked for before.")
     return Finding(True, "Each epoch deals anew, and the same epoch always alike.")
 
 

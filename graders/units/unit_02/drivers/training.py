@@ -1,6 +1,7 @@
 """Drivers of unit 02: a script for many processes."""
 
 import random
+import warnings
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -30,8 +31,10 @@ def many_processes(
     """How the answer trains a `Numbered` with these values on samples: inputs [N, 1 + F, 1] and labels [N].
     uphill: see `Descent`. device: whether to watch what is moved there.
 
-    Each rank has random numbers of its own, and what `hash` makes of a text.
+    Each rank has random numbers of its own, and what `hash` makes of a text. What libraries warn of is not
+    printed: that there is no GPU to pin memory for, say.
     """
+    warnings.simplefilter("ignore")  # what grades puts the filters back
     for seed_library in (torch.default_generator.manual_seed, random.seed, np.random.seed):
         seed_library(1000 + dist.get_rank())
     model = Numbered(values)
@@ -43,5 +46,6 @@ def many_processes(
         history = answer(model, Samples(*samples), optimizer, epochs, batch_size, seed, DEVICE)
     batches = [*model.inputs, *moves.labels]
     moved = model.moved and (not batches or is_there(batches) or not device)
-    draws = float(torch.rand(())), random.random(), float(np.random.random())
+    within = -1.0 - dist.get_rank() if model.drawn is None else model.drawn
+    draws = within, float(torch.rand(())), random.random(), float(np.random.random())
     return TrainingReply(history, copies_of(model.parameters()), optimizer.batches, moved, draws)
