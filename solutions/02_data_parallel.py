@@ -651,7 +651,7 @@ class BucketedDDP(nn.Module):
 
     no_sync(), for a `with` block: backward passes in the block communicate nothing, and finish() is not
     called for them; their gradients add up in .grad. The next backward after the block averages the
-    sums. A block that raises ends too, and one may lie in another.
+    sums. A block that raises ends too, its error goes on, and one may lie in another.
 
     Communication of a step: one all_reduce a bucket, in the same order on every rank, and nothing else.
     """
@@ -1103,8 +1103,8 @@ for rank, history in enumerate(by_pytorch.results):
 def train_ddp(model, dataset, optimizer, epochs, batch_size, seed, device) -> list[float]:
     """Train one model on all ranks of the default group, as train_one does in one process.
 
-    Called on every rank. model: this rank's replica, without buffers; it is trained in place. The
-    replicas may come with different weights: training starts from rank 0's. dataset: the same on all
+    Called on every rank. model: this rank's replica, without buffers; all of it is trained, in place.
+    The replicas may come with different weights: training starts from rank 0's. dataset: the same on all
     ranks; dataset[i], with one i at a time, is (inputs, target). optimizer: over this replica's
     parameters. batch_size: samples of one rank in a step. seed: the same on all ranks. device: where
     this rank computes.

@@ -3,7 +3,7 @@
 import os
 import random
 from collections import defaultdict
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import chain
 
 import numpy as np
@@ -1705,6 +1705,17 @@ class MakesNumbersOfInfinity(_Bucketed):
 
 
 @wrong("BucketedDDP", fails="tied and frozen parameters")
+class AveragesBuffersInFinish(_Bucketed):
+    """Running statistics drift apart, but a step sends gradients and nothing else."""
+
+    def finish(self):
+        super().finish()
+        for buffer in self.module.buffers():
+            dist.all_reduce(buffer)
+            buffer /= dist.get_world_size()
+
+
+@wrong("BucketedDDP", fails="tied and frozen parameters")
 class AveragesOldGradients(_Bucketed):
     """finish() averages whatever has a gradient, a frozen parameter's old one too."""
 
@@ -1861,6 +1872,18 @@ class NeverSynchronizesAgain(_Bucketed):
     def no_sync(self):
         self.silent = True
         yield
+
+
+@wrong("BucketedDDP", fails="no_sync")
+class SwallowsTheError(_Bucketed):
+    """Catches what a block raises, so that it ends, and lets nobody know."""
+
+    @contextmanager
+    def no_sync(self):
+        before, self.silent = self.silent, True
+        with suppress(Exception):
+            yield
+        self.silent = before
 
 
 @wrong("BucketedDDP", fails="no_sync")

@@ -64,10 +64,12 @@ class DrawnTraining:
         """Of an epoch: as many as the rank with the most samples needs."""
         return -(-len(self.labels) // (len(self.values) * self.batch_size))
 
-    def climbing(self) -> "DrawnTraining":
-        """The same uphill, where gradients are longer than any that one would clip to."""
+    def steep(self) -> "DrawnTraining":
+        """The same with gradients longer than any that one would clip to: it is sure, and wrong."""
         values = [[first, bias, STEEP * second, last] for first, bias, second, last in self.values]
-        return replace(self, values=values, uphill=True)
+        with torch.no_grad():
+            taken = Numbered(values[0])(self.inputs).argmax(1)
+        return replace(self, values=values, labels=(taken + 1) % len(values[0][-1]))
 
     def diverging(self) -> "DrawnTraining":
         """The same for two epochs, with another seed, and a NaN in the last sample."""

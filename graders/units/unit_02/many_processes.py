@@ -84,7 +84,7 @@ def train_ddp(answer: Answer, rng: Rng) -> Findings:
     """
     sizes = ((3, 2, 1, 3), (2, 1, 3, 2, 3), (2, 2, 0, 1), (3, 0, 2, 1), (1, 1, 1, 1))
     cases = [DrawnTraining.draw(rng, *size) for size in sizes]
-    cases[1] = cases[1].climbing()
+    cases[1], cases[3] = replace(cases[1], uphill=True), cases[3].steep()
     diverging = cases[0].diverging()
     cases.append(diverging)
     runs = [case.launch(answer) for case in cases]

@@ -75,12 +75,14 @@ def accumulated(
     mark("step begins")
     losses = (functional.mse_loss(wrapped(inputs), targets) for inputs, targets in batches[:-1])
     first = next(losses)
-    with suppress(KeyError), wrapped.no_sync():
+    with suppress(KeyError):
         with wrapped.no_sync():
-            first.backward()  # type: ignore[no-untyped-call]
-        for loss in losses:
-            loss.backward()  # type: ignore[no-untyped-call]
-        raise KeyError("no more samples")
+            with wrapped.no_sync():
+                first.backward()  # type: ignore[no-untyped-call]
+            for loss in losses:
+                loss.backward()  # type: ignore[no-untyped-call]
+            raise KeyError("no more samples")
+        raise RuntimeError("A block of no_sync() has raised a KeyError, which did not come out of it.")
     mark("leaves no_sync")
     inputs, targets = batches[-1]
     return _finished([wrapped], model, functional.mse_loss(wrapped(inputs), targets))
