@@ -1104,8 +1104,8 @@ def train_ddp(model, dataset, optimizer, epochs, batch_size, seed, device) -> li
     """Train one model on all ranks of the default group, as train_one does in one process.
 
     Called on every rank. model: this rank's replica, without buffers; all of it is trained, in place.
-    The replicas may come with different weights: training starts from rank 0's. dataset: the same on all
-    ranks; dataset[i], with one i at a time, is (inputs, target). optimizer: over this replica's
+    The replicas may come with different weights: training starts from rank 0's. dataset: the same on
+    all ranks; dataset[i], with one i at a time, is (inputs, target). optimizer: over this replica's
     parameters. batch_size: samples of one rank in a step. seed: the same on all ranks. device: where
     this rank computes.
 

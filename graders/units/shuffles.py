@@ -53,9 +53,9 @@ def drawn_anew(epochs: Sequence[Order], samples: int, called: str = "epoch") -> 
         if _near(_places(one), _places(other)):
             text = f"{which} have most samples near the same places"
             return Finding(False, f"{text}: {_told(one)}, and {_told(other)}.")
-    together = drawn_together(epochs, called)
-    if not together.passed:
-        return together
+    all_of_them = drawn_together(epochs, called)
+    if not all_of_them.passed:
+        return all_of_them
     for number, three in enumerate(zip(epochs, epochs[1:], epochs[2:], strict=False)):
         if _goes_on(*three):
             text = f"{called} {number + 2} is made of {called} {number + 1} as that was of {called} {number}"

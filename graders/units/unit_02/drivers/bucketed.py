@@ -47,7 +47,7 @@ def steps(
     model = Chain(widths)
     load_values(list(model.parameters()), values)
     wrapped = answer(model, bucket_bytes)
-    used = []
+    used: list[Gradients] = []
     for inputs, targets in batches:
         mark("step begins")
         model.zero_grad()
