@@ -110,7 +110,7 @@ def train_step(model: nn.Module, inputs: Tensor, targets: Tensor, optimizer: Opt
 
     Changes the parameters by one optimizer step along the gradient of the mean cross-entropy of this
     batch: one forward and one backward pass, in the mode (training, usually) in which the model comes
-    and stays. B may be 1. The gradient is taken as it is, NaN too.
+    and stays. B may be 1. Gradient and loss are taken as they are, NaN too.
     Returns that loss, as it was before the step: a scalar tensor without history (it does not require
     grad). No tensor is asked for its number (`.item()`, `if loss > 5`): that would wait for the device.
     """
@@ -175,9 +175,9 @@ def evaluate(model: nn.Module, loader: Iterable[tuple[Tensor, Tensor]]) -> tuple
 
     loader: yields batches (inputs [B, ...], targets [B]), on the model's device; the last may be
     shorter.
-    Returns (loss, accuracy), two floats, not rounded: the mean over samples, and the share, from 0 to
-    1, of the samples whose largest logit is at their label. Both do not depend on how the samples are
-    cut into batches.
+    Returns (loss, accuracy), two floats, not rounded: the mean over samples (NaN, if one is), and the
+    share, from 0 to 1, of the samples whose largest logit is at their label. Both do not depend on how
+    the samples are cut into batches.
 
     The forward passes are those of this very model (a copy of it may not fit into memory), run in
     evaluation mode and record no graph. Afterwards the model is in the mode in which it came, and
@@ -263,11 +263,11 @@ def fit(
 
     Each epoch: in training mode one step on each batch of train_loader, then validation on all of
     validation_loader, in evaluation mode and without a graph. All epochs are run, whatever the
-    losses (which may grow, or be NaN), and the weights stay as the last step leaves them. The
-    optimizer may have states, and goes on from them; no random seed is set. Model and batches are
-    moved to the device. From an epoch's first step to its last the program asks for no tensor's
-    number (`.item()`, `if loss > 5`) and for no shape that depends on numbers (`x[x > 0]`), for
-    then it would wait for the device in every step.
+    losses: they may grow, or be NaN, which stays to be seen. The weights stay as the last step leaves
+    them. The optimizer may have states, and goes on from them; no random seed is set. Model and
+    batches are moved to the device. From an epoch's first step to its last the program asks for no
+    tensor's number (`.item()`, `if loss > 5`) and for no shape that depends on numbers (`x[x > 0]`),
+    for then it would wait for the device in every step.
     Returns (training loss, validation loss, validation accuracy) for each epoch, three floats, not
     rounded: the training loss is the mean over the epoch's samples, each loss taken before the update
     that it led to; the accuracy is from 0 to 1.
@@ -401,9 +401,10 @@ def accumulate_gradients(
     Gradients are clear (None) before the call.
 
     Afterwards every parameter's .grad is the gradient of the mean loss over the samples of all
-    micro-batches together. Each micro-batch goes forward once and backward once, before the next one
-    goes forward, so that only one graph is in memory, in the mode in which the model comes and stays.
-    No optimizer step.
+    micro-batches together, taken as it is, NaN too. Each micro-batch goes forward once and backward
+    once, before the next one goes forward, so that what a graph keeps for backward is in memory for
+    one of them at a time; in the mode in which the model comes and stays. No optimizer step: model and
+    micro-batches stay as they are.
     Returns the mean loss over all samples, a scalar tensor without history. As in train_step, no tensor
     is asked for its number.
     """

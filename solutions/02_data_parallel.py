@@ -337,9 +337,9 @@ def average_gradients(model: nn.Module) -> None:
     Called on every rank after backward, for any number of ranks from 1. Gradients are overwritten in
     place: a p.grad that is there stays the same tensor, in the same memory. A trainable parameter whose
     .grad is None on this rank counts as zero here, and has the mean as its gradient afterwards (zeros
-    if no rank had one); a rank may lack some of its gradients, or all. A frozen parameter
-    (requires_grad is False) is left out and not sent. All gradients have one dtype, in any memory
-    layout.
+    if no rank had one); a rank may lack some of its gradients, or all. What is infinite or NaN on one
+    rank stays to be seen. A frozen parameter (requires_grad is False) is left out and not sent. All
+    gradients have one dtype, in any memory layout.
 
     Communication: one all_reduce, the same on every rank, that sends every gradient once.
     """
@@ -651,7 +651,7 @@ class BucketedDDP(nn.Module):
 
     no_sync(), for a `with` block: backward passes in the block communicate nothing, and finish() is not
     called for them; their gradients add up in .grad. The next backward after the block averages the
-    sums. A block that raises ends too, and one may lie in another.
+    sums. A block that raises ends too, its error goes on, and one may lie in another.
 
     Communication of a step: one all_reduce a bucket, in the same order on every rank, and nothing else.
     """
@@ -1103,9 +1103,9 @@ for rank, history in enumerate(by_pytorch.results):
 def train_ddp(model, dataset, optimizer, epochs, batch_size, seed, device) -> list[float]:
     """Train one model on all ranks of the default group, as train_one does in one process.
 
-    Called on every rank. model: this rank's replica, without buffers; it is trained in place. The
-    replicas may come with different weights: training starts from rank 0's. dataset: the same on all
-    ranks; dataset[i], with one i at a time, is (inputs, target). optimizer: over this replica's
+    Called on every rank. model: this rank's replica, without buffers; all of it is trained, in place.
+    The replicas may come with different weights: training starts from rank 0's. dataset: the same on
+    all ranks; dataset[i], with one i at a time, is (inputs, target). optimizer: over this replica's
     parameters. batch_size: samples of one rank in a step. seed: the same on all ranks. device: where
     this rank computes.
 
@@ -1113,8 +1113,9 @@ def train_ddp(model, dataset, optimizer, epochs, batch_size, seed, device) -> li
     samples is drawn anew. All ranks take equally many steps, as many as the rank with the most samples
     needs. Every step is that of the mean loss over the whole batch, which is what all ranks
     have in this step together: some may have fewer samples than others, or none, and so from the first
-    step on. What is in .grad before does not count. The ranks' own random numbers, of dropout for one,
-    go on to differ.
+    step on. What is in .grad before does not count. As in train_one all epochs are run, whatever the
+    losses, the last step's weights stay, and a NaN stays to be seen. The ranks' own random numbers, of
+    dropout for one, go on to differ.
 
     Returns, on every rank, for each epoch the mean loss over all its samples, a float. Rank 0 prints a
     line an epoch; nobody else prints anything. Communication: the model once, by broadcast; in a step

@@ -6,7 +6,7 @@ import os
 import re
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from graders.grading.report import Report
 from graders.grading.rng import Rng
 from graders.grading.run import grade
 from graders.guest.renamed_calls import renamed_calls_unmentioned
+from graders.guest.usual_torch import usual_torch
 from graders.student import second_way
 from graders.student.display import Notice
 from graders.student.kernel_answer import kernel_answer
@@ -36,6 +37,7 @@ from graders.student.reset_cell import CannotReset, reset_in_file
 from graders.submissions import released_cells
 from graders.submissions.read import from_notebook
 from tests import sample_unit
+from tests.answers import solved
 from tests.sample_unit import DOUBLE, TOTAL
 from workbook.run_notebook import OwnSocketsManager
 
@@ -181,6 +183,44 @@ def test_bad_launch_inside_an_answer_is_the_answers_failure() -> None:
 
     assert verdicts(launches) == ["failed", "not judged"]
     assert "BadLaunch" in seen(launches)
+
+
+SWITCHED_ON: dict[str, Callable[[], object]] = {
+    "anomaly detection": lambda: torch.autograd.set_detect_anomaly(True),
+    "another dtype": lambda: torch.set_default_dtype(torch.float64),
+    "another device": lambda: torch.set_default_device("meta"),
+    "gradients off": lambda: torch.set_grad_enabled(False),
+    "deterministic algorithms": lambda: torch.use_deterministic_algorithms(True),
+    "warnings as errors": lambda: warnings.simplefilter("error"),
+}
+"""What a cell may have left on, for the whole kernel."""
+
+
+@pytest.fixture
+def afterwards_as_before() -> Iterator[None]:
+    deterministic = torch.are_deterministic_algorithms_enabled()
+    try:
+        with usual_torch(), warnings.catch_warnings():
+            yield
+            torch.set_default_device(None)
+    finally:
+        torch.use_deterministic_algorithms(deterministic)
+
+
+@pytest.mark.usefixtures("afterwards_as_before")
+@pytest.mark.parametrize("what", SWITCHED_ON)
+def test_what_a_cell_has_switched_on_changes_no_verdict(what: str) -> None:
+    # NaN that must stay to be seen, models and gradients of float32, also on ranks; and it stays on.
+    answers = [solved("01_single_gpu")[name] for name in ("train_step", "fit")]
+    answers += [solved("02_data_parallel")[name] for name in ("make_buckets", "Bucket", "train_ddp")]
+    SWITCHED_ON[what]()
+    switched = torch.get_default_dtype(), torch.is_anomaly_enabled(), torch.is_grad_enabled()
+    for answer in answers:
+        report = check(answer)
+        assert isinstance(report, Report)
+        assert report.passed, report.text()
+    assert switched == (torch.get_default_dtype(), torch.is_anomaly_enabled(), torch.is_grad_enabled())
+    assert torch.get_default_device().type == ("meta" if what == "another device" else "cpu")
 
 
 def test_printing_is_shown_with_the_table(capsys: pytest.CaptureFixture[str]) -> None:

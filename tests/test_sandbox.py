@@ -538,6 +538,26 @@ def test_what_cells_have_started_is_there_for_each_exercise(forks: list[Bounds],
     assert forks.count(DEFAULT_LIMITS.bounds) == 2
 
 
+SWITCHED_ON_BY_CELLS = (
+    "import warnings",
+    "warnings.simplefilter('error')",
+    "torch.autograd.set_detect_anomaly(True)",
+    "torch.set_default_dtype(torch.float64)",
+    "torch.set_grad_enabled(False)",
+    "torch.set_default_device('meta')",
+)
+
+
+def test_what_cells_have_switched_on_is_off_for_each_exercise() -> None:
+    # Called or launched, an answer finds PyTorch as a new process has it.
+    usual = (
+        "torch.zeros(1).dtype == torch.float32 and torch.zeros(1).device.type == 'cpu'"
+        " and torch.is_grad_enabled() and not torch.is_anomaly_enabled()"
+    )
+    double, total = (source.replace(":\n", f":\n    assert {usual}\n", 1) for source in (DOUBLE, TOTAL))
+    assert points(graded("\n".join(SWITCHED_ON_BY_CELLS), double, total)) == [3, 2]
+
+
 # --- one warm process, many submissions
 
 

@@ -28,10 +28,12 @@ def check(answer: object = None, unit: str | None = None) -> "Report | Notice":
     # Graders import PyTorch, which takes a second; `from graders import check` should not.
     from graders.grading.report import Report
     from graders.grading.run import grade
+    from graders.guest.usual_torch import usual_torch
     from graders.student.kernel_answer import kernel_answer
     from graders.student.parts import unsolved_parts
 
-    result = grade(exercise, kernel_answer(answer, exercise.name))
+    with usual_torch():  # the grader computes in this kernel, too
+        result = grade(exercise, kernel_answer(answer, exercise.name))
     parts = "" if result.passed else unsolved_parts(answer, exercise)
     second = second_way(exercise) if result.passed else ""
     report = Report(exercise.unit, (result,), (parts,) if parts else (), second)

@@ -3,6 +3,12 @@
 An order that is turned, reversed, cut in pieces or used again keeps neighbours together; one that is computed
 goes on in steps of one length; one out of a small buffer leaves every sample near its place; one that is
 shuffled on in one way changes from epoch to epoch alike. Of a few dozen samples hardly any drawn orders do.
+One that is shuffled by too few swaps, by blocks, or by keys of which many are alike, shows in several orders
+together: samples come to the same places, have the same neighbours, or stand in ascending order, too often.
+
+Not told is a bias that takes many hundreds of orders to show, such as that of exchanging each sample in turn
+with any other: of three samples some orders then come 5 times in 27, and others 4. A library's shuffle has no
+such bias.
 """
 
 from collections import Counter
@@ -47,11 +53,44 @@ def drawn_anew(epochs: Sequence[Order], samples: int, called: str = "epoch") -> 
         if _near(_places(one), _places(other)):
             text = f"{which} have most samples near the same places"
             return Finding(False, f"{text}: {_told(one)}, and {_told(other)}.")
+    all_of_them = drawn_together(epochs, called)
+    if not all_of_them.passed:
+        return all_of_them
     for number, three in enumerate(zip(epochs, epochs[1:], epochs[2:], strict=False)):
         if _goes_on(*three):
             text = f"{called} {number + 2} is made of {called} {number + 1} as that was of {called} {number}"
             return Finding(False, f"{text}: nothing is drawn anew, {', '.join(map(_told, three))}.")
     return Finding(True, f"{len(epochs)} {called}s, each in an order of its own.")
+
+
+def drawn_together(epochs: Sequence[Order], called: str = "epoch") -> Finding:
+    """Passes if all orders together have samples at the same places, the same neighbours, and ascending ones
+    about as often as drawn orders have. The more orders, the smaller a bias may be that is told.
+    """
+    pairs = len(epochs) * (len(epochs) - 1) // 2
+    # Of two orders one sample has its place in both, on the average, and not quite two pairs are the same.
+    for what, mean, of_order in (
+        ("a sample at the same place", 1, lambda order: _places(order).items()),
+        ("a pair of neighbours", 2, _neighbours),
+    ):
+        times = Counter(each for order in epochs for each in of_order(order))
+        common, expected = sum(n * (n - 1) // 2 for n in times.values()), mean * pairs
+        if common > expected + 7 * sqrt(expected) + 7:
+            text = f"among {len(epochs)} {called}s two have {what} in common {common} times"
+            return Finding(False, f"{text}; by chance it is about {expected} times.")
+    steps = [after > before for order in epochs for part in order for before, after in pairwise(part)]
+    # A step up tends to be followed by one down: the variance is a twelfth of their number.
+    if sum(steps) - len(steps) / 2 > 6 * sqrt(len(steps) / 12) + 3:
+        text = (
+            f"in {len(epochs)} {called}s {sum(steps)} of {len(steps)} numbers are larger than the one before"
+        )
+        return Finding(False, f"{text}; by chance it is about half.")
+    own = [sample == place for order in epochs for place, sample in enumerate(order[0]) if len(order) == 1]
+    # One in each order, on the average: that there is none in so many happens once in 10^10 times.
+    if len(own) > 0 and len(epochs) > 23 and not any(own):
+        text = f"in {len(epochs)} {called}s no sample is ever at the place that it has unshuffled"
+        return Finding(False, f"{text}; by chance it is one in each.")
+    return Finding(True, f"{len(epochs)} {called}s have no more in common than by chance.")
 
 
 def _neighbours(order: Order) -> set[frozenset[int]]:

@@ -166,6 +166,31 @@ def _one_epoch(model, train, validation, optimizer):
 # ------------------------------------------------------------------------------------ accumulate_gradients
 
 
+@right("fit")
+def with_one_batch_for_validation(model, train_loader, validation_loader, optimizer, epochs, device):
+    """Puts the validation set together on the host, and moves it at once."""
+    model.to(device)
+    history = []
+    for _ in range(epochs):
+        model.train()
+        total, samples = 0.0, 0
+        for inputs, targets in train_loader:
+            optimizer.zero_grad()
+            loss = functional.cross_entropy(model(inputs.to(device)), targets.to(device))
+            loss.backward()
+            optimizer.step()
+            total += loss.detach() * len(targets)
+            samples += len(targets)
+        model.eval()
+        inputs, targets = (torch.cat(parts).to(device) for parts in zip(*validation_loader, strict=True))
+        with torch.no_grad():
+            logits = model(inputs)
+        accuracy = (logits.argmax(1) == targets).double().mean().item()
+        lost = functional.cross_entropy(logits, targets).item()
+        history.append((total.item() / samples, lost, accuracy))
+    return history
+
+
 @right("accumulate_gradients")
 def sums_then_one_division(model, micro_batches, loss_fn):
     n, total = 0, torch.zeros(())

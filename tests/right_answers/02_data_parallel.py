@@ -3,14 +3,14 @@
 import os
 from collections import deque
 from contextlib import contextmanager
-from itertools import chain, repeat
+from itertools import chain, islice, repeat
 
 import numpy as np
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn import functional
-from torch.utils.data import DataLoader, Sampler
+from torch.utils.data import DataLoader, Sampler, Subset
 
 from tests.answers import right
 
@@ -430,6 +430,39 @@ def with_pytorchs_ddp(model, dataset, optimizer, epochs, batch_size, seed, devic
         told.append((lost[0] / lost[1]).item())
         rank or print("epoch", epoch, told[-1])
     return told
+
+
+@right("train_ddp")
+def with_pinned_memory(model, dataset, optimizer, epochs, batch_size, seed, device):
+    """As for a GPU: where there is none the loader warns that it pins nothing, on every rank."""
+    model.to(device)
+    for parameter in model.parameters():
+        dist.broadcast(parameter.detach(), 0)
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    history = []
+    for epoch in range(epochs):
+        order = torch.randperm(len(dataset), generator=torch.Generator().manual_seed(seed + epoch))
+        mine = Subset(dataset, order[rank::ranks].tolist())
+        batches = iter(DataLoader(mine, batch_size, pin_memory=True))
+        total = torch.zeros(1, device=device)
+        for first in range(0, len(dataset), ranks * batch_size):
+            optimizer.zero_grad(set_to_none=False)
+            for inputs, targets in islice(batches, 1):
+                logits = model(inputs.to(device, non_blocking=True))
+                loss = functional.cross_entropy(
+                    logits, targets.to(device, non_blocking=True), reduction="sum"
+                )
+                loss.backward()
+                total += loss.detach()
+            for parameter in model.parameters():
+                dist.all_reduce(parameter.grad)
+                parameter.grad /= min(ranks * batch_size, len(dataset) - first)
+            optimizer.step()
+        dist.all_reduce(total)
+        history.append(total.item() / len(dataset))
+        if rank == 0:
+            print(f"epoch {epoch}: {history[-1]:.3f}")
+    return history
 
 
 class _Dealt(Sampler):

@@ -113,6 +113,16 @@ def makes_zeros_of_nan(model, inputs, targets, optimizer):
 
 
 @wrong("train_step", fails="loss")
+def leaves_nan_out_of_the_loss_it_returns(model, inputs, targets, optimizer):
+    """The weights are NaN, and the curve is fine."""
+    optimizer.zero_grad()
+    losses = functional.cross_entropy(model(inputs), targets, reduction="none")
+    losses.mean().backward()
+    optimizer.step()
+    return losses.detach().nanmean()
+
+
+@wrong("train_step", fails="loss")
 def warns_of_a_large_loss(model, inputs, targets, optimizer):
     """`if` waits for the device, in every step."""
     optimizer.zero_grad()
@@ -441,6 +451,22 @@ def a_little_for_the_logarithm(model, loader):
             samples += len(targets)
     model.train(mode)
     return loss / samples, hits / samples
+
+
+@wrong("evaluate", fails="loss")
+def leaves_nan_out_of_the_mean(model, loader):
+    """A model that is broken has a loss like any other."""
+    was_training = model.training
+    model.eval()
+    lost, correct, total = 0.0, 0, 0
+    with torch.no_grad():
+        for inputs, targets in loader:
+            logits = model(inputs)
+            lost += functional.cross_entropy(logits, targets, reduction="none").nansum().item()
+            correct += (logits.argmax(1) == targets).sum().item()
+            total += len(targets)
+    model.train(was_training)
+    return lost / total, correct / total
 
 
 @wrong("evaluate", fails="loss")
@@ -817,6 +843,32 @@ def stops_when_it_diverges(model, train_loader, validation_loader, optimizer, ep
 
 
 @wrong("fit", fails="every epoch anew")
+def trains_on_through_nan(model, train_loader, validation_loader, optimizer, epochs, device):
+    """Makes zeros of the NaN in its gradients: the weights look as if nothing had happened."""
+    this = _Fit(model, train_loader, validation_loader, optimizer, epochs, device)
+
+    def step(inputs, targets):
+        optimizer.zero_grad()
+        loss = functional.cross_entropy(model(inputs), targets)
+        loss.backward()
+        for parameter in model.parameters():
+            parameter.grad.nan_to_num_()
+        optimizer.step()
+        return loss.detach()
+
+    this.step = step
+    return this.run()
+
+
+@wrong("fit", fails="history")
+def leaves_nan_out_of_the_sum(model, train_loader, validation_loader, optimizer, epochs, device):
+    """A training that has diverged has a fine curve."""
+    this = _Fit(model, train_loader, validation_loader, optimizer, epochs, device)
+    this.step = lambda inputs, targets: _step(model, inputs, targets, optimizer).nan_to_num()
+    return this.run()
+
+
+@wrong("fit", fails="every epoch anew")
 def stops_when_the_loss_grows(model, train_loader, validation_loader, optimizer, epochs, device):
     """A loss that is larger than at first may fall again."""
     this = _Fit(model, train_loader, validation_loader, optimizer, epochs, device)
@@ -1102,12 +1154,12 @@ def looks_for_nan(model, train_loader, validation_loader, optimizer, epochs, dev
     return this.run()
 
 
-def _without_what_is_not_finite(model, optimizer, taken):
-    """A step on the mean of those losses of samples that taken(losses) leaves."""
+def _of_those_with_a_label(model, optimizer, taken):
+    """A step on the mean of those losses of samples that taken(losses, known) leaves; all have a label."""
 
     def step(inputs, targets):
         optimizer.zero_grad()
-        loss = taken(functional.cross_entropy(model(inputs), targets, reduction="none")).mean()
+        loss = taken(functional.cross_entropy(model(inputs), targets, reduction="none"), targets >= 0).mean()
         loss.backward()
         optimizer.step()
         return loss.detach()
@@ -1119,7 +1171,7 @@ def _without_what_is_not_finite(model, optimizer, taken):
 def takes_losses_by_a_mask(model, train_loader, validation_loader, optimizer, epochs, device):
     """How many are taken, and so the result's shape, is known when the device has computed the mask."""
     this = _Fit(model, train_loader, validation_loader, optimizer, epochs, device)
-    this.step = _without_what_is_not_finite(model, optimizer, lambda losses: losses[losses.isfinite()])
+    this.step = _of_those_with_a_label(model, optimizer, lambda losses, known: losses[known])
     return this.run()
 
 
@@ -1127,7 +1179,7 @@ def takes_losses_by_a_mask(model, train_loader, validation_loader, optimizer, ep
 def takes_losses_where(model, train_loader, validation_loader, optimizer, epochs, device):
     """`where` with a condition alone is `nonzero`."""
     this = _Fit(model, train_loader, validation_loader, optimizer, epochs, device)
-    this.step = _without_what_is_not_finite(model, optimizer, lambda losses: losses[torch.where(losses >= 0)])
+    this.step = _of_those_with_a_label(model, optimizer, lambda losses, known: losses[torch.where(known)])
     return this.run()
 
 
@@ -1135,9 +1187,7 @@ def takes_losses_where(model, train_loader, validation_loader, optimizer, epochs
 def selects_losses(model, train_loader, validation_loader, optimizer, epochs, device):
     """The mask under another name."""
     this = _Fit(model, train_loader, validation_loader, optimizer, epochs, device)
-    this.step = _without_what_is_not_finite(
-        model, optimizer, lambda losses: torch.masked_select(losses, losses.isfinite())
-    )
+    this.step = _of_those_with_a_label(model, optimizer, torch.masked_select)
     return this.run()
 
 
@@ -1327,6 +1377,23 @@ def empties_the_list(model, micro_batches, loss_fn):
 
 
 @wrong("accumulate_gradients", fails="loss of the full batch")
+def takes_a_step_itself(model, micro_batches, loss_fn):
+    """The gradients are there, so they are used: the caller's optimizer then goes on from other weights."""
+    loss = _accumulated(model, micro_batches, loss_fn)
+    torch.optim.SGD(model.parameters(), lr=0.01).step()
+    return loss
+
+
+@wrong("accumulate_gradients", fails="loss of the full batch")
+def scales_inputs_in_place(model, micro_batches, loss_fn):
+    """What is no longer needed here may be needed again by the caller."""
+    loss = _accumulated(model, micro_batches, loss_fn)
+    for inputs, _ in micro_batches:
+        inputs.div_(3.0)
+    return loss
+
+
+@wrong("accumulate_gradients", fails="loss of the full batch")
 def largest_first(model, micro_batches, loss_fn):
     """Sorts the caller's list, so that what does not fit shows at once."""
     micro_batches.sort(key=lambda batch: len(batch[0]), reverse=True)
@@ -1396,6 +1463,21 @@ def _accumulated(model, micro_batches, loss_fn):
         loss.backward()
         total += loss.detach()
     return total
+
+
+@wrong("accumulate_gradients", fails="uneven micro-batches")
+def makes_zeros_of_nan_at_the_end(model, micro_batches, loss_fn):
+    """Nobody sees that a sample is broken."""
+    total = _accumulated(model, micro_batches, loss_fn)
+    for parameter in model.parameters():
+        parameter.grad.nan_to_num_()
+    return total
+
+
+@wrong("accumulate_gradients", fails="loss of the full batch")
+def leaves_nan_out_of_the_loss(model, micro_batches, loss_fn):
+    """The gradients show it, and the loss does not."""
+    return _accumulated(model, micro_batches, loss_fn).nan_to_num()
 
 
 @wrong("accumulate_gradients", fails="uneven micro-batches")
@@ -1630,6 +1712,19 @@ def counts_the_warmup(step, batch_size, warmup, steps, synchronize):
         step()
     synchronize()
     return batch_size * (warmup + steps) / (time.perf_counter() - start)
+
+
+@wrong("measure_throughput", fails="samples a second")
+def the_clock_on_the_wall(step, batch_size, warmup, steps, synchronize):
+    """time.time() is what the machine takes for the time of day, and is set while it runs."""
+    for _ in range(warmup):
+        step()
+    synchronize()
+    begun = time.time()
+    for _ in range(steps):
+        step()
+    synchronize()
+    return batch_size * steps / (time.time() - begun)
 
 
 @wrong("measure_throughput", fails="samples a second")

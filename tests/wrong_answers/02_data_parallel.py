@@ -3,7 +3,7 @@
 import os
 import random
 from collections import defaultdict
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import chain
 
 import numpy as np
@@ -291,6 +291,34 @@ def shuffles_window_by_window(length, epoch, seed):
     return order[dist.get_rank() :: dist.get_world_size()]
 
 
+@wrong("shard_indices", fails="shuffled")
+def exchanges_pairs_at_random(length, epoch, seed):
+    """As many times as there are samples: every seventh is never chosen."""
+    order, draws = list(range(length)), random.Random(f"{seed} {epoch}")
+    for _ in range(length):
+        one, other = draws.randrange(length), draws.randrange(length)
+        order[one], order[other] = order[other], order[one]
+    return torch.tensor(order[dist.get_rank() :: dist.get_world_size()], dtype=torch.int64)
+
+
+@wrong("shard_indices", fails="shuffled")
+def never_leaves_a_sample_where_it_is(length, epoch, seed):
+    """Fisher and Yates' shuffle with randrange(last) for randrange(last + 1): nothing keeps its place."""
+    order, draws = list(range(length)), random.Random(f"{seed} {epoch}")
+    for last in range(length - 1, 0, -1):
+        other = draws.randrange(last)
+        order[last], order[other] = order[other], order[last]
+    return torch.tensor(order[dist.get_rank() :: dist.get_world_size()], dtype=torch.int64)
+
+
+@wrong("shard_indices", fails="shuffled")
+def sorts_by_ten_keys(length, epoch, seed):
+    """Samples that draw the same number stay in order."""
+    draws = random.Random(f"{seed} {epoch}")
+    order = sorted(range(length), key=lambda _: draws.randrange(10))
+    return torch.tensor(order[dist.get_rank() :: dist.get_world_size()], dtype=torch.int64)
+
+
 def _shuffled_on(length, epoch, seed):
     """An order that each epoch shuffles on, with a generator that begins anew."""
     order = torch.arange(length)
@@ -380,6 +408,19 @@ def forgets_the_epoch(length, epoch, seed):
 def orders_come_back(length, epoch, seed):
     """Three orders, again and again."""
     order = torch.randperm(length, generator=_generator(seed + epoch % 3))
+    return order[dist.get_rank() :: dist.get_world_size()]
+
+
+_generators = {}
+
+
+@wrong("shard_indices", fails="reshuffled each epoch")
+def draws_on_from_epoch_to_epoch(length, epoch, seed):
+    """A generator that epoch 0 seeds and that draws on: who resumes with a later one gets another order."""
+    if epoch == 0:
+        _generators[dist.get_rank()] = _generator(seed)
+    generator = _generators.setdefault(dist.get_rank(), _generator(seed))
+    order = torch.randperm(length, generator=generator)
     return order[dist.get_rank() :: dist.get_world_size()]
 
 
@@ -659,6 +700,15 @@ def averages_whatever_has_a_gradient(model):
     _fill(parameters)
     for parameter, mean in zip(parameters, _flat_average(parameters), strict=True):
         parameter.grad.copy_(mean)
+
+
+@wrong("average_gradients", fails="averages over ranks")
+def hides_what_is_not_finite(model):
+    """Makes numbers of infinity and NaN, so that nobody sees that a rank has diverged."""
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    _fill(parameters)
+    for parameter, mean in zip(parameters, _flat_average(parameters), strict=True):
+        parameter.grad.copy_(mean.nan_to_num())
 
 
 @wrong("average_gradients", fails="in place")
@@ -1066,6 +1116,16 @@ class CompleteWhenAllAreThere(_OneBucket):
 
 
 @wrong("Bucket", fails="every step")
+class HidesWhatIsNotFinite(_OneBucket):
+    """Makes numbers of infinity and NaN, so that nobody sees that a rank has diverged."""
+
+    def finish(self):
+        super().finish()
+        for parameter in self.parameters:
+            parameter.grad.nan_to_num_()
+
+
+@wrong("Bucket", fails="every step")
 class OnlyThisBackwards(_OneBucket):
     """Takes the hook's argument, and loses what .grad held before."""
 
@@ -1402,6 +1462,16 @@ class ForwardBeginsAStep(_Bucketed):
         return super().forward(*args, **kwargs)
 
 
+@wrong("BucketedDDP", fails="averages")
+class TrainingForwardBeginsAStep(_Bucketed):
+    """Forgets in a forward pass with a graph what is under way: the next batch's may come before finish()."""
+
+    def forward(self, *args, **kwargs):
+        if torch.is_grad_enabled():
+            self.reset()
+        return super().forward(*args, **kwargs)
+
+
 @wrong("BucketedDDP", fails="every step")
 class NeverResets(_Bucketed):
     """Counts down once; from the second step on nothing is averaged."""
@@ -1491,7 +1561,7 @@ class StartsTheNextWhateverIsMissing(_Bucketed):
             self.start(len(self.started))
 
 
-@wrong("BucketedDDP", fails="unused parameters")
+@wrong("BucketedDDP", fails="averages")
 class OnlyForwardBeginsAStep(_Bucketed):
     """Counts anew in a forward pass with a graph: the second backward of two finds the first one's counts."""
 
@@ -1622,6 +1692,27 @@ class WatchesFrozen(_Bucketed):
 
     def parameters_in_order(self):
         return reversed(list(self.module.parameters()))
+
+
+@wrong("BucketedDDP", fails="tied and frozen parameters")
+class MakesNumbersOfInfinity(_Bucketed):
+    """Nobody sees that a rank has diverged."""
+
+    def finish(self):
+        super().finish()
+        for parameter in chain.from_iterable(self.buckets):
+            parameter.grad.nan_to_num_()
+
+
+@wrong("BucketedDDP", fails="tied and frozen parameters")
+class AveragesBuffersInFinish(_Bucketed):
+    """Running statistics drift apart, but a step sends gradients and nothing else."""
+
+    def finish(self):
+        super().finish()
+        for buffer in self.module.buffers():
+            dist.all_reduce(buffer)
+            buffer /= dist.get_world_size()
 
 
 @wrong("BucketedDDP", fails="tied and frozen parameters")
@@ -1781,6 +1872,18 @@ class NeverSynchronizesAgain(_Bucketed):
     def no_sync(self):
         self.silent = True
         yield
+
+
+@wrong("BucketedDDP", fails="no_sync")
+class SwallowsTheError(_Bucketed):
+    """Catches what a block raises, so that it ends, and lets nobody know."""
+
+    @contextmanager
+    def no_sync(self):
+        before, self.silent = self.silent, True
+        with suppress(Exception):
+            yield
+        self.silent = before
 
 
 @wrong("BucketedDDP", fails="no_sync")
@@ -2238,6 +2341,16 @@ class SeedsEverything(_Training):
 
 
 @wrong("train_ddp", fails="another order in each epoch")
+class SeedsWhileItTrains(_Training):
+    """One random state for all ranks until each gets its own back: their dropouts are alike."""
+
+    def run(self, *given):
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            return super().run(*given)
+
+
+@wrong("train_ddp", fails="another order in each epoch")
 class SeedsNumpy(_Training):
     """Gives all ranks one random state of NumPy's, which augmentation uses."""
 
@@ -2491,6 +2604,74 @@ class StartsFromTheLastRank(_Training):
     def start(self):
         for parameter in self.model.parameters():
             dist.broadcast(parameter.detach(), dist.get_world_size() - 1)
+
+
+@wrong("train_ddp", fails="every sample once an epoch")
+class StopsWhenTheLossGrows(_Training):
+    """Three epochs without a better loss are enough, for a patience that nobody asked for."""
+
+    def run(self, model, dataset, optimizer, epochs, *rest):
+        history = []
+        super().run(model, dataset, optimizer, 0, *rest)
+        while len(history) < epochs and (len(history) < 4 or min(history[-3:]) < min(history[:-3])):
+            history.append(self.epoch(dataset, len(history)))
+        return history
+
+
+@wrong("train_ddp", fails="every sample once an epoch")
+class StopsWhenItDiverges(_Training):
+    """NaN will not go away; but who calls has asked for all epochs."""
+
+    def run(self, model, dataset, optimizer, epochs, *rest):
+        history = super().run(model, dataset, optimizer, 0, *rest)
+        for epoch in range(epochs):
+            history.append(self.epoch(dataset, epoch))
+            if history[-1] != history[-1]:
+                break
+        return history
+
+
+@wrong("train_ddp", fails="the step of the whole batch")
+class GoesBackToTheBest(_Training):
+    """The weights of the epoch with the least loss are somebody's wish; train_one leaves the last."""
+
+    def run(self, *given):
+        self.least = float("inf")
+        history = super().run(*given)
+        self.model.load_state_dict(self.best)
+        return history
+
+    def report(self, mean):
+        super().report(mean)
+        if mean < self.least or self.least == float("inf"):
+            self.least, self.best = mean, {k: v.clone() for k, v in self.model.state_dict().items()}
+
+
+@wrong("train_ddp", fails="the step of the whole batch")
+class ClipsLongGradients(_Training):
+    """A habit from language models, which makes another step of this one."""
+
+    def average(self, batch):
+        super().average(batch)
+        nn.utils.clip_grad_norm_(self.model.parameters(), 10.0)
+
+
+@wrong("train_ddp", fails="the step of the whole batch")
+class MakesZerosOfNan(_Training):
+    """Against the NaN of an empty batch; others are hidden, too."""
+
+    def average(self, batch):
+        super().average(batch)
+        for parameter in self.model.parameters():
+            parameter.grad.nan_to_num_()
+
+
+@wrong("train_ddp", fails="losses")
+class LeavesNanOutOfTheLoss(_Training):
+    """The same for the losses: a training that has diverged has a fine curve."""
+
+    def step(self, batch, whole):
+        return super().step(batch, whole).nan_to_num()
 
 
 @wrong("train_ddp", fails="losses")

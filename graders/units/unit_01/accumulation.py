@@ -1,7 +1,7 @@
 """Unit 01, a batch that does not fit."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -10,6 +10,7 @@ from graders.grading.kit import Answer, Criterion, Finding, Findings, Rng, compa
 from graders.units.unit_01 import drivers
 from graders.units.unit_01.drivers import LOSSES, AccumulationReply
 from graders.units.unit_01.problems import Problem, joined
+from graders.units.unit_01.steps import nan_told
 from graders.units.unit_01.watched import Batch
 
 
@@ -25,7 +26,8 @@ from graders.units.unit_01.watched import Batch
         Criterion(
             "uneven micro-batches",
             1,
-            "A micro-batch of m samples weighs m / n in the mean over all n: scale its loss before backward.",
+            "A micro-batch of m samples weighs m / n in the mean over all n: scale its loss before backward. "
+            "And change nothing afterwards, not even NaN: who trains has to see that.",
         ),
         Criterion(
             "loss of the full batch",
@@ -59,13 +61,16 @@ def accumulate_gradients(answer: Answer, rng: Rng) -> Findings:
     # Another loss, so that an answer that does not use the one it is given shows.
     uneven = Accumulation.draw(rng, [rng.integer(3, 5), rng.integer(6, 9), 1], "mse")
     seen = uneven.seen(answer, training=True)
-    weighted = gradients_as_expected(uneven, seen)
+    diverged = Accumulation.draw(rng, [2, 1], "cross_entropy").diverging()
+    hidden = diverged.seen(answer, training=True)
+    weighted = compare.first_failure([gradients_as_expected(uneven, seen), nan_kept(diverged, hidden)])
     yield "uneven micro-batches", weighted
     yield (
         "loss of the full batch",
         compare.first_failure(
             [
                 full_batch_loss(uneven, seen),
+                nan_told(hidden.loss),
                 asks_for_no_number(seen),
                 mode_kept(in_evaluation, False),
                 mode_kept(seen, True),
@@ -90,6 +95,13 @@ class Accumulation:
         """loss: one of the driver's `LOSSES`."""
         problem = Problem.draw(rng)
         return cls(problem, problem.draw_batches(rng, sizes), loss)
+
+    def diverging(self) -> "Accumulation":
+        """The same with NaN in a sample of the first micro-batch."""
+        (inputs, targets), *others = self.micro_batches
+        inputs = inputs.clone()
+        inputs[0] = torch.nan
+        return replace(self, micro_batches=[(inputs, targets), *others])
 
     @property
     def sizes(self) -> list[int]:
@@ -119,12 +131,21 @@ def gradients_as_expected(accumulation: Accumulation, seen: AccumulationReply) -
     )
 
 
+def nan_kept(accumulation: Accumulation, seen: AccumulationReply) -> Finding:
+    """Passes if the NaN of a sample is in every parameter's gradient."""
+    names = [name for name, _ in accumulation.problem.model().named_parameters()]
+    pairs = compare.side_by_side(names, seen.gradients)
+    hidden = [name for name, got in pairs if got is None or not got.isnan().any()]
+    text = f"A sample is NaN, and there is no NaN in the gradient of {', '.join(hidden)}"
+    return Finding(not hidden, f"{text}; expected it to show." if hidden else "NaN stays to be seen.")
+
+
 def full_batch_loss(accumulation: Accumulation, seen: AccumulationReply) -> Finding:
     """Passes if the answer returned the mean over all samples, without a graph behind it."""
     if seen.history:
         return Finding(False, "The loss that was returned requires grad: it keeps its graph in memory.")
-    if not seen.list_kept:
-        return Finding(False, "The list of micro-batches is another one afterwards; expected it as it was.")
+    if seen.changed:
+        return Finding(False, f"{seen.changed[0]} is another one afterwards; expected it as it was.")
     what = f"the loss over micro-batches of {accumulation.sizes} samples"
     return compare.close(seen.loss, accumulation.expected()[0], what, rtol=1e-4)
 

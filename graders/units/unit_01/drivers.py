@@ -5,7 +5,9 @@ it, and returns what became of it.
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import chain, count
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import Tensor
@@ -173,9 +175,8 @@ class AccumulationReply(DriverReply):
     """What an accumulation did.
 
     loss: what it returned. history: whether that keeps a graph. gradients: those that it left, one a
-    parameter. log, kept, modes: as in Watched. list_kept: whether the list has the same micro-batches in the
-    same order afterwards. left: whether the model is in training mode then. waits: how often it asked for a
-    number.
+    parameter. log, kept, modes: as in Watched. changed: what is not as it was before. left: whether the model
+    is in training mode then. waits: how often it asked for a number.
     """
 
     loss: PlainData
@@ -184,7 +185,7 @@ class AccumulationReply(DriverReply):
     log: list[str]
     kept: list[int]
     modes: list[bool]
-    list_kept: bool
+    changed: list[str]
     left: bool
     waits: int
 
@@ -196,13 +197,23 @@ def accumulation(
     training: the mode in which the model comes.
     """
     model = Watched(values).train(training)
-    given = micro_batches.copy()
+    given, tensors = micro_batches.copy(), [*chain(*micro_batches), *model.parameters()]
+    before = copies_of(tensors)
     waits: list[str] = []
     with WaitsNoted(waits):
         result = answer(model, micro_batches, LOSSES[loss])
-    list_kept = [*map(id, micro_batches)] == [*map(id, given)]
+    kept = {
+        "The list of micro-batches": [*map(id, micro_batches)] == [*map(id, given)],
+        "A tensor of a micro-batch, or a parameter,": all(map(_alike, tensors, before)),
+    }
     seen = _plain(result), _has_history(result), gradients_of(model), model.log, model.kept, model.modes
-    return AccumulationReply(*seen, list_kept, model.training, len(waits))
+    changed = [what for what, same in kept.items() if not same]
+    return AccumulationReply(*seen, changed, model.training, len(waits))
+
+
+def _alike(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors of one shape have the same numbers, NaN too."""
+    return torch.equal(one.nan_to_num(), other.nan_to_num())
 
 
 class SlowDevice:
@@ -252,9 +263,12 @@ class ThroughputReply(DriverReply):
 
 
 def throughput(answer: AnswerFunction, batch_size: int, warmup: int, steps: int) -> ThroughputReply:
-    """How the answer measures a slow device."""
-    device = SlowDevice(warmup)
-    result = answer(device.step, batch_size, warmup, steps, device.synchronize)
+    """How the answer measures a slow device, while somebody sets the machine's time of day back, by a second
+    each time that it is asked for.
+    """
+    device, times_of_day = SlowDevice(warmup), count(time.time(), -1)
+    with mock.patch.object(time, "time", times_of_day.__next__):
+        result = answer(device.step, batch_size, warmup, steps, device.synchronize)
     return ThroughputReply(result, device.calls, time.perf_counter())
 
 

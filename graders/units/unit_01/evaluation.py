@@ -1,6 +1,8 @@
 """Unit 01, is it any good: loss and accuracy."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from math import isnan
 
 import torch
 from torch.nn import functional
@@ -26,7 +28,8 @@ from graders.units.unit_01.watched import Batch
             "loss",
             1,
             "The mean cross-entropy over all samples, not its sum, as a float with all its digits. "
-            "cross_entropy takes logits: a probability near 0 has no logarithm to rely on.",
+            "cross_entropy takes logits: a probability near 0 has no logarithm to rely on. NaN is not left "
+            "out.",
         ),
         Criterion(
             "uneven last batch",
@@ -71,7 +74,11 @@ def evaluate(answer: Answer, rng: Rng) -> Findings:
         "accuracy",
         compare.first_failure(accuracy_as_expected(each, reply.result) for each, reply in both),
     )
-    yield "loss", loss_as_expected(even, seen.result)
+    broken = Evaluation.draw(rng, left_over=0)
+    broken.samples[0][-1] = torch.nan
+    left = {training: broken.seen(answer, training) for training in (True, False)}
+    losses = [loss_as_expected(even, seen.result), *(nan_told(reply.result) for reply in left.values())]
+    yield "loss", compare.first_failure(losses)
 
     uneven = Evaluation.draw(rng, left_over=1)
     result = uneven.seen(answer).result
@@ -79,7 +86,7 @@ def evaluate(answer: Answer, rng: Rng) -> Findings:
     yield "uneven last batch", compare.first_failure(check(uneven, result) for check in checks)
 
     yield "evaluation mode", evaluation_mode(seen)
-    yield "mode restored", mode_restored(answer, even)
+    yield "mode restored", mode_restored(left)
     yield "no graph", no_graph(seen)
 
 
@@ -148,6 +155,15 @@ def loss_as_expected(evaluation: Evaluation, result: PlainData) -> Finding:
     return loss_near(result[0], evaluation.expected()[0], f"the loss over {evaluation.size}")
 
 
+def nan_told(result: PlainData) -> Finding:
+    """Passes if the loss over samples of which one is NaN is NaN."""
+    if not _is_pair(result):
+        return Finding(False, _no_pair(result))
+    hidden = type(result[0]) is not float or not isnan(result[0])
+    text = f"A sample is NaN, and the loss is {compare.shown(result[0])}"
+    return Finding(not hidden, f"{text}; expected NaN." if hidden else "NaN stays to be seen.")
+
+
 def loss_near(seen: PlainData, expected: float, what: str) -> Finding:
     """Passes if `seen` is the loss expected, with all its digits."""
     finding = compare.near(seen, expected, what, rtol=1e-4)
@@ -174,11 +190,14 @@ def evaluation_mode(seen: EvaluationReply) -> Finding:
     return Finding(not trained, f"of {len(seen.modes)} forward passes {trained} ran in training mode.")
 
 
-def mode_restored(answer: Answer, evaluation: Evaluation) -> Finding:
-    """Passes if a model in training mode is left in it, and one in evaluation mode likewise."""
+def mode_restored(seen: Mapping[bool, EvaluationReply]) -> Finding:
+    """Passes if a model in training mode is left in it, and one in evaluation mode likewise.
+
+    seen: by whether the model came in training mode.
+    """
     names = {True: "training", False: "evaluation"}
-    for found in (True, False):
-        left = evaluation.seen(answer, found).training
+    for found, reply in seen.items():
+        left = reply.training
         if any(mode is not found for mode in left):
             which = "was" if left[:1] != [found] else "is, but not all of its modules,"
             text = f"The model came in {names[found]} mode and {which} left in"

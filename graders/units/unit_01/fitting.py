@@ -1,23 +1,14 @@
 """Unit 01, all fifteen: the training loop."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import chain, pairwise
-
-import torch
-from torch import Tensor
-from torch.nn import functional
+from math import isnan
 
 from graders.grading.kit import Answer, Criterion, Finding, Findings, Rng, compare, exercise
-from graders.units.models import copies_of
-from graders.units.unit_01 import drivers
+from graders.units.unit_01.courses import Course
 from graders.units.unit_01.drivers import FitReply
 from graders.units.unit_01.evaluation import loss_near
-from graders.units.unit_01.problems import Problem, joined
-from graders.units.unit_01.watched import Batch, Watched
-
-RATES = {"lr": 0.1, "momentum": 0.9}
-CLIMBS = {"lr": 0.25, "maximize": True}
+from graders.units.unit_01.steps import nan_in_all
 
 
 @exercise(
@@ -42,7 +33,7 @@ CLIMBS = {"lr": 0.25, "maximize": True}
             "history",
             2,
             "An epoch's training loss is the mean over its samples, and the last batch may be short. "
-            "Validate when all of the epoch's steps are done. No number is rounded.",
+            "Validate when all of the epoch's steps are done. No number is rounded, and NaN is not hidden.",
             needs=("one epoch",),
         ),
         Criterion(
@@ -78,12 +69,16 @@ def fit(answer: Answer, rng: Rng) -> Findings:
     one, several = case.seen(answer, 1), case.seen(answer, 3)
     yield "one epoch", parameters_as_expected(case, one, 1)
     none = case.seen(answer, 0)
-    every_epoch = compare.first_failure(chain(anew(case, one, several, none), to_the_end(answer, rng)))
+    diverging = Course.draw_diverging(rng)
+    diverged = diverging.seen(answer, EPOCHS)
+    all_run = chain(anew(case, one, several, none), to_the_end(answer, rng), [to_nan(diverging, diverged)])
+    every_epoch = compare.first_failure(all_run)
     yield "every epoch anew", every_epoch
     # Of an answer whose later epochs are wrong the first one is judged.
     epochs, trained = (2, several) if every_epoch.passed else (1, one)
     histories = ((one, 1), (several, 3)) if every_epoch.passed else ((one, 1),)
-    yield "history", compare.first_failure(history_right(case, *each) for each in histories)
+    history = compare.first_failure(history_right(case, *each) for each in histories)
+    yield "history", nan_told(diverged) if every_epoch.passed and history.passed else history
     found = case.seen(answer, epochs, training=False)
     yield "modes", compare.first_failure(map(modes_right, (trained, found)))
     moved = case.seen(answer, epochs, on_host=True)
@@ -91,101 +86,6 @@ def fit(answer: Answer, rng: Rng) -> Findings:
     long = Course.draw_long(rng)
     cases = ((case, trained), (case, moved), (long, long.seen(answer, 1)))
     yield "waits once an epoch", compare.first_failure(waits_at_the_end(*each) for each in cases)
-
-
-@dataclass(frozen=True, slots=True)
-class Course:
-    """A training that is drawn: batches of different sizes for training, and others for validation."""
-
-    problem: Problem
-    train: list[Batch]
-    validation: list[Batch]
-    rates: dict[str, float]
-
-    @classmethod
-    def draw(cls, rng: Rng) -> "Course":
-        """Four batches, of which the last has one sample, and two for validation, of another size."""
-        problem = Problem.draw(rng)
-        size = rng.integer(6, 9)
-        train = problem.draw_batches(rng, [size, size, size, 1])
-        validation = problem.draw_batches(rng, [size + 5, 1])
-        problem.values[2].mul_(4)
-        return cls(problem, train, validation, RATES)
-
-    @classmethod
-    def draw_worsening(cls, rng: Rng) -> "Course":
-        """One that validates best after its first epoch: with the labels that its model then gives itself."""
-        problem = Problem.draw(rng)
-        train = problem.draw_batches(rng, [6, 6])
-        inputs, _ = joined(train)
-        _, values = cls(problem, train, train, RATES).expected(1)
-        with torch.no_grad():
-            labels = Watched(values)(inputs).argmax(1)
-        return cls(problem, train, [(inputs, labels)], RATES)
-
-    @classmethod
-    def draw_climbing(cls, rng: Rng) -> "Course":
-        """One whose optimizer goes uphill: every loss grows from epoch to epoch, and what was right at first
-        gets wrong.
-        """
-        problem = Problem.draw(rng)
-        inputs = problem.draw_inputs(rng, 8)
-        model = problem.model()
-        drivers.used_before(model, CLIMBS)
-        with torch.no_grad():
-            batch = inputs, model(inputs).argmax(1)
-        return cls(problem, [batch], [batch], CLIMBS)
-
-    @classmethod
-    def draw_diverging(cls, rng: Rng) -> "Course":
-        """One whose losses are NaN."""
-        problem = Problem.draw(rng)
-        batch = problem.draw_batch(rng, 4)
-        batch[0][0] = torch.nan
-        return cls(problem, [batch], [batch], RATES)
-
-    @classmethod
-    def draw_standing(cls, rng: Rng) -> "Course":
-        """One in which nothing moves, with a learning rate of 0."""
-        problem = Problem.draw(rng)
-        batches = problem.draw_batches(rng, [4])
-        return cls(problem, batches, batches, RATES | {"lr": 0.0})
-
-    @classmethod
-    def draw_long(cls, rng: Rng) -> "Course":
-        """One with more steps an epoch than there are between two lines of a log."""
-        problem = Problem.draw(rng)
-        return cls(problem, problem.draw_batches(rng, [2] * 101), problem.draw_batches(rng, [3]), RATES)
-
-    def seen(self, answer: Answer, epochs: int, training: bool = True, on_host: bool = False) -> FitReply:
-        """What the answer did; see the driver."""
-        batches = self.train, self.validation
-        arguments = self.problem.values, batches, self.rates, epochs, training, on_host
-        return answer.call(drivers.fitting, *arguments)
-
-    def expected(self, epochs: int) -> tuple[list[tuple[float, float, float]], list[Tensor]]:
-        """The history, and the parameters after so many epochs, of their shapes."""
-        model = self.problem.model()
-        optimizer = drivers.used_before(model, self.rates)
-        history = []
-        for epoch in range(epochs):
-            total, samples = 0.0, 0
-            for inputs, targets in self.train[epoch:] + self.train[:epoch]:
-                optimizer.zero_grad()
-                loss = functional.cross_entropy(model(inputs), targets)
-                loss.backward()  # type: ignore[no-untyped-call]
-                optimizer.step()
-                total, samples = total + float(loss.detach()) * len(targets), samples + len(targets)
-            history.append((total / samples, *self._validated(model)))
-        return history, copies_of(model.parameters())
-
-    def _validated(self, model: torch.nn.Module) -> tuple[float, float]:
-        """Loss and accuracy over all samples of the validation set."""
-        inputs, targets = (torch.cat(parts) for parts in zip(*self.validation, strict=True))
-        with torch.no_grad():
-            logits = model(inputs)
-        hits = (logits.argmax(1) == targets).double().mean()
-        return float(functional.cross_entropy(logits, targets)), float(hits)
 
 
 def parameters_as_expected(case: Course, seen: FitReply, epochs: int) -> Finding:
@@ -219,8 +119,8 @@ EPOCHS = 13
 
 
 def to_the_end(answer: Answer, rng: Rng) -> Iterator[Finding]:
-    """Pass if trainings of which only the validation gets worse, or all, and some that stand still or
-    diverge, run all their epochs, and the last weights stay.
+    """Pass if trainings of which only the validation gets worse, or all, and one that stands still, run all
+    their epochs, and the last weights stay.
     """
     passes = f"passes over the two loaders in {EPOCHS} epochs"
     for case, told in (
@@ -231,11 +131,15 @@ def to_the_end(answer: Answer, rng: Rng) -> Iterator[Finding]:
         yield compare.equal(seen.passes, (EPOCHS, EPOCHS), f"{passes}, {told}")
         finding = parameters_as_expected(case, seen, EPOCHS)
         yield finding if finding.passed else Finding(False, f"{finding.seen} ({EPOCHS} epochs, {told})")
-    for case, told in (
-        (Course.draw_standing(rng), "with a learning rate of 0"),
-        (Course.draw_diverging(rng), "whose losses are NaN"),
-    ):
-        yield compare.equal(case.seen(answer, EPOCHS).passes, (EPOCHS, EPOCHS), f"{passes} {told}")
+    seen = Course.draw_standing(rng).seen(answer, EPOCHS)
+    yield compare.equal(seen.passes, (EPOCHS, EPOCHS), f"{passes} with a learning rate of 0")
+
+
+def to_nan(case: Course, seen: FitReply) -> Finding:
+    """Passes if a training whose losses are NaN runs all its epochs, and leaves NaN in the weights."""
+    passes = f"passes over the two loaders in {EPOCHS} epochs whose losses are NaN"
+    run = compare.equal(seen.passes, (EPOCHS, EPOCHS), passes)
+    return nan_in_all(case.problem, seen.parameters) if run.passed else run
 
 
 def history_right(case: Course, seen: FitReply, epochs: int) -> Finding:
@@ -247,6 +151,17 @@ def history_right(case: Course, seen: FitReply, epochs: int) -> Finding:
         _epoch_right(each, wanted, epoch)
         for epoch, (each, wanted) in enumerate(zip(seen.history, expected, strict=True))
     )
+
+
+def nan_told(seen: FitReply) -> Finding:
+    """Passes if both losses of every epoch are NaN, as those of the samples are."""
+    for epoch in seen.history if type(seen.history) is list else [seen.history]:
+        losses = epoch[:2] if type(epoch) is tuple else ()
+        if [type(each) is float and isnan(each) for each in losses] != [True, True]:
+            return Finding(
+                False, f"An epoch with NaN in a sample is {epoch!r:.80}; expected NaN for both losses."
+            )
+    return Finding(True, "The losses of every epoch are as expected, NaN where a sample is.")
 
 
 _NAMES = ("training loss", "validation loss", "validation accuracy")

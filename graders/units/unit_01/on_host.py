@@ -32,7 +32,7 @@ _BEGINS = frozenset({"tensor", "zeros", "ones", "empty", "full", "arange", "rand
 
 
 class OnHost(Tensor):
-    """A tensor that has to be moved to the device before anything is computed with it."""
+    """A tensor that has to be moved to the device before anything there is computed with it."""
 
     @classmethod
     def __torch_function__(
@@ -40,7 +40,8 @@ class OnHost(Tensor):
     ) -> Any:
         name = getattr(func, "__name__", "")
         moves = name == "to" and _names_the_device(args, kwargs or {})
-        if name not in _READIES:
+        together = all(isinstance(each, OnHost) for each in _tensors([*args, *(kwargs or {}).values()]))
+        if name not in _READIES and not together:
             raise RuntimeError(f"{name}() got a batch that is not on the device; move it there first.")
         result = super().__torch_function__(func, types, args, kwargs)  # type: ignore[no-untyped-call]
         return _moved(result) if moves else result
@@ -108,7 +109,7 @@ def _waits(name: str, arguments: Sequence[Any], options: Mapping[str, Any]) -> b
     first, *others = (*arguments, *options.values())
     if name in _STORES:
         return isinstance(first, MadeOnHost) and type(others[-1]) is Tensor
-    if isinstance(first, MadeOnHost):
+    if isinstance(first, MadeOnHost | OnHost):
         return False
     match name:
         case "to":

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from graders.grading.kit import Answer, Criterion, Finding, Findings, Rng, compare, exercise
+from graders.grading.kit import Answer, Criterion, Finding, Findings, PlainData, Rng, compare, exercise
 from graders.units.models import copies_of
 from graders.units.unit_01 import drivers
 from graders.units.unit_01.drivers import StepReply
@@ -36,7 +36,7 @@ from graders.units.unit_01.watched import Batch
             "loss",
             1,
             "Return the mean cross-entropy of this batch as the model was before the update, as a tensor: "
-            "whoever asks for its number waits for the device.",
+            "whoever asks for its number waits for the device. NaN is a loss, too.",
         ),
         Criterion(
             "no history kept",
@@ -61,12 +61,15 @@ def train_step(answer: Answer, rng: Rng) -> Findings:
     both = [(each, each.seen(answer)) for each in (first, single)]
     seen = both[0][1]
     losses = compare.first_failure(losses_as_expected(*each) for each in both)
+    diverging = Training.draw(rng, [3])
+    diverging.batches[0][0][0] = torch.nan
+    diverged = diverging.seen(answer)
     updated = compare.first_failure(
         [
             *(parameters_as_expected(*each) for each in both),
             one_pass_each_way(first, seen),
             mode_kept(answer, first),
-            nan_kept(answer, rng),
+            *(nan_in_all(diverging.problem, step.parameters) for step in diverged),
         ]
     )
     if not updated.passed and not losses.passed:
@@ -75,7 +78,8 @@ def train_step(answer: Answer, rng: Rng) -> Findings:
 
     several = Training.draw(rng, [rng.integer(4, 9) for _ in range(3)], with_stale_gradients=True)
     yield "gradients start at zero", parameters_as_expected(several, several.seen(answer))
-    yield "loss", compare.first_failure([losses, asks_for_no_number(seen)])
+    told = (nan_told(step.loss) for step in diverged)
+    yield "loss", compare.first_failure([losses, *told, asks_for_no_number(seen)])
     yield "no history kept", no_history(seen)
 
 
@@ -168,19 +172,19 @@ def mode_kept(answer: Answer, training: Training) -> Finding:
     return one_pass_each_way(fixed, fixed.seen(answer))
 
 
-def nan_kept(answer: Answer, rng: Rng) -> Finding:
-    """Passes if a NaN in the batch comes into every parameter, as it does by the gradient."""
-    training = Training.draw(rng, [3])
-    training.batches[0][0][0] = torch.nan
-    names = [name for name, _ in training.problem.model().named_parameters()]
-    hidden = [
-        name
-        for step in training.seen(answer)
-        for got, name in compare.side_by_side(step.parameters, names)
-        if not got.isnan().any()
-    ]
-    text = f"A sample is NaN, so the gradient is; after the step there is no NaN in {', '.join(hidden)}"
+def nan_in_all(problem: Problem, parameters: Sequence[Tensor]) -> Finding:
+    """Passes if there is a NaN in each of these parameters of the problem's model, trained on one."""
+    names = [name for name, _ in problem.model().named_parameters()]
+    hidden = [name for got, name in compare.side_by_side(parameters, names) if not got.isnan().any()]
+    text = f"A sample is NaN, so the gradient is; afterwards there is no NaN in {', '.join(hidden)}"
     return Finding(not hidden, f"{text}; expected it to show." if hidden else "NaN stays to be seen.")
+
+
+def nan_told(loss: PlainData) -> Finding:
+    """Passes if a loss of samples of which one is NaN is NaN."""
+    hidden = not isinstance(loss, Tensor) or not loss.isnan().all()
+    text = f"A sample is NaN, and the loss that was returned is {compare.shown(loss)}"
+    return Finding(not hidden, f"{text}; expected NaN." if hidden else "NaN stays to be seen.")
 
 
 def asks_for_no_number(seen: list[StepReply]) -> Finding:

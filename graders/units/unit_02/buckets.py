@@ -154,8 +154,8 @@ class OneBucket:
 
     values: of its parameters, the same on all ranks. batches[r]: inputs [B, widths[0]] and targets
     [B, widths[-1]], one a step; float64. Before the last step gradients are not cleared, but multiplied by 1
-    on the first of three ranks, 2 on the second, 3 on the third: the mean is 2. chosen: the numbers of the
-    parameters in the bucket, in the order given.
+    on the first of three ranks, 2 on the second, 3 on the third: the mean is 2. One number is infinite then,
+    which has to be seen. chosen: the numbers of the parameters in the bucket, in the order given.
     """
 
     widths: list[int]
@@ -228,6 +228,8 @@ class OneBucket:
             ]
             for rank, both in enumerate(zip(*steps[-2:], strict=True))
         ]
+        for gradients in steps[-1]:
+            gradients[self.chosen[0]].view(-1)[0] = torch.inf
         return [[[*gradients] for gradients in step] for step in steps]
 
     def one_call(self, observed: Observed[list[Gradients]]) -> Finding:

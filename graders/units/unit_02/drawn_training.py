@@ -1,6 +1,7 @@
 """Trainings of one script on many ranks, as drawn for `train_ddp`, and what must come out of each."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import isnan
 
 import torch
 from torch import Tensor
@@ -17,6 +18,8 @@ from graders.units.unit_02.replies import TrainingReply
 
 SMALL = 16
 """Bytes that a collective may have which is not about gradients: some numbers for the loss."""
+STEEP = 30
+"""By this the second layer's weights are larger where gradients are to be long."""
 SET_UP = 256
 """Bytes that may be sent beside the model at the beginning: PyTorch's DDP tells sizes and buckets."""
 
@@ -28,6 +31,7 @@ class DrawnTraining:
     """A training that is drawn.
 
     values[r]: rank r's parameters before. inputs [N, 1 + F, 1]: first the sample's number. labels [N].
+    uphill: whether the optimizer goes along the gradient, so that the loss grows from epoch to epoch.
     """
 
     values: list[list[Tensor]]
@@ -36,13 +40,16 @@ class DrawnTraining:
     epochs: int
     batch_size: int
     seed: int
+    uphill: bool = False
     rate = 0.5
 
     @classmethod
-    def draw(cls, rng: Rng, ranks: int, full: int, rest: int, epochs: int) -> "DrawnTraining":
+    def draw(
+        cls, rng: Rng, ranks: int, full: int, rest: int, epochs: int, batch_size: int = 2
+    ) -> "DrawnTraining":
         """So many full steps an epoch, and one with `rest` samples on all ranks together."""
         # From 5 on, the smallest gradient has more than SMALL bytes.
-        batch_size, features, hidden, classes = 2 + rest // 3, rng.integer(3, 5), rng.integer(5, 7), 5
+        features, hidden, classes = rng.integer(3, 5), rng.integer(5, 7), 5
         count = ranks * batch_size * full + rest
         shapes = ((hidden, features), (hidden,), (classes, hidden), (classes,))
         numbers = torch.arange(count).float()
@@ -57,10 +64,25 @@ class DrawnTraining:
         """Of an epoch: as many as the rank with the most samples needs."""
         return -(-len(self.labels) // (len(self.values) * self.batch_size))
 
-    def launch(self, answer: Answer) -> Run:
-        """What every rank did, each on a node of its own: a rank's number there is 0 everywhere."""
+    def steep(self) -> "DrawnTraining":
+        """The same with gradients longer than any that one would clip to: it is sure, and wrong."""
+        values = [[first, bias, STEEP * second, last] for first, bias, second, last in self.values]
+        with torch.no_grad():
+            taken = Numbered(values[0])(self.inputs).argmax(1)
+        return replace(self, values=values, labels=(taken + 1) % len(values[0][-1]))
+
+    def diverging(self) -> "DrawnTraining":
+        """The same for two epochs, with another seed, and a NaN in the last sample."""
+        inputs = self.inputs.clone()
+        inputs[-1, 1:] = torch.nan
+        return replace(self, inputs=inputs, epochs=2, seed=self.seed + 1)
+
+    def launch(self, answer: Answer, device: bool = True) -> Run:
+        """What every rank did, each on a node of its own: a rank's number there is 0 everywhere. device:
+        whether to watch what is moved to it, which takes as long as all the rest.
+        """
         samples = self.inputs, self.labels
-        options = self.rate, self.epochs, self.batch_size, self.seed
+        options = self.rate, self.uphill, self.epochs, self.batch_size, self.seed, device
         given, nodes = (per_rank(self.values), samples, *options), len(self.values)
         return answer.launch(drivers.many_processes, *given, ranks=nodes, cluster=Cluster(nodes=nodes))
 
@@ -117,7 +139,7 @@ class DrawnTraining:
                 total += float(loss.detach()) * len(whole)
                 with torch.no_grad():
                     for parameter, gradient in zip(parameters, gradients, strict=True):
-                        parameter.sub_(gradient, alpha=self.rate)
+                        parameter.add_(gradient, alpha=self.rate if self.uphill else -self.rate)
             losses.append(total / len(self.labels))
         return losses, copies_of(parameters)
 
@@ -125,10 +147,29 @@ class DrawnTraining:
         """Passes if the weights are those of one process that had the whole batches, see `alone`."""
         names = [name for name, _ in Numbered(self.values[0]).named_parameters()]
         pairs = compare.side_by_side(run.results[0].parameters, expected)
+        grows = ", in which the loss grows" if self.uphill else ""
+        what = f"after {compare.counted(self.epochs, 'epoch')}{grows}"
         return compare.first_failure(
-            compare.close(seen, wanted, f"{name} after {self.epochs} epochs", rtol=1e-4, atol=1e-5)
+            compare.close(seen, wanted, f"{name} {what}", rtol=1e-4, atol=1e-5)
             for name, (seen, wanted) in zip(names, pairs, strict=True)
         )
+
+    def shows_nan(self, run: Run) -> Finding:
+        """Passes if the NaN of a sample has come into all weights, as it does by the gradient."""
+        names = [name for name, _ in Numbered(self.values[0]).named_parameters()]
+        pairs = compare.side_by_side(names, run.results[0].parameters)
+        hidden = [name for name, seen in pairs if not seen.isnan().any()]
+        text = f"A sample is NaN, so the gradient is; afterwards there is no NaN in {', '.join(hidden)}"
+        return Finding(not hidden, f"{text}; expected it to show." if hidden else "NaN stays to be seen.")
+
+    def tells_nan(self, run: Run) -> Finding:
+        """Passes if every rank returned NaN as the loss of each epoch."""
+        for rank, reply in enumerate(run.results):
+            told = reply.history if type(reply.history) is list else []
+            if [type(each) is float and isnan(each) for each in told] != [True] * self.epochs:
+                text = f"A sample is NaN, and rank {rank} returned {reply.history!r:.80}"
+                return Finding(False, f"{text}; expected NaN, the mean over all, as each epoch's loss.")
+        return Finding(True, "The mean over samples of which one is NaN is NaN.")
 
     def told(self, run: Run, expected: list[float]) -> Finding:
         """Passes if every rank returned each epoch's mean loss over all samples, see `alone`."""

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from functools import cache, partial
+from itertools import chain
 
 from graders.grading.kit import Answer, Criterion, Finding, Findings, Rng, compare, exercise
 from graders.units.unit_02.drawn_training import DrawnTraining, Run
@@ -15,7 +16,8 @@ from graders.units.unit_02.drawn_training import DrawnTraining, Run
             "every sample once an epoch",
             2,
             "Deal without padding, and give the DataLoader the rank's samples, not shuffle=True. Every rank "
-            "takes part in every step, one that has no batch left too: how many steps do all ranks need?",
+            "takes part in every step, one that has no batch left too: how many steps do all ranks need? "
+            "And as in train_one none is left out, however the losses go.",
         ),
         Criterion(
             "another order in each epoch",
@@ -33,7 +35,8 @@ from graders.units.unit_02.drawn_training import DrawnTraining, Run
             "the step of the whole batch",
             3,
             "A sample counts alike, however many its rank has in this step: the mean over ranks of the "
-            "gradients has to be that of the mean loss over the whole batch, also where some rank has none.",
+            "gradients has to be that of the mean loss over the whole batch, also where some rank has none. "
+            "Nothing undoes a step: who trains has to see where it leads, NaN too.",
             needs=("every sample once an epoch", "same weights on all ranks"),
         ),
         Criterion(
@@ -76,15 +79,19 @@ from graders.units.unit_02.drawn_training import DrawnTraining, Run
 )
 def train_ddp(answer: Answer, rng: Rng) -> Findings:
     """Trainings in whose last step some ranks have nothing, the batches are unequal, all are full; one where
-    a rank never has a sample, one on one rank, one from another seed, and one of many samples and epochs.
+    a rank never has a sample, one on one rank, one with a NaN and from another seed, and one of many samples
+    and epochs. In some the loss grows.
     """
-    sizes = ((3, 2, 1, 3), (2, 1, 3, 2), (2, 2, 0, 1), (3, 0, 2, 1), (1, 1, 1, 1))
+    sizes = ((3, 2, 1, 3), (2, 1, 3, 2, 3), (2, 2, 0, 1), (3, 0, 2, 1), (1, 1, 1, 1))
     cases = [DrawnTraining.draw(rng, *size) for size in sizes]
-    cases.append(replace(cases[0], epochs=1, seed=cases[0].seed + 1))
+    cases[1], cases[3] = replace(cases[1], uphill=True), cases[3].steep()
+    diverging = cases[0].diverging()
+    cases.append(diverging)
     runs = [case.launch(answer) for case in cases]
     both = list(zip(cases, runs, strict=True))
-    long = DrawnTraining.draw(rng, ranks=3, full=8, rest=0, epochs=5)
-    shuffled = long.launch(answer)
+    drawn = DrawnTraining.draw(rng, ranks=3, full=2, rest=0, epochs=5, batch_size=8)
+    long = replace(drawn, uphill=True)
+    shuffled = long.launch(answer, device=False)
     dealt = (case.dealt(run) for case, run in [*both, (long, shuffled)])
     yield "every sample once an epoch", compare.first_failure(dealt)
     # With nine samples two epochs are alike too often.
@@ -96,12 +103,11 @@ def train_ddp(answer: Answer, rng: Rng) -> Findings:
     )
     yield "same weights on all ranks", compare.first_failure(_same_weights(run) for run in runs)
     # What one process does is worked out when it is first asked for, and once.
-    alone = [(case, run, cache(partial(case.alone, run))) for case, run in both]
-    yield (
-        "the step of the whole batch",
-        compare.first_failure(case.stepped(run, trained()[1]) for case, run, trained in alone),
-    )
-    yield "losses", compare.first_failure(case.told(run, trained()[0]) for case, run, trained in alone)
+    alone = [(case, run, cache(partial(case.alone, run))) for case, run in both[:-1]]
+    steps = (case.stepped(run, trained()[1]) for case, run, trained in alone)
+    yield "the step of the whole batch", compare.first_failure(chain(steps, [diverging.shows_nan(runs[-1])]))
+    told = (case.told(run, trained()[0]) for case, run, trained in alone)
+    yield "losses", compare.first_failure(chain(told, [diverging.tells_nan(runs[-1])]))
     yield "one rank prints", compare.first_failure(case.printed(run) for case, run in both)
     yield "no more communication than needed", compare.first_failure(case.sent(run) for case, run in both)
     yield "on the device", compare.first_failure(map(_moved, runs))
@@ -112,24 +118,24 @@ def _same_weights(run: Run) -> Finding:
     first = run.results[0].parameters
     for rank, reply in enumerate(run.results):
         for number, (seen, wanted) in enumerate(compare.side_by_side(reply.parameters, first)):
-            if not compare.same(seen, wanted):
+            if not compare.same(seen.nan_to_num(), wanted.nan_to_num()):
                 text = f"parameter {number} is {compare.shown(seen)} on rank {rank}"
                 return Finding(False, f"{text} and {compare.shown(wanted)} on rank 0.")
     return Finding(True, f"All {len(run.results)} ranks end with the same weights, bit by bit.")
 
 
-_LIBRARIES = ("torch", "random", "numpy.random")
-"""Whose random numbers a reply's draws are, in this order."""
+_LIBRARIES = ("torch in training", "torch afterwards", "random afterwards", "numpy.random afterwards")
+"""Whose random numbers a reply's draws are, and of when, in this order."""
 
 
 def _still_differ(run: Run) -> Finding:
-    """Passes if the ranks draw different random numbers afterwards, as they did before."""
+    """Passes if the ranks draw different random numbers in training and afterwards, as they did before."""
     draws_by_library = zip(*(reply.draws for reply in run.results), strict=True)
     for library, drawn in zip(_LIBRARIES, draws_by_library, strict=True):
         if len(set(drawn)) < len(drawn):
-            text = f"afterwards ranks draw the same numbers from {library}: dropout or augmentation is alike"
+            text = f"ranks draw the same numbers from {library}: dropout or augmentation is alike"
             return Finding(False, f"{text}; a generator of your own has its own state.")
-    return Finding(True, "The ranks draw different random numbers afterwards, as before.")
+    return Finding(True, "The ranks draw different random numbers in training and afterwards, as before.")
 
 
 def _moved(run: Run) -> Finding:

@@ -108,6 +108,7 @@ REACHES_SHARED = "backward reaches the shared layer"
 
 class Tied(nn.Module):
     """Words to words: the embedding is also the weight of the last layer; the layer between is frozen.
+    There is a buffer, of which nothing comes.
 
     Inputs: numbers of words [B]; outputs: scores [B, words].
     """
@@ -119,6 +120,7 @@ class Tied(nn.Module):
         self.mixing = nn.Linear(width, width)
         self.output = nn.Linear(width, words, bias=False)
         self.output.weight = self.embedding.weight
+        self.register_buffer("heard", torch.zeros(width))
 
     def forward(self, words: Tensor) -> Tensor:
         scores: Tensor = self.output(self.mixing(torch.tanh(self.frozen(self.embedding(words)))))

@@ -58,6 +58,8 @@ class Numbered(nn.Module):
         self.passes: list[list[int]] = []
         self.inputs: list[Tensor] = []
         """What the forward passes were given; kept, so that no other tensor gets the same id."""
+        self.drawn: float | None = None
+        """A random number that was drawn in the first of these passes, as dropout draws some."""
         self.moved = False
 
     def to(self, *arguments: Any, **options: Any) -> Any:
@@ -71,6 +73,8 @@ class Numbered(nn.Module):
         if torch.is_grad_enabled():
             self.passes.append(inputs[:, 0, 0].long().tolist())
             self.inputs.append(inputs)
+            if self.drawn is None:
+                self.drawn = float(torch.rand(()))
         logits: Tensor = self.second(torch.tanh(self.first(inputs[:, 1:, 0])))
         return logits
 
@@ -81,9 +85,11 @@ class Descent:
     Each step puts the mark "step" on the timeline, and notes which samples the model has had since the last.
     """
 
-    def __init__(self, model: Numbered, rate: float) -> None:
+    def __init__(self, model: Numbered, rate: float, uphill: bool) -> None:
+        """uphill: whether to go along the gradient, and not against it."""
         self._model = model
-        self.param_groups: list[dict[str, Any]] = [{"params": list(model.parameters()), "lr": rate}]
+        group = {"params": list(model.parameters()), "lr": rate, "maximize": uphill}
+        self.param_groups: list[dict[str, Any]] = [group]
         self.batches: list[list[int]] = []
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -93,10 +99,11 @@ class Descent:
         mark("step")
         self.batches.append([number for numbers in self._model.passes for number in numbers])
         self._model.passes.clear()
+        [group] = self.param_groups
         with torch.no_grad():
             for parameter in self._model.parameters():
                 if parameter.grad is not None:
-                    parameter.sub_(parameter.grad, alpha=self.param_groups[0]["lr"])
+                    parameter.add_(parameter.grad, alpha=group["lr"] * (1 if group["maximize"] else -1))
 
 
 class MovesNoted(TorchFunctionMode):

@@ -165,10 +165,12 @@ def unused_parameters(answer: Answer, rng: Rng, started: bool, together: bool) -
     case = Used.draw(rng, rng.integer(2, 3))
     used = [[[ALL], [1 + rank % 2], [1 + (rank + 1) % 2]] for rank in range(len(case.inputs))]
     # One branch a bucket, so that which bucket is complete first differs from rank to rank; and two, of which
-    # the shared layer is complete last and stands first.
-    runs = [case.launch(answer, used, room) for room in (case.branch_bytes, 2 * case.branch_bytes)]
-    right = compare.first_failure(case.right(used, run) for run in runs)
-    return all_complete_started(runs[0], used, started, together) if right.passed else right
+    # the shared layer is complete last and stands first, where the first step does not use all.
+    turned = [way[::-1] for way in used]
+    first = case.launch(answer, used, case.branch_bytes)
+    second = case.launch(answer, turned, 2 * case.branch_bytes)
+    right = compare.first_failure([case.right(used, first), case.right(turned, second)])
+    return all_complete_started(first, used, started, together) if right.passed else right
 
 
 COMPLETE = {ALL: 4, 2: 2, 1: 1}
@@ -241,7 +243,11 @@ def _tied_means(model: Tied, inputs: list[Tensor], targets: list[Tensor]) -> lis
     pairs = zip(inputs, targets, strict=True)
     losses = [functional.cross_entropy(model(words), wanted) for words, wanted in pairs]
     trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    gradients = iter(torch.autograd.grad(torch.stack(losses).mean(), trainable))
+    found = torch.autograd.grad(torch.stack(losses).mean(), trainable)
+    gradients = iter(found)
+    for parameter, gradient in zip(trainable, found, strict=True):
+        if parameter is model.mixing.bias:
+            gradient[0] = torch.inf
     frozen = iter([model.frozen.weight.detach(), None])
     own = [next(gradients) if p.requires_grad else next(frozen) for p in model.parameters()]
     return [own] * len(inputs)

@@ -92,7 +92,8 @@ class TrainingReply(DriverReply):
 
     history: what the answer returned. parameters: copies, afterwards. batches[t]: the numbers of the samples
     that went through the model before the optimizer's step t. moved: whether the model and all inputs were
-    moved to the device. draws: the next random numbers of torch, random and numpy.random, which would have
+    moved to the device. draws: a random number of torch's in the first forward pass, one below 0 where there
+    was none, and then the next ones of torch, random and numpy.random; before they would have
     been others on every rank before.
     """
 
@@ -100,4 +101,4 @@ class TrainingReply(DriverReply):
     parameters: list[Tensor]
     batches: list[list[int]]
     moved: bool
-    draws: tuple[float, float, float]
+    draws: tuple[float, float, float, float]

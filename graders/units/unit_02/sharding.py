@@ -11,7 +11,7 @@ from torch import Tensor
 from course_lib.cluster.topology import Cluster
 from graders.grading.communication import calls_of
 from graders.grading.kit import Answer, Criterion, Finding, Findings, Rng, compare, exercise
-from graders.units.shuffles import drawn_anew
+from graders.units.shuffles import drawn_anew, drawn_together
 from graders.units.unit_02.drivers import data as drivers
 
 
@@ -69,20 +69,25 @@ def shard_indices(answer: Answer, rng: Rng) -> Findings:
     ranks = rng.integer(3, 5)
     length = ranks * rng.integer(16, 20) + ranks - 1
     epoch, seed = rng.integer(3, 50), rng.integer(0, 10_000)
-    other = seed + 256_000  # the same last digits, and the same last bits
-    times = [(0, seed), (1, seed), (epoch, seed), (epoch, other), (0, other), (0, 0), (1, 0)]
+    other_seed = seed + 256_000  # the same last digits, and the same last bits
+    times = [(0, seed), (1, seed), (epoch, seed), (epoch, other_seed), (0, other_seed), (0, 0), (1, 0)]
     times += [(one, seed) for one in _EPOCHS[2:]]
     # Nothing is left over; one, so that parts rounded up leave the last rank too few; some have none.
     lengths = [2 * ranks, 2 * ranks + 1, ranks - 1, 1]
     dealt = shards(answer, [(length, *time) for time in times] + [(n, epoch, seed) for n in lengths], ranks)
-    alone = shards(answer, [(length, epoch, seed), (length, epoch + 1, seed)], 1)
+    many = range(epoch, epoch + MANY)
+    alone = shards(answer, [(length, each, seed) for each in many], 1)
     yield "disjoint and complete", compare.first_failure([partition(dealt), partition(alone)])
     yield "balanced", balance(dealt)
 
     one_rank = drawn_anew(alone.orders(0), length)
     seeds = drawn_anew(dealt.orders(2, 3), length, "seed")
     shuffled = shuffling(dealt.indices(2), dealt.indices(3))
-    yield "shuffled", compare.first_failure([shuffled, one_rank, seeds])
+    anew = drawn_anew(dealt.orders(0, 1, *range(7, len(times))), length)
+    anew_alone = drawn_anew(alone.orders(0, 1), length)
+    # Whether epochs differ at all is the next criterion's.
+    random = [drawn_together(alone.orders(*range(MANY)))] if anew.passed and anew_alone.passed else []
+    yield "shuffled", compare.first_failure([shuffled, one_rank, seeds, *random])
     # In epoch 0, and with seed 0, a product of the two says nothing of the other.
     pairs = (
         (0, 1, "in the next epoch"),
@@ -90,13 +95,8 @@ def shard_indices(answer: Answer, rng: Rng) -> Findings:
         (5, 6, "in the next epoch, with seed 0"),
         (0, 4, "with another seed, in epoch 0"),
     )
-    again = [
-        reshuffling(dealt.indices(one), dealt.indices(two), dealt.again[one], when)
-        for one, two, when in pairs
-    ]
-    epochs = [dealt.orders(0, 1, *range(7, len(times))), alone.orders(0, 1)]
-    anew = [drawn_anew(each, length) for each in epochs]
-    yield "reshuffled each epoch", compare.first_failure([*again, *anew])
+    others = [reshuffling(dealt.indices(one), dealt.indices(two), when) for one, two, when in pairs]
+    yield "reshuffled each epoch", compare.first_failure([*others, repeated(dealt), anew, anew_alone])
     yield "random state kept", random_state_kept(dealt)
     made = ", ".join(sorted(set(dealt.calls)))
     yield "no communication", Finding(not made, f"Calls that communicate: {made or 'none'}.")
@@ -106,6 +106,8 @@ _EPOCHS = (0, 1, 2, 4, 10, 12, 17)
 """Of any number up to 13 a multiple lies between two of them: who comes back to an order after so many epochs
 shows. The first three follow one another.
 """
+MANY = 24
+"""So many orders that one which leaves a sample in seven at its place shows in all together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,8 +209,8 @@ def shuffling(parts: list[Tensor], other_seed: list[Tensor]) -> Finding:
     return Finding(True, "Another seed deals other samples to every rank.")
 
 
-def reshuffling(parts: list[Tensor], others: list[Tensor], again: list[Any], when: str) -> Finding:
-    """Passes if another time deals other samples, and the same once more the same.
+def reshuffling(parts: list[Tensor], others: list[Tensor], when: str) -> Finding:
+    """Passes if another time deals other samples.
 
     parts, others: a rank's indices [n] each. when: the other time, for a sentence.
     """
@@ -217,9 +219,16 @@ def reshuffling(parts: list[Tensor], others: list[Tensor], again: list[Any], whe
     same = _same_samples(parts, others)
     if same:
         return Finding(False, f"{same} {when}.")
-    for rank, (part, repeated) in enumerate(zip(parts, again, strict=True)):
-        if not compare.close(repeated, part, "the part").passed:
-            return Finding(False, f"rank {rank} gets another part when it asks for the epoch again.")
+    return Finding(True, "Each epoch deals anew.")
+
+
+def repeated(dealt: Shards) -> Finding:
+    """Passes if the same seed and epoch, once more and after others than before, deal the same."""
+    for (_, epoch, seed), parts, again in zip(dealt.asked, dealt.parts, dealt.again, strict=False):
+        for rank, both in enumerate(zip(again, parts, strict=True)):
+            if not compare.same(*both):
+                text = f"rank {rank} gets another part when it asks for epoch {epoch} with seed {seed} again"
+                return Finding(False, f"{text}; nothing may depend on what was asked for before.")
     return Finding(True, "Each epoch deals anew, and the same epoch always alike.")
 
 

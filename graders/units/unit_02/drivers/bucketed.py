@@ -40,19 +40,20 @@ def steps(
     bucket_bytes: int,
 ) -> list[Gradients]:
     """The gradients that every step of plain gradient descent used: one step a batch. Between backward and
-    finish() comes a forward pass without a graph.
+    finish() comes a forward pass, in the first step with a graph, then without.
 
     values: of the shapes of a `Chain`'s parameters. batches: inputs [B, widths[0]], targets [B, widths[-1]].
     """
     model = Chain(widths)
     load_values(list(model.parameters()), values)
     wrapped = answer(model, bucket_bytes)
-    used = []
+    used: list[Gradients] = []
     for inputs, targets in batches:
         mark("step begins")
         model.zero_grad()
         loss = functional.mse_loss(wrapped(inputs), targets)
-        used.append(_finished([wrapped], model, loss, looks=partial(wrapped, inputs)))
+        looks = torch.no_grad()(wrapped) if used else wrapped
+        used.append(_finished([wrapped], model, loss, looks=partial(looks, inputs)))
         descend(model, rate)
     return used
 
@@ -74,12 +75,14 @@ def accumulated(
     mark("step begins")
     losses = (functional.mse_loss(wrapped(inputs), targets) for inputs, targets in batches[:-1])
     first = next(losses)
-    with suppress(KeyError), wrapped.no_sync():
+    with suppress(KeyError):
         with wrapped.no_sync():
-            first.backward()  # type: ignore[no-untyped-call]
-        for loss in losses:
-            loss.backward()  # type: ignore[no-untyped-call]
-        raise KeyError("no more samples")
+            with wrapped.no_sync():
+                first.backward()  # type: ignore[no-untyped-call]
+            for loss in losses:
+                loss.backward()  # type: ignore[no-untyped-call]
+            raise KeyError("no more samples")
+        raise RuntimeError("A block of no_sync() has raised a KeyError, which did not come out of it.")
     mark("leaves no_sync")
     inputs, targets = batches[-1]
     return _finished([wrapped], model, functional.mse_loss(wrapped(inputs), targets))
@@ -122,13 +125,16 @@ def tied(
     """The gradients after one step of a model with a tied and two frozen parameters, one of the others column
     by column in memory. words, targets: [B].
 
-    A frozen parameter has a gradient from a time when it was trainable: its own value.
+    A frozen parameter has a gradient from a time when it was trainable: its own value. One of the others has
+    one to which this step's is added: zeros, but for a number that is infinite.
     """
     model = Tied(*sizes).double()
     model.mixing.weight.data = transposed(model.mixing.weight.data)
     load_values(list(model.parameters()), values)
     wrapped = answer(model, bucket_bytes)
     model.frozen.weight.grad = model.frozen.weight.detach().clone()
+    model.mixing.bias.grad = torch.zeros_like(model.mixing.bias)
+    _overflow(model.mixing.bias.grad)
     mark("step begins")
     return _finished([wrapped], model, functional.cross_entropy(wrapped(words), targets))
 
@@ -160,7 +166,7 @@ def one_bucket(
     """The gradients after each of some backward passes of a `Chain`; the chosen parameters are in a bucket.
 
     values, batches: see `steps`, in double precision. The parameters stay as they are. The last pass adds to
-    the gradients of the one before, which rank r has multiplied by 1 + r.
+    the gradients of the one before, which rank r has multiplied by 1 + r; one number is infinite.
     """
     model = Chain(widths).double()
     parameters = list(model.parameters())
@@ -174,6 +180,7 @@ def one_bucket(
         else:
             for parameter in parameters:
                 _multiply(parameter.grad, 1 + dist.get_rank())
+            _overflow(parameters[chosen[0]].grad)
         seen.append(_finished([made], model, functional.mse_loss(model(inputs), targets)))
     return seen
 
@@ -203,13 +210,12 @@ def _finished(
 ) -> Gradients:
     """A step's backward and then finish() of all, each with a mark at its end; the gradients afterwards.
 
-    looks: what is called between them, without a graph.
+    looks: what is called between them.
     """
     loss.backward()  # type: ignore[no-untyped-call]
     mark("backward ends")
     if looks:
-        with torch.no_grad():
-            looks()
+        looks()
     for each in made:
         each.finish()
     mark("finished")
@@ -219,3 +225,9 @@ def _finished(
 def _multiply(gradient: Tensor | None, factor: int) -> None:
     if gradient is not None:
         gradient.mul_(factor)
+
+
+def _overflow(gradient: Tensor | None) -> None:
+    """Make its first number infinite, as an overflow does."""
+    if gradient is not None:
+        gradient.view(-1)[0] = torch.inf

@@ -42,7 +42,8 @@ def shards(answer: AnswerFunction, lengths: list[int], epochs: list[int], seeds:
         first = [answer(*each) for each in asked]
         after = random_states()
         torch.rand(1 + dist.get_rank())
-        again = [answer(*each) for each in asked[:AGAIN]]
+        # Backwards: nothing may depend on what was asked before.
+        again = [answer(*each) for each in asked[:AGAIN][::-1]][::-1]
     return ShardsReply(
         first, again, [library for library, state in before.items() if after[library] != state]
     )

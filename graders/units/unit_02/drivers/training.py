@@ -1,6 +1,9 @@
 """Drivers of unit 02: a script for many processes."""
 
 import random
+import warnings
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,23 +22,30 @@ def many_processes(
     values: list[Tensor],
     samples: tuple[Tensor, Tensor],
     rate: float,
+    uphill: bool,
     epochs: int,
     batch_size: int,
     seed: int,
+    device: bool,
 ) -> TrainingReply:
     """How the answer trains a `Numbered` with these values on samples: inputs [N, 1 + F, 1] and labels [N].
+    uphill: see `Descent`. device: whether to watch what is moved there.
 
-    Each rank has random numbers of its own, and what `hash` makes of a text.
+    Each rank has random numbers of its own, and what `hash` makes of a text. What libraries warn of is not
+    printed: that there is no GPU to pin memory for, say.
     """
+    warnings.simplefilter("ignore")  # what grades puts the filters back
     for seed_library in (torch.default_generator.manual_seed, random.seed, np.random.seed):
         seed_library(1000 + dist.get_rank())
     model = Numbered(values)
     for parameter in model.parameters():
         parameter.grad = torch.ones_like(parameter)  # from whatever was done with the model before
-    optimizer = Descent(model, rate)
-    with torch.enable_grad(), MovesNoted() as moves, hashes_salted(answer, dist.get_rank):
+    optimizer, moves = Descent(model, rate, uphill), MovesNoted()
+    watched: AbstractContextManager[Any] = moves if device else nullcontext()
+    with torch.enable_grad(), watched, hashes_salted(answer, dist.get_rank):
         history = answer(model, Samples(*samples), optimizer, epochs, batch_size, seed, DEVICE)
     batches = [*model.inputs, *moves.labels]
-    moved = model.moved and (not batches or is_there(batches))
-    draws = float(torch.rand(())), random.random(), float(np.random.random())
+    moved = model.moved and (not batches or is_there(batches) or not device)
+    within = -1.0 - dist.get_rank() if model.drawn is None else model.drawn
+    draws = within, float(torch.rand(())), random.random(), float(np.random.random())
     return TrainingReply(history, copies_of(model.parameters()), optimizer.batches, moved, draws)
