@@ -32,7 +32,10 @@ SEEDS = (1, 2, 3)
 """Nothing may fail a right answer: solutions have the first, and each right answer of tests/ has another."""
 COUNTS = {Verdict.PASSED, Verdict.NOT_JUDGED}
 """Of a row before the one that fails: not judged, if it needs that one."""
-ONE_ROW = {"00_hello_ranks", "01_single_gpu", "02_data_parallel", "12_hybrid", "13_automatic"}
+ONE_ROW = {
+    *("00_hello_ranks", "01_single_gpu", "02_data_parallel", "03_multi_node"),
+    *("12_hybrid", "13_automatic"),
+}
 """Units of which no mistake fails two rows."""
 TWO_MISTAKES = {"never_waits", "divides_by_those_who_have_one"}
 """Answers that cannot but make two."""

@@ -1,6 +1,7 @@
 """Right answers to unit 03 that are written otherwise than the solution."""
 
 import io
+import logging
 import math
 import os
 import re
@@ -516,6 +517,31 @@ def gathers_flags(train_step, steps, save, set_handler):
         dist.all_gather(told, torch.tensor([asked.by is not None], dtype=torch.uint8))
     dist.get_rank() or save(step)
     return step
+
+
+_log = logging.getLogger("training")
+
+
+@right("save_on_signal")
+def writes_it_into_the_log(train_step, steps, save, set_handler):
+    """Logs what came, too; a logger of the module remembers that nobody listens to it."""
+    came = []
+
+    def note(number, frame):
+        came.append(number)
+        _log.info("signal %d came to rank %d", number, dist.get_rank())
+
+    for number in (signal.SIGTERM, signal.SIGUSR1):
+        set_handler(number, note)
+    for done in range(1, steps + 1):
+        train_step(done - 1)
+        everybody = torch.tensor([float(len(came))])
+        dist.all_reduce(everybody, op=dist.ReduceOp.MAX)
+        if everybody.item():
+            break
+    if dist.get_rank() == 0:
+        save(done)
+    return done
 
 
 @right("elastic_batch")

@@ -40,16 +40,32 @@ def _names(text):
     return re.findall(r"(?:\[[^\]]*\]|[^,\[])+", text)
 
 
+def _expanded(text, found=_names, numbers=_numbers):
+    """Right, but for how names are found, or the numbers of a bracket."""
+    hosts = []
+    for name in found(text):
+        pieces = re.split(r"\[([^\]]*)\]", name)
+        choices = [numbers(piece) if place % 2 else [piece] for place, piece in enumerate(pieces)]
+        hosts += ["".join(parts) for parts in product(*choices)]
+    return hosts
+
+
 @wrong("expand_hostlist", fails="plain names")
 def a_host_without_a_name(text):
     """An empty text, split by commas, is one empty text."""
-    return [host for name in text.split(",") for host in ([name] if "[" not in name else [])]
+    return _expanded(text, found=lambda text: re.split(r",(?![^\[]*\])", text))
 
 
 @wrong("expand_hostlist", fails="plain names")
 def every_host_once(text):
-    """A set forgets the order and what comes twice."""
-    return sorted(set(_names(text)))
+    """A set forgets what comes twice."""
+    return list(dict.fromkeys(_expanded(text)))
+
+
+@wrong("expand_hostlist", fails="plain names")
+def in_the_alphabets_order(text):
+    """The first host of a list need not be the first one of the cluster."""
+    return sorted(_expanded(text))
 
 
 @wrong("expand_hostlist", fails="plain names")
@@ -76,59 +92,35 @@ def without_the_end(text):
 @wrong("expand_hostlist", fails="leading zeros")
 def numbers_are_numbers(text):
     """int("007") forgets the zeros."""
-    hosts = []
-    for name in _names(text):
-        prefix, _, rest = name.partition("[")
-        if not rest:
-            hosts.append(name)
-            continue
-        for part in rest.rstrip("]").split(","):
-            first, _, last = part.partition("-")
-            hosts += [f"{prefix}{n}" for n in range(int(first), int(last or first) + 1)]
-    return hosts
+    return _expanded(text, numbers=lambda ranges: [str(int(number)) for number in _numbers(ranges)])
 
 
 @wrong("expand_hostlist", fails="leading zeros")
 def always_three_digits(text):
     """Fills up to three digits where there are zeros, as on the cluster that it was tried on."""
-    hosts = []
-    for name in _names(text):
-        prefix, _, rest = name.partition("[")
-        if not rest:
-            hosts.append(name)
-            continue
-        first, _, last = rest.rstrip("]").partition("-")
-        width = 3 if first.startswith("0") and first != "0" else 1
-        hosts += [f"{prefix}{n:0{width}}" for n in range(int(first), int(last or first) + 1)]
-    return hosts
+
+    def numbers(ranges):
+        found = [(number, "3" if re.match("0[0-9]", ranges) else "1") for number in _numbers(ranges)]
+        return [f"{int(number):0{width}}" for number, width in found]
+
+    return _expanded(text, numbers=numbers)
 
 
 @wrong("expand_hostlist", fails="several in brackets")
 def splits_by_every_comma(text):
     """Tears "c101-[001,007]" into "c101-[001" and "007]"."""
-    hosts = []
-    for name in text.split(",") if text else []:
-        match = re.fullmatch(r"(.*)\[(\d+)-?(\d*)\]", name)
-        if match:
-            first, last = match[2], match[3] or match[2]
-            hosts += [f"{match[1]}{n:0{len(first)}}" for n in range(int(first), int(last) + 1)]
-        else:
-            hosts.append(name)
-    return hosts
+    return _expanded(text, found=lambda text: text.split(",") if text else [])
 
 
 @wrong("expand_hostlist", fails="several in brackets")
 def one_width_for_the_bracket(text):
     """Takes the width of the bracket's first number for all of them."""
-    hosts = []
-    for name in _names(text):
-        prefix, _, rest = name.partition("[")
-        if not rest:
-            hosts.append(name)
-            continue
-        width = len(re.match(r"\d+", rest)[0])
-        hosts += [f"{prefix}{int(number):0{width}}" for number in _numbers(rest.rstrip("]"))]
-    return hosts
+
+    def numbers(ranges):
+        width = len(re.match(r"\d+", ranges)[0])
+        return [f"{int(number):0{width}}" for number in _numbers(ranges)]
+
+    return _expanded(text, numbers=numbers)
 
 
 @wrong("expand_hostlist", fails="two brackets")
@@ -164,20 +156,10 @@ def pairs_instead_of_products(text):
     return hosts
 
 
-def _expanded(text, found=_names, numbers=_numbers):
-    """Right, but for how names are found, or numbers."""
-    hosts = []
-    for name in found(text):
-        pieces = re.split(r"\[([^\]]*)\]", name)
-        choices = [numbers(piece) if place % 2 else [piece] for place, piece in enumerate(pieces)]
-        hosts += ["".join(parts) for parts in product(*choices)]
-    return hosts
-
-
 @wrong("expand_hostlist", fails="plain names")
 def a_hyphen_only_before_a_bracket(text):
     """login-1 is a name, too."""
-    return _expanded(text, lambda text: re.findall(r"[\w.]+(?:-?\[[^\]]*\])*", text))
+    return _expanded(text, lambda text: re.findall(r"[\w.]+(?:[-\w.]*\[[^\]]*\])*", text))
 
 
 @wrong("expand_hostlist", fails="leading zeros")
@@ -270,6 +252,12 @@ def _first(env, launchers):
     return _read(env, found) if found else _ALONE
 
 
+def _in_order(env, torchrun=_TORCHRUN, horovod=_HOROVOD, mpi=_MPI):
+    """Right: the innermost launcher's place. Of a launcher other names may be read."""
+    slurm = _SLURM if "SLURM_STEP_ID" in env else ("", "", "", "")
+    return _first(_with_node(env), (torchrun, horovod, mpi, slurm))
+
+
 @wrong("rank_from_environment", fails="srun")
 def texts_instead_of_numbers(env):
     """Environment variables are texts; "10" < "9"."""
@@ -291,8 +279,8 @@ def local_rank_by_division(env):
 
 @wrong("rank_from_environment", fails="srun")
 def only_the_shared_names(env):
-    """Expects RANK of everybody."""
-    return _read(env, _TORCHRUN) if "RANK" in env else _ALONE
+    """srun gives no RANK; somebody's own script did, where it was tried."""
+    return _first(_with_node(env), (_TORCHRUN, _HOROVOD, _MPI))
 
 
 @wrong("rank_from_environment", fails="srun")
@@ -315,52 +303,36 @@ def takes_the_variables_out(env):
 @wrong("rank_from_environment", fails="torchrun")
 def role_for_node(env):
     """ROLE_RANK is no node's number."""
-    return _first(
-        _with_node(env), (("RANK", "LOCAL_RANK", "ROLE_RANK", "WORLD_SIZE"), _HOROVOD, _MPI, _SLURM)
-    )
+    return _in_order(env, torchrun=("RANK", "LOCAL_RANK", "ROLE_RANK", "WORLD_SIZE"))
 
 
 @wrong("rank_from_environment", fails="mpirun")
 def all_slots_for_all_ranks(env):
     """Open MPI's universe is where processes could run, not how many do."""
-    rank = int(env.get("OMPI_COMM_WORLD_RANK", "0"))
-    if "RANK" in env or "OMPI_COMM_WORLD_RANK" not in env:
-        return {
-            "rank": int(env.get("RANK", env.get("SLURM_PROCID", "0"))),
-            "local_rank": int(env.get("LOCAL_RANK", env.get("SLURM_LOCALID", "0"))),
-            "node_rank": int(env.get("GROUP_RANK", env.get("SLURM_NODEID", "0"))),
-            "world_size": int(env.get("WORLD_SIZE", env.get("SLURM_NTASKS", "1"))),
-        }
-    return {
-        "rank": rank,
-        "local_rank": int(env["OMPI_COMM_WORLD_LOCAL_RANK"]),
-        "node_rank": rank // int(env["OMPI_COMM_WORLD_LOCAL_SIZE"]),
-        "world_size": int(env["OMPI_UNIVERSE_SIZE"]),
-    }
+    return _in_order(env, mpi=(*_MPI[:3], "OMPI_UNIVERSE_SIZE"))
 
 
 @wrong("rank_from_environment", fails="mpirun")
 def node_rank_of_open_mpi(env):
     """OMPI_COMM_WORLD_NODE_RANK sounds like it, but counts processes on a node."""
-    names = (*_MPI[:2], "OMPI_COMM_WORLD_NODE_RANK", _MPI[3])
-    if "SLURM_STEP_ID" in env or not {"RANK", _HOROVOD[0], _MPI[0]} & env.keys():
-        return _first(env, (_TORCHRUN, _HOROVOD, names, _SLURM))
-    return _first(env, (_TORCHRUN, _HOROVOD, names))
+    return _in_order(env, mpi=(*_MPI[:2], "OMPI_COMM_WORLD_NODE_RANK", _MPI[3]))
 
 
 @wrong("rank_from_environment", fails="mpirun")
 def node_by_remainder(env):
     """% for //: the local rank once more."""
-    local_size = int(env.get("OMPI_COMM_WORLD_LOCAL_SIZE", 1))
-    env = env | {"NODE": str(int(env.get("OMPI_COMM_WORLD_RANK", 0)) % local_size)}
-    return _first(env, (_TORCHRUN, _HOROVOD, _MPI, _SLURM))
+    place = _in_order(env)
+    if "OMPI_COMM_WORLD_RANK" in env and "RANK" not in env:
+        place["node_rank"] = place["rank"] % int(env["OMPI_COMM_WORLD_LOCAL_SIZE"])
+    return place
 
 
 @wrong("rank_from_environment", fails="Horovod")
 def cross_size_for_cross_rank(env):
     """Confounds the node's number with how many there are."""
-    names = ("HOROVOD_RANK", "HOROVOD_LOCAL_RANK", "HOROVOD_CROSS_SIZE", "HOROVOD_SIZE")
-    return _first(_with_node(env), (_TORCHRUN, names, _MPI, _SLURM))
+    return _in_order(
+        env, horovod=("HOROVOD_RANK", "HOROVOD_LOCAL_RANK", "HOROVOD_CROSS_SIZE", "HOROVOD_SIZE")
+    )
 
 
 @wrong("rank_from_environment", fails="one launcher inside another")
@@ -424,12 +396,6 @@ def a_script_before_torchrun(env):
     if "SLURM_JOB_ID" in env and not {"SLURM_STEP_ID", "OMPI_COMM_WORLD_RANK", "HOROVOD_RANK"} & set(env):
         return _ALONE
     return _first(_with_node(env), (_TORCHRUN, _HOROVOD, _MPI, _SLURM if "SLURM_STEP_ID" in env else [""]))
-
-
-def _in_order(env):
-    """Right: the innermost launcher's place."""
-    slurm = _SLURM if "SLURM_STEP_ID" in env else ("", "", "", "")
-    return _first(_with_node(env), (_TORCHRUN, _HOROVOD, _MPI, slurm))
 
 
 @wrong("rank_from_environment", fails="Horovod")
@@ -546,6 +512,13 @@ def _judged(form, queues):
     return field
 
 
+def _unless(mistakes, field):
+    """Right: the script of the fields, or an error that names all mistakes."""
+    if mistakes:
+        raise ValueError("; ".join(mistakes))
+    return _script(_asked(field))
+
+
 @wrong("form_to_script", fails="sbatch reads it")
 def options_after_a_module(form, queues):
     """sbatch reads no further than the first command."""
@@ -607,19 +580,22 @@ def hours_only(form, queues):
 @wrong("form_to_script", fails="what is asked for")
 def below_the_limit(form, queues):
     """What is at the limit is allowed."""
-    lower = {
-        system: {queue: {name: most - 1 for name, most in limits.items()} for queue, limits in own.items()}
-        for system, own in queues.items()
-    }
-    return _script(_asked(_judged(form, lower)))
+    field = _filled(form)
+    mistakes = list(_mistakes(field, queues))
+    nodes = queues.get(field.get("System"), {}).get(field.get("Queue"), {}).get("nodes")
+    if _number(field["Nodes"]) == nodes:
+        mistakes.append(f"Nodes: at most {nodes}")
+    return _unless(mistakes, field)
 
 
 @wrong("form_to_script", fails="what is asked for")
 def nineteen_characters(form, queues):
     """20 characters are allowed."""
-    if len(form.get("Job Name", "")) >= 20:
-        raise ValueError("Job Name: at most 20 characters")
-    return _script(_asked(_judged(form, queues)))
+    field = _filled(form)
+    mistakes = list(_mistakes(field, queues))
+    if len(field.get("Job Name", "")) == 20:
+        mistakes.append("Job Name: at most 20 characters")
+    return _unless(mistakes, field)
 
 
 @wrong("form_to_script", fails="what is asked for")
@@ -882,9 +858,11 @@ def single_quotes(form, queues):
 @wrong("form_to_script", fails="what is asked for")
 def two_digits_of_hours(form, queues):
     """A hundred hours have three."""
-    if not re.fullmatch(r"\d{1,2}:\d{1,2}:\d{1,2}", form.get("Time Limit") or "2:0:0"):
-        raise ValueError("Time Limit: hours:minutes:seconds")
-    return _script(_asked(_judged(form, queues)))
+    field = _filled(form)
+    mistakes = list(_mistakes(field, queues))
+    if re.match(r"\d{3}", field["Time Limit"]):
+        mistakes.append("Time Limit: hours:minutes:seconds")
+    return _unless(mistakes, field)
 
 
 def _judged_by(form, queues, seconds):
@@ -898,9 +876,7 @@ def _judged_by(form, queues, seconds):
     hours = queues.get(field.get("System"), {}).get(field.get("Queue"), {"hours": 10**9})["hours"]
     if not 0 < seconds(parts) <= 3600 * hours:
         mistakes.append(f"Time Limit: at most {hours} hours")
-    if mistakes:
-        raise ValueError("; ".join(mistakes))
-    return _script(_asked(field))
+    return _unless(mistakes, field)
 
 
 @wrong("form_to_script", fails="limits")
@@ -945,9 +921,7 @@ def one_limit_of_the_queue(form, queues):
     limits = queues.get(field.get("System"), {}).get(field.get("Queue"), {"nodes": 10**9})
     if _number(field["Nodes"]) > limits["nodes"]:
         mistakes = [each for each in mistakes if not each.startswith("Time Limit")]
-    if mistakes:
-        raise ValueError("; ".join(mistakes))
-    return _script(_asked(field))
+    return _unless(mistakes, field)
 
 
 @wrong("form_to_script", fails="what is asked for")
@@ -966,9 +940,7 @@ def compares_texts(form, queues):
     mistakes = [each for each in _mistakes(field, queues) if not each.startswith("Tasks")]
     if field["Tasks"] < field["Nodes"] or _number(field["Tasks"]) < 1:
         mistakes.append("Tasks: at least one a node")
-    if mistakes:
-        raise ValueError("; ".join(mistakes))
-    return _script(_asked(field))
+    return _unless(mistakes, field)
 
 
 @wrong("form_to_script", fails="limits")
@@ -985,9 +957,7 @@ def zero_in_one_way(form, queues):
     mistakes = list(_mistakes(field, queues))
     if field["Time Limit"] == "00:00:00":
         mistakes = [each for each in mistakes if not each.startswith("Time Limit")]
-    if mistakes:
-        raise ValueError("; ".join(mistakes))
-    return _script(_asked(field))
+    return _unless(mistakes, field)
 
 
 @wrong("form_to_script", fails="every mistake is named")
@@ -997,9 +967,7 @@ def nodes_or_tasks(form, queues):
     mistakes = list(_mistakes(field, queues))
     if any(each.startswith("Nodes") for each in mistakes) and _number(field["Tasks"]) > 0:
         mistakes = [each for each in mistakes if not each.startswith("Tasks")]
-    if mistakes:
-        raise ValueError("; ".join(mistakes))
-    return _script(_asked(field))
+    return _unless(mistakes, field)
 
 
 @wrong("form_to_script", fails="every mistake is named")
@@ -1009,9 +977,7 @@ def nodes_of_a_system(form, queues):
     mistakes = list(_mistakes(field, queues))
     if field.get("System") not in queues:
         mistakes = [each for each in mistakes if not each.startswith(("Nodes", "Tasks"))]
-    if mistakes:
-        raise ValueError("; ".join(mistakes))
-    return _script(_asked(field))
+    return _unless(mistakes, field)
 
 
 @wrong("form_to_script", fails="every mistake is named")
@@ -1021,9 +987,7 @@ def times_of_a_queue(form, queues):
     mistakes = list(_mistakes(field, queues))
     if any(each.startswith("Queue") for each in mistakes):
         mistakes = [each for each in mistakes if not each.startswith("Time Limit")]
-    if mistakes:
-        raise ValueError("; ".join(mistakes))
-    return _script(_asked(field))
+    return _unless(mistakes, field)
 
 
 # --------------------------------------------------------------------------------------- container_command
@@ -1414,28 +1378,28 @@ def _dealt(nodes, cores):
     ]
 
 
-@wrong("cpu_bind_map", fails="LUMI-G")
+@wrong("cpu_bind_map", fails="any machine")
 def gpu_beside_node_of_its_number(node):
     """GPU 0 beside core 0: the order in which Slurm would deal the cores out."""
-    cores = sorted(core for own in _cores(node).values() for core in own)
+    cores = sorted(core for own in _cores(node) for core in own)
     gpus = len(node["numa_of_gpu"])
     return [cores[gpu * (len(cores) // gpus)] for gpu in range(gpus)]
 
 
-@wrong("cpu_bind_map", fails="LUMI-G")
+@wrong("cpu_bind_map", fails="any machine")
 def cores_as_floats(node):
     """What a division gives: srun takes 49, and no 49.0."""
     return [float(core) for core in _dealt(node["numa_of_gpu"], _cores(node))]
 
 
-@wrong("cpu_bind_map", fails="LUMI-G")
+@wrong("cpu_bind_map", fails="any machine")
 def one_core_for_all_of_a_node(node):
     """Both GPUs of a NUMA node get its first core."""
     cores = _cores(node)
     return [cores[node][0] for node in node["numa_of_gpu"]]
 
 
-@wrong("cpu_bind_map", fails="LUMI-G")
+@wrong("cpu_bind_map", fails="any machine")
 def neighbours_on_neighbouring_cores(node):
     """The second GPU of a NUMA node gets the second core, not the second share."""
     nodes, cores = node["numa_of_gpu"], _cores(node)
@@ -1770,6 +1734,12 @@ def only_the_total(nodes, gpus_per_node, command):
     return _HEAD + options + _MEET + f"srun {command}\n"
 
 
+@wrong("batch_script", fails="one task a GPU")
+def for_nodes_of_eight(nodes, gpus_per_node, command):
+    """srun -n 16 was right where it was tried; a step of more tasks than the job has is refused."""
+    return _HEAD + _options(nodes, gpus_per_node) + _MEET + f"srun -n {8 * nodes} {command}\n"
+
+
 @wrong("batch_script", fails="a meeting place")
 def everybody_at_home(nodes, gpus_per_node, command):
     """On the second node localhost is the second node."""
@@ -1887,6 +1857,17 @@ def _written(state, temporary):
         os.fsync(file.fileno())
 
 
+def _replaced(path, state, temporary=None, write=_written):
+    """Right, up to the name: written beside path and moved there; gone, if that fails."""
+    temporary = temporary or path.with_name(path.name + ".tmp")
+    try:
+        write(state, temporary)
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
 @wrong("save_checkpoint", fails="can be loaded")
 def under_another_name(path, state):
     """torch.save adds no suffix, and with_suffix takes the old one away."""
@@ -1953,13 +1934,7 @@ def keeps_a_backup(path, state):
 @wrong("save_checkpoint", fails="whole at every moment")
 def nothing_there_nothing_to_lose(path, state):
     """Straight to a name that is not there yet: but whoever looks for the newest checkpoint finds it torn."""
-    temporary = path.with_name(path.name + ".tmp") if path.exists() else path
-    try:
-        _written(state, temporary)
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    _replaced(path, state, temporary=None if path.exists() else path)
     _sync_folder(path.parent)
 
 
@@ -1977,39 +1952,35 @@ def written_in_tmp(path, state):
 @wrong("save_checkpoint", fails="temporary file")
 def looks_like_a_checkpoint(path, state):
     """new-step-7.pt: a kill leaves a file that a search for *.pt finds."""
-    temporary = path.with_name("new-" + path.name)
-    _written(state, temporary)
-    os.replace(temporary, path)
+    _replaced(path, state, temporary=path.with_name("new-" + path.name))
     _sync_folder(path.parent)
 
 
 @wrong("save_checkpoint", fails="on the disk before its name")
 def rename_only(path, state):
     """The usual recipe; it survives a kill, and no power failure."""
-    temporary = path.with_suffix(".tmp")
-    torch.save(state, temporary)
-    os.replace(temporary, path)
+    _replaced(path, state, write=torch.save)
 
 
 @wrong("save_checkpoint", fails="on the disk before its name")
 def forgets_to_flush(path, state):
     """fsync while the last bytes are still in Python's buffer."""
-    temporary = path.with_suffix(".tmp")
-    memory = io.BytesIO()
-    torch.save(state, memory)
-    with open(temporary, "wb", buffering=2**20) as file:
-        file.write(memory.getvalue())
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
+
+    def write(state, temporary):
+        memory = io.BytesIO()
+        torch.save(state, memory)
+        with open(temporary, "wb", buffering=2**20) as file:
+            file.write(memory.getvalue())
+            os.fsync(file.fileno())
+
+    _replaced(path, state, write=write)
     _sync_folder(path.parent)
 
 
 @wrong("save_checkpoint", fails="on the disk before its name")
 def synced_too_late(path, state):
     """fsync of the file after it got its name."""
-    temporary = path.with_suffix(".tmp")
-    torch.save(state, temporary)
-    os.replace(temporary, path)
+    _replaced(path, state, write=torch.save)
     with open(path, "rb+") as file:
         os.fsync(file.fileno())
     _sync_folder(path.parent)
@@ -2018,54 +1989,52 @@ def synced_too_late(path, state):
 @wrong("save_checkpoint", fails="on the disk before its name")
 def leaves_the_file_open(path, state):
     """Opens the file once more for fsync, and never closes it."""
-    temporary = path.with_suffix(".tmp")
-    torch.save(state, temporary)
-    os.fsync(os.open(temporary, os.O_RDONLY))
-    os.replace(temporary, path)
+
+    def write(state, temporary):
+        torch.save(state, temporary)
+        os.fsync(os.open(temporary, os.O_RDONLY))
+
+    _replaced(path, state, write=write)
     _sync_folder(path.parent)
 
 
 @wrong("save_checkpoint", fails="the directory too")
 def forgets_the_directory(path, state):
     """The bytes are on the disk, the name may not be."""
-    temporary = path.with_suffix(".tmp")
-    _written(state, temporary)
-    os.replace(temporary, path)
+    _replaced(path, state)
 
 
 @wrong("save_checkpoint", fails="the directory too")
 def directory_before_the_rename(path, state):
     """Sends the name of the temporary file to the disk."""
-    temporary = path.with_suffix(".tmp")
-    _written(state, temporary)
-    _sync_folder(path.parent)
-    os.replace(temporary, path)
+
+    def write(state, temporary):
+        _written(state, temporary)
+        _sync_folder(path.parent)
+
+    _replaced(path, state, write=write)
 
 
 @wrong("save_checkpoint", fails="the directory too")
 def leaves_the_directory_open(path, state):
     """A descriptor is lost with every save; after a thousand of them nothing can be opened any more."""
-    temporary = path.with_suffix(".tmp")
-    _written(state, temporary)
-    os.replace(temporary, path)
+    _replaced(path, state)
     os.fsync(os.open(path.parent, os.O_RDONLY))
 
 
 @wrong("save_checkpoint", fails="after a crash")
 def over_what_is_left(path, state):
     """Opens without O_TRUNC: what a longer temporary file had at its end stays there."""
-    temporary = path.with_suffix(".tmp")
-    memory = io.BytesIO()
-    torch.save(state, memory)
-    try:
+
+    def write(state, temporary):
+        memory = io.BytesIO()
+        torch.save(state, memory)
         with os.fdopen(os.open(temporary, os.O_CREAT | os.O_WRONLY), "wb") as file:
             file.write(memory.getvalue())
             file.flush()
             os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+
+    _replaced(path, state, write=write)
     _sync_folder(path.parent)
 
 
@@ -2155,39 +2124,21 @@ def removes_what_is_not_there(path, state):
 @wrong("save_checkpoint", fails="can be loaded")
 def the_folder_of_a_name_alone(path, state):
     """os.path.dirname("step-7.pt") is an empty text, and that is no folder."""
-    temporary = path.with_name(path.name + ".tmp")
-    try:
-        _written(state, temporary)
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    _replaced(path, state)
     _sync_folder(os.path.dirname(path))
 
 
 @wrong("save_checkpoint", fails="the directory too")
 def the_folder_that_it_is_in(path, state):
     """The working directory is the file's folder where its path is a name alone."""
-    temporary = path.with_name(path.name + ".tmp")
-    try:
-        _written(state, temporary)
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    _replaced(path, state)
     _sync_folder(os.curdir)
 
 
 @wrong("save_checkpoint", fails="when writing fails")
 def does_not_mind_the_folder(path, state):
     """The name may be gone after a power failure, and nobody has heard of it."""
-    temporary = path.with_name(path.name + ".tmp")
-    try:
-        _written(state, temporary)
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    _replaced(path, state)
     try:
         _sync_folder(path.parent)
     except OSError as error:
@@ -2197,14 +2148,10 @@ def does_not_mind_the_folder(path, state):
 @wrong("save_checkpoint", fails="when writing fails")
 def better_than_nothing(path, state):
     """If it cannot be done safely, it is done the other way, over the checkpoint that there is."""
-    temporary = path.with_name(path.name + ".tmp")
     try:
-        _written(state, temporary)
-        os.replace(temporary, path)
-    except BaseException as error:
-        temporary.unlink(missing_ok=True)
-        if isinstance(error, OSError):
-            torch.save(state, path)
+        _replaced(path, state)
+    except OSError:
+        torch.save(state, path)
         raise
     _sync_folder(path.parent)
 

@@ -21,31 +21,29 @@ from graders.units.unit_03.topologies import (
     difficulty=3,
     rubric=(
         Criterion(
+            "any machine",
+            2,
+            "Take everything from the node: which NUMA node a GPU is on, which cores that one has (they may "
+            "be 0, 2, 4, 6, or none at all), how many GPUs share them.",
+        ),
+        Criterion(
             "LUMI-G",
             1,
             "GPU 0 is beside NUMA node 3. Its allowed cores are 49-55 and 57-63; two GPUs share them, so "
             "GPU 0 gets the first seven, GPU 1 the other seven.",
         ),
         Criterion(
-            "any machine",
-            2,
-            "Take everything from the node: which NUMA node a GPU is on, which cores that one has (they may "
-            "be 0, 2, 4, 6, or none at all), how many GPUs share them.",
-            needs=(),
-        ),
-        Criterion(
             "allowed cores",
             2,
             "Which cores are reserved differs from site to site: keep those of the node that are "
             "allowed, then deal them out.",
-            needs=("LUMI-G", "any machine"),
+            needs=("any machine", "LUMI-G"),
         ),
         Criterion(
             "hardware threads",
             2,
             "With two threads a core, half of a node's CPUs are second threads of the other half's cores, "
             "with four, three quarters are: a rank that starts there shares a core with another rank.",
-            needs=("any machine",),
         ),
     ),
     hints=(
@@ -58,8 +56,8 @@ from graders.units.unit_03.topologies import (
 )
 def cpu_bind_map(answer: Answer, rng: Rng) -> Findings:
     """Real machines, and drawn ones."""
-    yield "LUMI-G", bindings(answer, [LUMI_G])
     yield "any machine", bindings(answer, [*draw_plain(rng), GRACE_HOPPER])
+    yield "LUMI-G", bindings(answer, [LUMI_G])
     yield "allowed cores", bindings(answer, draw_reserved(rng))
     yield "hardware threads", bindings(answer, [*draw_threads(rng), DGX_A100])
 

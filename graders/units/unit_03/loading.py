@@ -40,11 +40,13 @@ from graders.units.unit_03.states import State, draw_state
             2,
             "torch.load reads numbers without checking them. The file is a zip archive, which has a checksum "
             "of each part: zipfile.ZipFile(path).testzip() returns None if all are right.",
+            needs=("torn files",),
         ),
         Criterion(
             "tells and keeps",
             1,
             "warnings.warn names the file that was skipped; somebody will want to look at it, so leave it.",
+            needs=("torn files",),
         ),
     ),
     hints=(

@@ -25,8 +25,9 @@ class SavedFile(DriverReply):
 class Change(DriverReply):
     """Something that happened in the folder.
 
-    files: what is there from now on, by name, None if nothing has changed. synced: inodes of files that were
-    sent to the disk; directory: whether the folder was. renamed: source and target of what is about to move.
+    files: what is there from now on, by name, None if nothing has changed. synced: inodes of files, there or
+    elsewhere, that were sent to the disk; directory: whether the folder was. renamed: source and target of
+    what is about to move.
     """
 
     files: dict[str, SavedFile] | None

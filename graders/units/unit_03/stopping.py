@@ -71,7 +71,8 @@ class Telling:
         ]
         after = ", after a training that was stopped" if self.again else ""
         steps = compare.counted(self.steps, "step")
-        return f"{self.ranks} ranks, {steps}, {' and '.join(told) or 'no signal'}{after}"
+        ranks = compare.counted(self.ranks, "rank")
+        return f"{ranks}, {steps}, {' and '.join(told) or 'no signal'}{after}"
 
 
 @exercise(
@@ -180,7 +181,8 @@ def stops(case: Telling, run: Observed[StopReply]) -> Finding:
             said = compare.shown(reply.returned)
             return Finding(False, f"{case}: rank {rank} makes {done} steps, and returns {said}.")
     expected = f"{least}" if least == most else f"{least} to {most}"
-    return Finding(least <= done <= most, f"{case}: all stop after {done} steps; expected {expected}.")
+    seen = f"{case}: all stop after {compare.counted(done, 'step')}; expected {expected}."
+    return Finding(least <= done <= most, seen)
 
 
 def sums_fit(case: Telling, run: Observed[StopReply]) -> Finding:
@@ -210,7 +212,9 @@ def saved_once(case: Telling, run: Observed[StopReply]) -> Finding:
     shown = ", ".join(
         f"rank {rank} after {made} steps as {told}" for rank, all_ in saved.items() for told, made in all_
     )
-    return Finding(right, f"{case}: saved by {shown or 'nobody'}; expected once, after {done} steps.")
+    return Finding(
+        right, f"{case}: saved by {shown or 'nobody'}; expected once, after {compare.counted(done, 'step')}."
+    )
 
 
 def one_number(case: Telling, run: Observed[StopReply]) -> Finding:
