@@ -272,6 +272,8 @@ def rank_from_environment(env: dict[str, str]) -> dict[str, int]:
     env: environment variables, as in os.environ; they stay as they are. Launchers: srun, torchrun,
         mpirun (Open MPI), horovodrun. Where one was started by another, the innermost counts: torchrun,
         Horovod and Open MPI before Slurm.
+        Users set variables, too, in scripts and shells: MASTER_ADDR, WORLD_SIZE, and some that begin
+        like a launcher's, such as OMPI_MCA_btl and HOROVOD_FUSION_THRESHOLD.
     Returns {"rank": ..., "local_rank": ..., "node_rank": ..., "world_size": ...}: whole numbers;
         node_rank is the number of this process's node. mpirun does not tell it: there, but only there,
         ranks fill one node after another, and all nodes have equally many. A process that no launcher
@@ -1437,8 +1439,8 @@ def resume(training: Training, directory: Path, save_every: int, save, load_late
     Saves directory / f"step-{N}.pt" when N steps are done, for every N that save_every divides, and
     after the last step. The process that goes on knows nothing but what the checkpoint holds; it starts
     with new weights, with the module's variables as they are when its cells have run, and with the
-    state of torch's generator that every start begins with. NumPy's and Python's begin anywhere. If the
-    training has ended already, the final weights are loaded and no step is made.
+    state of torch's generator that every start begins with. NumPy's and Python's begin anywhere, and it
+    is later. If the training has ended already, the final weights are loaded and no step is made.
     """
     ### BEGIN SOLUTION
     samples, batch_size = len(training.samples), training.batch_size

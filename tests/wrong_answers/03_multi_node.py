@@ -11,6 +11,7 @@ import signal
 import subprocess
 import tempfile
 import threading
+import time
 import warnings
 import zipfile
 from functools import cache
@@ -420,6 +421,30 @@ def a_world_is_torchruns(env):
 
 
 @wrong("rank_from_environment", fails="srun")
+def any_name_of_open_mpi(env):
+    """OMPI_MCA_btl is a user's, and may stay in the environment of a task that srun has started."""
+    if any(name.startswith("OMPI_") for name in env) and not {"RANK", "HOROVOD_RANK"} & set(env):
+        return _read(_with_node(env), _MPI)
+    return _in_order(env)
+
+
+@wrong("rank_from_environment", fails="srun")
+def any_name_of_horovod(env):
+    """HOROVOD_FUSION_THRESHOLD is a user's."""
+    if any(name.startswith("HOROVOD_") for name in env) and "RANK" not in env:
+        return _read(env, _HOROVOD)
+    return _in_order(env)
+
+
+@wrong("rank_from_environment", fails="no launcher")
+def a_meeting_place_for_one(env):
+    """The script that exports MASTER_ADDR goes nowhere itself."""
+    if "MASTER_ADDR" in env and not {"RANK", "SLURM_STEP_ID"} & set(env):
+        return _read(env, _TORCHRUN)
+    return _in_order(env)
+
+
+@wrong("rank_from_environment", fails="srun")
 def the_first_step(env):
     """Whatever the script has started before by srun was step 0."""
     return _in_order({k: v for k, v in env.items() if k != "SLURM_STEP_ID" or v == "0"})
@@ -810,6 +835,22 @@ def as_int_reads_it(form, queues):
         if re.match(r"\+?[\d_]+$", form.get(name, ""))
     }
     return _script(_asked(_judged({**form, **read}, queues)))
+
+
+@wrong("form_to_script", fails="limits")
+def blanks_do_no_harm(form, queues):
+    """Digits alone: what is cut off here is in the script again if it is read elsewhere."""
+    return _script(_asked(_judged({name: text.strip() for name, text in form.items()}, queues)))
+
+
+@wrong("form_to_script", fails="what is asked for")
+def two_digits_of_all(form, queues):
+    """Hours, minutes and seconds may have one digit."""
+    field = _filled(form)
+    mistakes = list(_mistakes(field, queues))
+    if re.search(r"(^|:)\d(:|$)", field["Time Limit"]):
+        mistakes.append("Time Limit: hours:minutes:seconds")
+    return _unless(mistakes, field)
 
 
 @wrong("form_to_script", fails="limits")
@@ -1280,6 +1321,22 @@ def paths_in_double_quotes(site, image, command):
 
 
 @wrong("container_command", fails="words stay whole")
+def paths_in_single_quotes(site, image, command):
+    """A path may have a single quote itself."""
+    words = [*site["launcher"], site["runtime"], "exec", *_gpus(site)]
+    paths = [f"'{word}'" for word in (*_binds(site), image)]
+    return "\n".join([*_modules(site), f"{shlex.join(words)} {' '.join(paths)} {shlex.join(command)}"])
+
+
+@wrong("container_command", fails="words stay whole")
+def launcher_in_single_quotes(site, image, command):
+    """A launcher's word may have a single quote itself."""
+    launcher = " ".join(f"'{word}'" for word in site["launcher"])
+    rest = shlex.join([site["runtime"], "exec", *_gpus(site), *_binds(site), image, *command])
+    return "\n".join([*_modules(site), f"{launcher} {rest}"])
+
+
+@wrong("container_command", fails="words stay whole")
 def quotes_and_dollars_escaped(site, image, command):
     """In double quotes a backslash has to be escaped as well."""
 
@@ -1404,6 +1461,14 @@ def neighbours_on_neighbouring_cores(node):
     """The second GPU of a NUMA node gets the second core, not the second share."""
     nodes, cores = node["numa_of_gpu"], _cores(node)
     return [cores[node][nodes[:gpu].count(node)] for gpu, node in enumerate(nodes)]
+
+
+@wrong("cpu_bind_map", fails="any machine")
+def the_first_get_one_more(node):
+    """np.array_split deals out what cannot be shared equally; here it is left over."""
+    nodes, cores = node["numa_of_gpu"], _cores(node)
+    shares = [np.array_split(own, max(1, nodes.count(numa))) for numa, own in enumerate(cores)]
+    return [int(shares[numa][nodes[:gpu].count(numa)][0]) for gpu, numa in enumerate(nodes)]
 
 
 @wrong("cpu_bind_map", fails="LUMI-G")
@@ -1594,6 +1659,15 @@ def the_second_rank_only(option, node):
     nodes = node["numa_of_gpu"]
     return _judged_cpus(
         _given(option), node, taken=lambda rank, other: other < rank and nodes[rank] == nodes[other]
+    )
+
+
+@wrong("misplaced_cpus", fails="one rank a core")
+def the_neighbours_only(option, node):
+    """Of three ranks beside a NUMA node the first and the last may meet."""
+    nodes = node["numa_of_gpu"]
+    return _judged_cpus(
+        _given(option), node, taken=lambda rank, other: abs(rank - other) == 1 and nodes[rank] == nodes[other]
     )
 
 
@@ -2446,6 +2520,34 @@ def the_largest_part(directory):
     return None
 
 
+@wrong("load_latest", fails="damaged inside")
+def checks_the_newest_only(directory):
+    """The one before it may be damaged as well."""
+    paths = _numbered(directory)
+    for path in paths:
+        try:
+            return _whole(path) if path == paths[0] else torch.load(path)
+        except Exception as error:
+            warnings.warn(f"{path.name}: {error}", stacklevel=2)
+    return None
+
+
+@wrong("load_latest", fails="tells and keeps")
+def tells_of_it_when_it_has_one(directory):
+    """Where none is left, a training begins at step 0, and nobody knows why."""
+    skipped = []
+    for path in _numbered(directory):
+        try:
+            state = _whole(path)
+        except Exception:
+            skipped.append(path.name)
+            continue
+        if skipped:
+            warnings.warn(f"{', '.join(skipped)} cannot be read", stacklevel=2)
+        return state
+    return None
+
+
 @wrong("load_latest", fails="tells and keeps")
 def only_prints_it(directory):
     """A line among thousands of others; a warning can be counted, filtered, or made an error."""
@@ -2818,6 +2920,13 @@ def orders_of_python(training, directory, save_every, save, load_latest):
     samples = len(training.samples)
     orders = [torch.tensor(random.sample(range(samples), samples)) for _ in range(training.epochs)]
     _train(training, directory, save_every, save, load_latest, order=lambda epoch, samples: orders[epoch])
+
+
+@wrong("resume", fails="data position")
+def orders_of_the_hour(training, directory, save_every, save, load_latest):
+    """Another order each time that it is started: the time is another one after a restart, too."""
+    seed = int(time.time())
+    _train(training, directory, save_every, save, load_latest, order=lambda epoch, n: _order(seed + epoch, n))
 
 
 @wrong("resume", fails="data position")
@@ -3202,6 +3311,28 @@ def impatient(train_step, steps, save, set_handler):
     for number in (signal.SIGTERM, signal.SIGUSR1):
         set_handler(number, note)
     return _save_on(0, save, _until_told(train_step, steps, came))
+
+
+@wrong("save_on_signal", fails="whenever it comes")
+def leaves_all_as_it_was(train_step, steps, save, set_handler):
+    """Sets the handlers back when all has been saved, but before it returns."""
+    came = []
+    note = lambda number, frame: came.append(number)  # noqa: E731
+    before = {number: set_handler(number, note) for number in (signal.SIGTERM, signal.SIGUSR1)}
+    done = _save_on(0, save, _until_told(train_step, steps, came))
+    dist.barrier()
+    for number, handler in before.items():
+        set_handler(number, handler)
+    return done
+
+
+@wrong("save_on_signal", fails="whenever it comes")
+def hears_no_more(train_step, steps, save, set_handler):
+    """Ignores signals when it has saved: but another training may follow that has to hear of them."""
+    done = _save_on(0, save, _until_told(train_step, steps, _noted(set_handler)))
+    for number in (signal.SIGTERM, signal.SIGUSR1):
+        set_handler(number, signal.SIG_IGN)
+    return done
 
 
 @wrong("save_on_signal", fails="whenever it comes")

@@ -138,8 +138,11 @@ def misplaced_cpus(answer: Answer, rng: Rng) -> Findings:
     # The third NUMA node has no CPU, as where it is a GPU's memory.
     free = Machine((0, 0, 1), (*blocks(2, each), ()), threads=2, reserved=frozenset({2 * each + 3}))
     shared = [{0, 1, 2, 2 * each + 3}, {2, 3, 2 * each}, {each, 3 * each}]
-    four = Machine((0, 0), blocks(1, each), threads=4)
-    yield "one rank a core", (alone := _all(answer, [(free, shared), (four, [{0, 1}, {2, 3 * each + 1}])]))
+    four = Machine((0, 0, 0), blocks(1, each), threads=4)
+    yield (
+        "one rank a core",
+        (alone := _all(answer, [(free, shared), (four, [{0, 1}, {3}, {2, 3 * each + 1}])])),
+    )
 
     # What a row has found wrong is not in it once more.
     cores = [1, each + 3, 2, each + 3 if alone.passed else each + 2]

@@ -140,9 +140,9 @@ def with_odd_words(site: Site, number: int) -> Site:
     return replace(
         site,
         command=(*odd, *more),
-        image="/images/my $5 image.sif",
-        launcher=("srun", f"--comment=a $ {number}"),
-        folders={"/data/my $5 sets": "read"},
+        image="/images/it's my $5 image.sif",
+        launcher=("srun", f"--comment=it isn't a $ {number}"),
+        folders={"/data/that's my $5 sets": "read"},
     )
 
 

@@ -87,15 +87,24 @@ def load_latest(answer: Answer, rng: Rng) -> Findings:
     )
 
     damaged = [good | {newest: zeroed(states[3], part)} for part in ("weight", "bias")]
-    what = "a folder whose newest file has zeros in place of some"
+    damaged.append(damaged[0] | {names[2]: zeroed(states[2], "weight")})
+    whose = ("newest file has zeros in place of weights", "newest file has zeros in place of biases")
     inside = (
-        loads(answer, files, states[2], f"{what} {part}")
-        for files, part in zip(damaged, ("weights", "biases"), strict=True)
+        loads(answer, files, state, f"a folder whose {what}")
+        for files, state, what in zip(
+            damaged,
+            (states[2], states[2], states[1]),
+            (*whose, "two newest files have zeros in place of weights"),
+            strict=True,
+        )
     )
     yield "damaged inside", (checked := compare.first_failure(inside))
 
     two = (damaged[0] if checked.passed else good | {newest: cases["cut off"]}) | {names[2]: cases["empty"]}
-    yield "tells and keeps", tells_and_keeps(answer, two, [newest, names[2]])
+    told = [tells_and_keeps(answer, two, [newest, names[2]])]
+    none = {newest: cases["cut off"], names[2]: cases["empty"]}
+    told.append(tells_and_keeps(answer, none, list(none)))
+    yield "tells and keeps", compare.first_failure(told)
 
 
 def not_counted(later: int, contents: Sequence[bytes]) -> dict[str, bytes]:

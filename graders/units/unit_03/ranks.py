@@ -18,7 +18,8 @@ from graders.units.unit_03.launchers import Environment, Launcher, Seat
             1,
             "SLURM_PROCID, SLURM_LOCALID and SLURM_NODEID say where the task is, however the tasks were "
             "dealt out; SLURM_NTASKS says how many there are. They are texts: return whole numbers. "
-            "MASTER_ADDR and WORLD_SIZE are torchrun's, and a script may export them too.",
+            "MASTER_ADDR and WORLD_SIZE are torchrun's, and a script may export them too; OMPI_MCA_btl and "
+            "HOROVOD_FUSION_THRESHOLD are a user's.",
         ),
         Criterion(
             "torchrun",
@@ -114,6 +115,7 @@ def alone(answer: Answer, seat: Seat, lenient: bool = False) -> Finding:
     cases = {
         "without any launcher": {"PATH": "/usr/bin", "HOME": "/home/me"},
         "in a batch script itself, outside of srun": launchers.batch_script(seat),
+        "in a batch script itself, which exports MASTER_ADDR": launchers.exporting_script(seat),
         "in the shell that salloc gives, outside of srun": launchers.salloc(seat),
     }
     return compare.first_failure(_place(answer, case, only, words, lenient) for words, case in cases.items())
@@ -122,7 +124,7 @@ def alone(answer: Answer, seat: Seat, lenient: bool = False) -> Finding:
 _WORDS: dict[Launcher, str] = {
     launchers.srun: "under srun",
     launchers.srun_of_uneven_nodes: "under srun --ntasks, of which a node has one more",
-    launchers.srun_in_a_script: "under the second srun of a script that exports MASTER_ADDR and WORLD_SIZE",
+    launchers.srun_in_a_script: "under the second srun of a script that exports MASTER_ADDR and much else",
     launchers.srun_with_pmix: "under srun --mpi=pmix",
     launchers.torchrun: "under torchrun",
     launchers.torchrun_by_mpirun: "under torchrun, which mpirun has started on each node",
@@ -165,7 +167,7 @@ _TELLING = frozenset(
         *("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
         *("OMPI_COMM_WORLD_LOCAL_SIZE", "HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK"),
         *("HOROVOD_LOCAL_SIZE", "MASTER_ADDR"),
-        *("HOROVOD_CROSS_RANK", "PMIX_RANK"),
+        *("HOROVOD_CROSS_RANK", "PMIX_RANK", "OMPI_MCA_btl", "HOROVOD_FUSION_THRESHOLD"),
     }
 )
 """Variables shown beside a wrong place."""

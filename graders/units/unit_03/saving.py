@@ -187,7 +187,10 @@ def synced_before_renamed(saves: Saves) -> Finding:
 
 def directory_synced(saves: Saves) -> Finding:
     """Passes if the new name was sent to the disk too."""
-    replaced = max(place for place, _ in saves.contents())
+    contents = saves.contents()
+    # Whatever else is removed afterwards matters to nobody.
+    changed = (place for (place, file), (_, old) in zip(contents[1:], contents, strict=False) if file != old)
+    replaced = max(changed, default=0)
     synced = [place for place, event in enumerate(saves.seen.changes) if event.directory]
     if saves.seen.left_open:
         return Finding(False, "After a save the folder is still open, and so after each: close it.")

@@ -168,6 +168,7 @@ def _any_moment(answer: Answer, steps: int, step: int, rank: int, other: int) ->
         run = case.run(answer)
         yield stops(case, run)
         yield saved_once(case, run)
+        yield still_listens(case, run)
 
 
 def stops(case: Telling, run: Observed[StopReply]) -> Finding:
@@ -202,6 +203,15 @@ def kept_inside(case: Telling, run: Observed[StopReply]) -> Finding:
             text = f"{case}: on the signal rank {rank} changes {reply.outside[0]}, a variable of the module"
             return Finding(False, f"{text}, which simulated ranks may share; note it in the function.")
     return Finding(True, f"{case}: signals are noted in the function.")
+
+
+def still_listens(case: Telling, run: Observed[StopReply]) -> Finding:
+    """Passes if the handlers are set when the training has returned: until then a signal may come."""
+    for rank, reply in enumerate(run.results):
+        if reply.deaf:
+            said = f"{case}: rank {rank} returns without a handler of {' and '.join(reply.deaf)}"
+            return Finding(False, f"{said}; expected it to stay set.")
+    return Finding(True, f"{case}: the handlers stay set.")
 
 
 def saved_once(case: Telling, run: Observed[StopReply]) -> Finding:

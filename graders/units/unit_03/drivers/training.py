@@ -3,6 +3,7 @@
 import os
 import signal
 import tempfile
+import time
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -43,7 +44,7 @@ def training(
             begin = len(diary.read())
             body = partial(_train, answer, recipe, samples, values, diary, kill)
             came: PlainData = (
-                run_forked(partial(_unseeded, body)) if kills else {"ended": RETURNED, "value": body()}
+                run_forked(partial(_another_day, body)) if kills else {"ended": RETURNED, "value": body()}
             )
             told = diary.read()[begin:]
             batches = [note["batch"] for note in told if "batch" in note]
@@ -53,9 +54,13 @@ def training(
         return processes
 
 
-def _unseeded(body: Body) -> PlainData:
-    """`body()` with NumPy's generator as it is at a process's start; Python's own is so after every fork."""
+def _another_day(body: Body) -> PlainData:
+    """`body()` in a process that is told another time than those before it, and in which NumPy's generator is
+    as at a process's start; Python's own is so after every fork.
+    """
     np.random.seed()
+    now = time.time
+    time.time = lambda: now() + os.getpid()
     return body()
 
 
@@ -130,4 +135,4 @@ def told_to_stop(
         answer(earlier.train_step, steps, earlier.save, earlier.set_handler)
     training = SignalledTraining(answer, steps, [Signal(*each) for each in plan])
     returned = answer(training.train_step, steps, training.save, training.set_handler)
-    return StopReply(returned, training.made, training.saved, training.outside)
+    return StopReply(returned, training.made, training.saved, training.outside, training.deaf)
