@@ -1586,8 +1586,8 @@ def save_on_signal(train_step, steps: int, save, set_handler) -> int:
         after its last step, whether the training has ended or was stopped.
     set_handler(number, handler): what signal.signal does, which works in a process's main thread only;
         so it is handed in. The handlers stay set; another training may follow in this process, with
-        others. What they note is kept in the function's variables, not in the module's or in a class's,
-        which simulated ranks may share.
+        others. What they note is kept in the function's variables, not in the module's, a class's or a
+        default value, which simulated ranks may share.
     Returns how many steps have been made, the same on all ranks.
 
     A signal may come at any moment, from the call of set_handler to the return, to one rank or to

@@ -64,6 +64,18 @@ def every_host_once(text):
 
 
 @wrong("expand_hostlist", fails="plain names")
+def a_letter_after_each_comma(text):
+    """Splits where a letter follows: but a name may begin with a digit."""
+    return _expanded(text, found=lambda text: re.split(r",(?=[a-z])", text) if text else [])
+
+
+@wrong("expand_hostlist", fails="plain names")
+def a_tuple_of_hosts(text):
+    """Where a list is asked for."""
+    return tuple(_expanded(text))
+
+
+@wrong("expand_hostlist", fails="plain names")
 def in_the_alphabets_order(text):
     """The first host of a list need not be the first one of the cluster."""
     return sorted(_expanded(text))
@@ -271,11 +283,11 @@ def texts_instead_of_numbers(env):
 @wrong("rank_from_environment", fails="srun")
 def local_rank_by_division(env):
     """Takes for granted that srun fills one node after another."""
-    if "SLURM_STEP_ID" in env and "RANK" not in env and "OMPI_COMM_WORLD_RANK" not in env:
-        rank, size = int(env["SLURM_PROCID"]), int(env["SLURM_NTASKS"])
-        node, local = divmod(rank, size // int(env["SLURM_NNODES"]))
-        return {"rank": rank, "local_rank": local, "node_rank": node, "world_size": size}
-    return _first(_with_node(env), (_TORCHRUN, _HOROVOD, _MPI))
+    place = _in_order(env)
+    if "SLURM_STEP_ID" in env and not {"RANK", "HOROVOD_RANK", "OMPI_COMM_WORLD_RANK"} & set(env):
+        each = place["world_size"] // int(env["SLURM_NNODES"])
+        place["node_rank"], place["local_rank"] = divmod(place["rank"], each)
+    return place
 
 
 @wrong("rank_from_environment", fails="srun")
@@ -350,6 +362,31 @@ def pmix_is_open_mpi(env):
         return _read(_with_node(env), _MPI)
     slurm = _SLURM if "SLURM_STEP_ID" in env else ("", "", "", "")
     return _first(env, (_TORCHRUN, _HOROVOD, slurm))
+
+
+@wrong("rank_from_environment", fails="srun")
+def four_numbers(env):
+    """In the right order, and without their names."""
+    return list(_in_order(env).values())
+
+
+@wrong("rank_from_environment", fails="srun")
+def names_of_its_own(env):
+    """Whoever asks for "world_size" does not find "size"."""
+    return dict(zip(("rank", "local_rank", "node", "size"), _in_order(env).values(), strict=True))
+
+
+@wrong("rank_from_environment", fails="srun")
+def the_launcher_too(env):
+    """One thing more than was asked for."""
+    return _in_order(env) | {"launched": int("SLURM_STEP_ID" in env)}
+
+
+@wrong("rank_from_environment", fails="one launcher inside another")
+def horovod_last(env):
+    """What horovodrun is told about itself may come from a shell that srun has started."""
+    slurm = _SLURM if "SLURM_STEP_ID" in env else ("", "", "", "")
+    return _first(_with_node(env), (_TORCHRUN, _MPI, slurm, _HOROVOD))
 
 
 @wrong("rank_from_environment", fails="one launcher inside another")
@@ -1471,7 +1508,7 @@ def the_first_get_one_more(node):
     return [int(shares[numa][nodes[:gpu].count(numa)][0]) for gpu, numa in enumerate(nodes)]
 
 
-@wrong("cpu_bind_map", fails="LUMI-G")
+@wrong("cpu_bind_map", fails="allowed cores")
 def reserved_cores_too(node):
     """Forgets that the first core of each eight is not the job's: srun refuses such a map."""
     return _dealt(node["numa_of_gpu"], _cores(node, allowed=range(10**6)))
@@ -1504,6 +1541,14 @@ def one_core_further(node):
 def threads_are_cores(node):
     """Deals out second hardware threads as if they were cores."""
     return _dealt(node["numa_of_gpu"], _cores(node, threads=1))
+
+
+@wrong("cpu_bind_map", fails="hardware threads")
+def every_second_cpu(node):
+    """As if the two threads of a core were neighbours in number."""
+    allowed = range(10**6) if node["allowed"] is None else node["allowed"]
+    own = [[c for c in cpus[:: node["threads_per_core"]] if c in allowed] for cpus in node["cpus_of_numa"]]
+    return _dealt(node["numa_of_gpu"], own)
 
 
 @wrong("cpu_bind_map", fails="hardware threads")
@@ -3398,6 +3443,15 @@ def a_variable_of_the_module(train_step, steps, save, set_handler):
     for number in (signal.SIGTERM, signal.SIGUSR1):
         set_handler(number, _note_in_the_module)
     return _save_on(0, save, _train_until(lambda done: _total(_was_asked), train_step, steps))
+
+
+@wrong("save_on_signal", fails="whenever it comes")
+def a_default_value(train_step, steps, save, set_handler, came=[]):  # noqa: B006
+    """It is made once, and all calls have it, those of other ranks too."""
+    came.clear()
+    for number in (signal.SIGTERM, signal.SIGUSR1):
+        set_handler(number, lambda number, frame: came.append(number))
+    return _save_on(0, save, _until_told(train_step, steps, came))
 
 
 class _Stop:

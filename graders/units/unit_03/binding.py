@@ -27,23 +27,23 @@ from graders.units.unit_03.topologies import (
             "be 0, 2, 4, 6, or none at all), how many GPUs share them.",
         ),
         Criterion(
-            "LUMI-G",
-            1,
-            "GPU 0 is beside NUMA node 3. Its allowed cores are 49-55 and 57-63; two GPUs share them, so "
-            "GPU 0 gets the first seven, GPU 1 the other seven.",
-        ),
-        Criterion(
             "allowed cores",
             2,
             "Which cores are reserved differs from site to site: keep those of the node that are "
             "allowed, then deal them out.",
-            needs=("any machine", "LUMI-G"),
         ),
         Criterion(
             "hardware threads",
             2,
             "With two threads a core, half of a node's CPUs are second threads of the other half's cores, "
             "with four, three quarters are: a rank that starts there shares a core with another rank.",
+        ),
+        Criterion(
+            "LUMI-G",
+            1,
+            "GPU 0 is beside NUMA node 3. Its allowed cores are 49-55 and 57-63; two GPUs share them, so "
+            "GPU 0 gets the first seven, GPU 1 the other seven.",
+            needs=("any machine", "allowed cores", "hardware threads"),
         ),
     ),
     hints=(
@@ -57,9 +57,9 @@ from graders.units.unit_03.topologies import (
 def cpu_bind_map(answer: Answer, rng: Rng) -> Findings:
     """Real machines, and drawn ones."""
     yield "any machine", bindings(answer, [*draw_plain(rng), GRACE_HOPPER])
-    yield "LUMI-G", bindings(answer, [LUMI_G])
     yield "allowed cores", bindings(answer, draw_reserved(rng))
     yield "hardware threads", bindings(answer, [*draw_threads(rng), DGX_A100])
+    yield "LUMI-G", bindings(answer, [LUMI_G])
 
 
 def bindings(answer: Answer, machines: Sequence[Machine]) -> Finding:

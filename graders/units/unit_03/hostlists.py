@@ -87,7 +87,7 @@ def expansions(answer: Answer, cases: Sequence[HostList], as_sets: bool = False)
 
 def _expansion(answer: Answer, case: HostList, as_sets: bool) -> Finding:
     seen, what = answer.call(call_alone, case.text), f'the hosts of "{case.text}"'
-    if as_sets and type(seen) is list and all(type(host) is str for host in seen):
+    if as_sets and type(seen) in (list, tuple) and all(type(host) is str for host in seen):
         return compare.equal(sorted(set(seen)), sorted(set(case.hosts)), what)
     return compare.equal(seen, case.hosts, what)
 
@@ -96,7 +96,8 @@ def draw_names(rng: Rng) -> list[HostList]:
     """No host, one, and several of which one comes twice."""
     number = rng.integer(1, 90)
     alone, following = _plain(f"node{number}"), _plain(f"node{number + 1}")
-    return [HostList("", []), alone, following + alone + _plain(f"login-{number}.hpc") + following]
+    others = _plain(f"login-{number}.hpc") + _plain(f"{number}-gpu")
+    return [HostList("", []), alone, following + alone + others + following]
 
 
 def draw_bracket(rng: Rng) -> list[HostList]:

@@ -224,4 +224,9 @@ def horovodrun_in_a_job(seat: Seat) -> Environment:
     return _batch(seat.nodes, seat.local_size) | horovodrun(seat)
 
 
+def horovodrun_by_srun(seat: Seat) -> Environment:
+    """horovodrun in the shell of `srun --pty bash`, which is the only task of its step."""
+    return _batch(seat.nodes, seat.local_size) | _step(0, 0, 0, 1, 1) | horovodrun(seat)
+
+
 Launcher = Callable[[Seat], Environment]

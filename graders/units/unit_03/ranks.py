@@ -1,7 +1,7 @@
 """Unit 03, rank, local rank, node rank, world size."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from graders.grading.kit import Answer, Criterion, Finding, Findings, Rng, compare, exercise
 from graders.units.unit_03 import launchers
@@ -90,6 +90,7 @@ def rank_from_environment(answer: Answer, rng: Rng) -> Findings:
         launchers.torchrun_in_a_job,
         launchers.mpirun_in_a_job,
         launchers.horovodrun_in_a_job,
+        launchers.horovodrun_by_srun,
     )
     yield "one launcher inside another", places(answer, [(launcher, some) for launcher in nested], lenient)
     yield "no launcher", alone(answer, seats[0], lenient)
@@ -98,7 +99,7 @@ def rank_from_environment(answer: Answer, rng: Rng) -> Findings:
 def places(answer: Answer, cases: Sequence[tuple[Launcher, list[Seat]]], lenient: bool = False) -> Finding:
     """Passes if the answer finds every seat in the environment that the launcher makes for it.
 
-    lenient: texts for numbers, and changes of the environment, pass: they would be another row's.
+    lenient: texts for numbers, other names, and changes of the environment pass: they would be another row's.
     """
     return compare.first_failure(
         _place(answer, launcher(seat), seat.expected, _WORDS[launcher], lenient)
@@ -134,6 +135,7 @@ _WORDS: dict[Launcher, str] = {
     launchers.mpirun_in_a_job: "under mpirun in a Slurm job",
     launchers.horovodrun: "under horovodrun",
     launchers.horovodrun_in_a_job: "under horovodrun in a Slurm job",
+    launchers.horovodrun_by_srun: "under horovodrun in a shell that srun has started",
 }
 
 
@@ -142,8 +144,8 @@ def _place(
 ) -> Finding:
     reply = answer.call(drivers.place, dict(environment))
     seen = reply.place
-    if lenient and type(seen) is dict:
-        seen = {name: int(each) if _is_number(each) else each for name, each in seen.items()}
+    if lenient:
+        seen = _put_right(seen, expected)
     if reply.changed and not lenient:
         return Finding(False, f"{words}: env is another one afterwards; expected it as it was.")
     if type(seen) is dict and type(seen.get("rank")) is str:
@@ -153,6 +155,16 @@ def _place(
         return finding
     told = ", ".join(f"{name}={value}" for name, value in environment.items() if name in _TELLING)
     return Finding(False, f"{finding.seen} It has {told or 'no variable of a launcher'}.")
+
+
+def _put_right(seen: object, expected: Mapping[str, int]) -> object:
+    """What was seen, with numbers for texts, and with the expected names, as far as that can be done."""
+    if not isinstance(seen, dict | list | tuple):
+        return seen
+    named = dict(seen) if isinstance(seen, dict) else dict(zip(expected, seen, strict=False))
+    if not expected.keys() <= named.keys() and len(named) == len(expected):
+        named = dict(zip(expected, named.values(), strict=True))
+    return {name: int(each) if _is_number(each) else each for name, each in named.items() if name in expected}
 
 
 def _is_number(value: object) -> bool:
