@@ -1434,7 +1434,8 @@ def resume(training: Training, directory: Path, save_every: int, save, load_late
         of batch_size of which the last may be smaller, in an order that is drawn anew for each epoch:
         training.train_step(training.samples[indices]). It draws from torch's global generator, other
         numbers in every step; so may you.
-    save(path, state), load_latest(directory): the two functions above, or others that do the same.
+    save(path, state), load_latest(directory): the two functions above, or others that do the same. A
+        file that is there may be damaged: what load_latest returns is the newest that counts.
 
     Saves directory / f"step-{N}.pt" when N steps are done, for every N that save_every divides, and
     after the last step. The process that goes on knows nothing but what the checkpoint holds; it starts

@@ -1002,7 +1002,21 @@ def one_limit_of_the_queue(form, queues):
     return _unless(mistakes, field)
 
 
-@wrong("form_to_script", fails="what is asked for")
+@wrong("form_to_script", fails="limits")
+def without_the_seconds(form, queues):
+    """A second is above zero, and a second more than the queue's hours is too long."""
+    return _judged_by(
+        form,
+        queues,
+        lambda parts: (
+            3600 * parts[0] + 60 * parts[1]
+            if len(parts) == 3 and min(parts) >= 0 and max(parts[1:]) < 60
+            else 0
+        ),
+    )
+
+
+@wrong("form_to_script", fails="limits")
 def an_hour_at_least(form, queues):
     """Above zero is a second, too."""
     time_limit = form.get("Time Limit") or "2:0:0"
@@ -3007,6 +3021,20 @@ def _by_epochs(training, directory, save_every, save, load_latest, counted_from)
 def counts_from_the_restart(training, directory, save_every, save, load_latest):
     """Of an epoch that it has not begun itself it saves how many batches it made, not how many there were."""
     _by_epochs(training, directory, save_every, save, load_latest, counted_from=lambda skipped: 0)
+
+
+@wrong("resume", fails="killed anywhere")
+def the_step_of_the_newest_name(training, directory, save_every, save, load_latest):
+    """Reads the step from the files' names: but the newest may be damaged, and the one before it loaded."""
+
+    def load(directory):
+        state = load_latest(directory)
+        if state is not None:
+            names = [path.stem for path in directory.glob("step-*.pt")]
+            state["step"] = max(int(name.removeprefix("step-")) for name in names)
+        return state
+
+    _train(training, directory, save_every, save, load)
 
 
 @wrong("resume", fails="killed anywhere")

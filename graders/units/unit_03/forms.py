@@ -5,6 +5,7 @@ import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from itertools import chain
 
 from course_lib.slurm.lint import Script, complaints_about, hours_of
 from course_lib.slurm.sites import site_named
@@ -80,7 +81,7 @@ class Portal:
             "Job Name": name.ljust(LONGEST_NAME, "!"),
             "Time Limit": f"{4 * self.hours}:0:0",
             "Application": "DCV remote desktop",
-            "VNC Desktop Resolution": "1920x1080",
+            "VNC Desktop Resolution": "the largest",
         }
 
     @property
@@ -205,13 +206,12 @@ def form_to_script(answer: Answer, rng: Rng) -> Findings:
 
     lecture = of(LECTURE)
     yield "sbatch reads it", readable(lecture)
-    asked = (
-        (form, lecture if form is LECTURE else of(form))
-        for form in (LECTURE, portal.large, *portal.for_times)
-    )
-    yield "what is asked for", compare.first_failure(asks_for(*each) for each in asked)
+    asked = ((form, lecture if form is LECTURE else of(form)) for form in (LECTURE, portal.large))
+    yield "what is asked for", (well := compare.first_failure(asks_for(*each) for each in asked))
     yield "defaults", compare.first_failure(asks_for(form, of(form)) for form in portal.with_defaults)
-    yield "limits", compare.first_failure(refused(each, of(each.form)) for each in portal.broken)
+    within = (asks_for(form, of(form)) for form in (portal.for_times if well.passed else ()))
+    beyond = (refused(each, of(each.form)) for each in portal.broken)
+    yield "limits", compare.first_failure(chain(within, beyond))
     twice = (refused(each, of(each.form)) for each in portal.broken_twice)
     yield "every mistake is named", compare.first_failure(twice)
 

@@ -18,9 +18,7 @@ Kept = dict[str, list[Any]]
 
 
 def variables_of(answer: Callable[..., Any]) -> Kept:
-    """The variables of the answer's module as they are now, and the answer itself; imported modules are none of
-    them.
-    """
+    """The answer, and the variables of its module, as they are now; imported modules are none of them."""
     function = inspect.unwrap(answer)
     names = getattr(function, "__globals__", {})
     own = {name: value for name, value in names.items() if not name.startswith("__")}

@@ -34,8 +34,8 @@ def training(
 
     recipe: batch_size, epochs, save_every, noisy (whether a step draws random numbers). samples: [N, 1 + F],
     whose first column is the sample's number. values: [F], the weights at first. kills: one a process but the
-    last; ("step", 3): killed after its third step; ("save", 1): killed in its first save, before anything is
-    written; ("nothing", 0): not killed. A single process is not forked: its error is told with its lines.
+    last; ("step", 3): killed after its third step; ("save", 1): killed in its first save, when there is an
+    empty file; ("nothing", 0): not killed. A single process is not forked: its error is told with its lines.
     """
     with tempfile.TemporaryDirectory() as name:
         diary = Diary(Path(os.path.realpath(name)))
@@ -92,6 +92,7 @@ def _train(
 
     def save(path: Path, state: State) -> None:
         if count("save"):
+            Path(path).touch()
             os.kill(os.getpid(), signal.SIGKILL)
         torch.save(state, path)
         named = os.path.relpath(path, diary.directory)
