@@ -1225,6 +1225,13 @@ def purges_last(site, image, command):
     return _text(site, image, command, modules=_modules(site)[::-1])
 
 
+@wrong("container_command", fails="modules")
+def tidies_up(site, image, command):
+    """Loads what it needs when all is over, and leaves nothing behind."""
+    text = _text(site, image, command, modules=[])
+    return f"{text}\n{shlex.join(['module', 'load', *site['modules']])}" if site["modules"] else text
+
+
 @wrong("container_command", fails="folders")
 def binds_all(site, image, command):
     """What is mounted anyway is bound once more."""
