@@ -272,6 +272,8 @@ def rank_from_environment(env: dict[str, str]) -> dict[str, int]:
     env: environment variables, as in os.environ; they stay as they are. Launchers: srun, torchrun,
         mpirun (Open MPI), horovodrun. Where one was started by another, the innermost counts: torchrun,
         Horovod and Open MPI before Slurm.
+        Users set variables, too, in scripts and shells: MASTER_ADDR, WORLD_SIZE, and some that begin
+        like a launcher's, such as OMPI_MCA_btl and HOROVOD_FUSION_THRESHOLD.
     Returns {"rank": ..., "local_rank": ..., "node_rank": ..., "world_size": ...}: whole numbers;
         node_rank is the number of this process's node. mpirun does not tell it: there, but only there,
         ranks fill one node after another, and all nodes have equally many. A process that no launcher
@@ -1432,13 +1434,14 @@ def resume(training: Training, directory: Path, save_every: int, save, load_late
         of batch_size of which the last may be smaller, in an order that is drawn anew for each epoch:
         training.train_step(training.samples[indices]). It draws from torch's global generator, other
         numbers in every step; so may you.
-    save(path, state), load_latest(directory): the two functions above, or others that do the same.
+    save(path, state), load_latest(directory): the two functions above, or others that do the same. A
+        file that is there may be damaged: what load_latest returns is the newest that counts.
 
     Saves directory / f"step-{N}.pt" when N steps are done, for every N that save_every divides, and
     after the last step. The process that goes on knows nothing but what the checkpoint holds; it starts
     with new weights, with the module's variables as they are when its cells have run, and with the
-    state of torch's generator that every start begins with. NumPy's and Python's begin anywhere. If the
-    training has ended already, the final weights are loaded and no step is made.
+    state of torch's generator that every start begins with. NumPy's and Python's begin anywhere, and it
+    is later. If the training has ended already, the final weights are loaded and no step is made.
     """
     ### BEGIN SOLUTION
     samples, batch_size = len(training.samples), training.batch_size
@@ -1584,8 +1587,8 @@ def save_on_signal(train_step, steps: int, save, set_handler) -> int:
         after its last step, whether the training has ended or was stopped.
     set_handler(number, handler): what signal.signal does, which works in a process's main thread only;
         so it is handed in. The handlers stay set; another training may follow in this process, with
-        others. What they note is kept in the function's variables, not in the module's or in a class's,
-        which simulated ranks may share.
+        others. What they note is kept in the function's variables, not in the module's, a class's or a
+        default value, which simulated ranks may share.
     Returns how many steps have been made, the same on all ranks.
 
     A signal may come at any moment, from the call of set_handler to the return, to one rank or to

@@ -42,15 +42,22 @@ def test_a_kill_leaves_what_was_seen(tmp_path: Path, change: int, left: bytes):
 
 
 def test_syncs_and_renames_are_noted(tmp_path: Path):
-    def body() -> None:
-        with (tmp_path / "a").open("wb") as file:
-            os.fsync(file.fileno())
-        os.replace(tmp_path / "a", tmp_path / "b")
+    # Invariant: a sync is noted of the files that are open then, in the folder or elsewhere, and of no other.
+    folder, elsewhere = tmp_path / "folder", tmp_path / "elsewhere"
+    folder.mkdir()
 
-    events = run_forked(watched(tmp_path, body))["value"]
+    def body() -> None:
+        (folder / "closed").touch()
+        with (folder / "a").open("wb") as file, elsewhere.open("wb"):
+            os.fsync(file.fileno())
+        os.replace(folder / "a", folder / "b")
+
+    events = run_forked(watched(folder, body))["value"]
     synced = next(event for event in events if "synced" in event)
-    assert synced == {"synced": [(tmp_path / "b").stat().st_ino], "directory": False}
-    assert {"renamed": [str(tmp_path / "a"), str(tmp_path / "b")]} in events
+    inodes = {path.name: path.stat().st_ino for path in (elsewhere, *folder.iterdir())}
+    assert {name for name, inode in inodes.items() if inode in synced["synced"]} == {"b", "elsewhere"}
+    assert not synced["directory"]
+    assert {"renamed": [str(folder / "a"), str(folder / "b")]} in events
 
 
 def test_a_full_disk_is_an_error_or_the_end(tmp_path: Path):

@@ -33,12 +33,8 @@ SEEDS = (1, 2, 3)
 COUNTS = {Verdict.PASSED, Verdict.NOT_JUDGED}
 """Of a row before the one that fails: not judged, if it needs that one."""
 ONE_ROW = {
-    "00_hello_ranks",
-    "01_single_gpu",
-    "02_data_parallel",
-    "07_collectives",
-    "12_hybrid",
-    "13_automatic",
+    *("00_hello_ranks", "01_single_gpu", "02_data_parallel", "03_multi_node"),
+    *("07_collectives", "12_hybrid", "13_automatic"),
 }
 """Units of which no mistake fails two rows."""
 TWO_MISTAKES = {"never_waits", "divides_by_those_who_have_one"}

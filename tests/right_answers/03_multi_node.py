@@ -1,6 +1,8 @@
 """Right answers to unit 03 that are written otherwise than the solution."""
 
+import fcntl
 import io
+import logging
 import math
 import os
 import re
@@ -90,14 +92,14 @@ def by_prefixes(env):
     place = (0, 0, 0, 1)
     if "STEP_ID" in slurm:
         place = slurm["PROCID"], slurm["LOCALID"], slurm["NODEID"], slurm["NTASKS"]
-    if mpi:
+    if "RANK" in mpi:
         place = (
             mpi["RANK"],
             mpi["LOCAL_RANK"],
             (mpi["RANK"] - mpi["LOCAL_RANK"]) // mpi["LOCAL_SIZE"],
             mpi["SIZE"],
         )
-    if horovod:
+    if "RANK" in horovod:
         place = horovod["RANK"], horovod["LOCAL_RANK"], horovod["CROSS_RANK"], horovod["SIZE"]
     if "RANK" in torch:
         place = torch["RANK"], torch["LOCAL_RANK"], torch["GROUP_RANK"], torch["WORLD_SIZE"]
@@ -186,18 +188,56 @@ def field_by_field(form, queues):
     return f"#!/bin/bash\n{head}\n\njupyter lab --no-browser\n"
 
 
+@right("form_to_script")
+def in_place_of_the_shell(form, queues):
+    """Jupyter takes the place of the script's shell; mistakes are collected by exceptions."""
+    typed = {"Nodes": "1", "Time Limit": "2:0:0"} | {name: text for name, text in form.items() if text}
+    typed.setdefault("Tasks", typed["Nodes"])
+    wrong, queue = [], {}
+
+    def check(field, right, says):
+        if not right:
+            wrong.append(f"{field} {says}")
+
+    check("System", typed.get("System") in queues, "is not there")
+    if typed.get("System") in queues:
+        queue = queues[typed["System"]].get(typed.get("Queue"), {})
+        check("Queue", queue, "is not there")
+    nodes, tasks = (
+        int(text) if re.fullmatch("[0-9]+", text) else 0 for text in (typed["Nodes"], typed["Tasks"])
+    )
+    check("Nodes", 0 < nodes <= queue.get("nodes", nodes), f"from 1 to {queue.get('nodes')}")
+    check("Tasks", tasks >= max(nodes, 1), "from the number of nodes on")
+    check("Job Name", len(typed.get("Job Name", "")) <= 20, "may have 20 characters")
+    time = re.fullmatch("([0-9]+):([0-5]?[0-9]):([0-5]?[0-9])", typed["Time Limit"])
+    seconds = int(time[1]) * 3600 + int(time[2]) * 60 + int(time[3]) if time else 0
+    most = queue.get("hours", math.inf)
+    check("Time Limit", 0 < seconds <= 3600 * most, f"as 2:0:0, at most {most} hours")
+    if wrong:
+        raise ValueError(", ".join(wrong))
+    names = {
+        "Queue": "-p",
+        "Nodes": "-N",
+        "Tasks": "-n",
+        "Time Limit": "-t",
+        "Project": "-A",
+        "Job Name": "-J",
+    }
+    lines = [f"#SBATCH {short} {shlex.quote(typed[name])}" for name, short in names.items() if name in typed]
+    lines += [f"#SBATCH --reservation={typed['Reservation']}"] if "Reservation" in typed else []
+    return "\n".join(["#!/bin/bash", *lines, "module load python3", "exec jupyter lab --no-browser", ""])
+
+
 @right("container_command")
 def in_one_line(site, image, command):
     """Modules by `ml`, all joined by &&; each folder by -B, and one option that names several."""
-    launcher, quoted = (
-        " ".join("'" + word.replace("'", "'\\''") + "'" for word in words)
-        for words in (site["launcher"], [image, *command])
-    )
+    joined = lambda words: " ".join("'" + word.replace("'", "'\\''") + "'" for word in words)  # noqa: E731
+    launcher, quoted = joined(site["launcher"]), joined([image, *command])
     binds = []
     for path in sorted(site["folders"], key=len):
         if all((path + "/").find(there + "/") != 0 for there in site["mounted"]):
             binds.append(path + ":" + path + (":rw" if site["folders"][path] == "write" else ":ro"))
-    option = f"-B '{','.join(binds)}' " if binds else ""
+    option = f"-B {joined([','.join(binds)])} " if binds else ""
     gpu = "--nv " if site["gpus"] == "NVIDIA" else "--rocm " if site["gpus"] == "AMD" else ""
     start = f"{launcher} {site['runtime']} exec {gpu}{option}{quoted}"
     loads = [f"ml {name}" for name in site["modules"]]
@@ -363,6 +403,29 @@ def by_descriptors(path, state):
         os.close(folder)
 
 
+@right("save_checkpoint")
+def one_at_a_time(path, state):
+    """Whoever saves holds a lock, a file beside path that is removed when all is on the disk."""
+    held = path.with_name(path.name + ".lock.tmp")
+    temporary = path.with_name(path.name + ".new.tmp")
+    with open(held, "wb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            with open(temporary, "wb") as file:
+                torch.save(state, file)
+                file.flush()
+                os.fsync(file)
+            os.replace(temporary, path)
+            folder = os.open(path.parent, os.O_RDONLY)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
+        finally:
+            temporary.unlink(missing_ok=True)
+            held.unlink()
+
+
 @right("load_latest")
 def by_reading_everything(directory):
     """Reads the file once, checks it in memory, and loads it from there."""
@@ -516,6 +579,31 @@ def gathers_flags(train_step, steps, save, set_handler):
         dist.all_gather(told, torch.tensor([asked.by is not None], dtype=torch.uint8))
     dist.get_rank() or save(step)
     return step
+
+
+_log = logging.getLogger("training")
+
+
+@right("save_on_signal")
+def writes_it_into_the_log(train_step, steps, save, set_handler):
+    """Logs what came, too; a logger of the module remembers that nobody listens to it."""
+    came = []
+
+    def note(number, frame):
+        came.append(number)
+        _log.info("signal %d came to rank %d", number, dist.get_rank())
+
+    for number in (signal.SIGTERM, signal.SIGUSR1):
+        set_handler(number, note)
+    for done in range(1, steps + 1):
+        train_step(done - 1)
+        everybody = torch.tensor([float(len(came))])
+        dist.all_reduce(everybody, op=dist.ReduceOp.MAX)
+        if everybody.item():
+            break
+    if dist.get_rank() == 0:
+        save(done)
+    return done
 
 
 @right("elastic_batch")

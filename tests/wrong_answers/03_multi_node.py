@@ -11,6 +11,7 @@ import signal
 import subprocess
 import tempfile
 import threading
+import time
 import warnings
 import zipfile
 from functools import cache
@@ -40,16 +41,44 @@ def _names(text):
     return re.findall(r"(?:\[[^\]]*\]|[^,\[])+", text)
 
 
+def _expanded(text, found=_names, numbers=_numbers):
+    """Right, but for how names are found, or the numbers of a bracket."""
+    hosts = []
+    for name in found(text):
+        pieces = re.split(r"\[([^\]]*)\]", name)
+        choices = [numbers(piece) if place % 2 else [piece] for place, piece in enumerate(pieces)]
+        hosts += ["".join(parts) for parts in product(*choices)]
+    return hosts
+
+
 @wrong("expand_hostlist", fails="plain names")
 def a_host_without_a_name(text):
     """An empty text, split by commas, is one empty text."""
-    return [host for name in text.split(",") for host in ([name] if "[" not in name else [])]
+    return _expanded(text, found=lambda text: re.split(r",(?![^\[]*\])", text))
 
 
 @wrong("expand_hostlist", fails="plain names")
 def every_host_once(text):
-    """A set forgets the order and what comes twice."""
-    return sorted(set(_names(text)))
+    """A set forgets what comes twice."""
+    return list(dict.fromkeys(_expanded(text)))
+
+
+@wrong("expand_hostlist", fails="plain names")
+def a_letter_after_each_comma(text):
+    """Splits where a letter follows: but a name may begin with a digit."""
+    return _expanded(text, found=lambda text: re.split(r",(?=[a-z])", text) if text else [])
+
+
+@wrong("expand_hostlist", fails="plain names")
+def a_tuple_of_hosts(text):
+    """Where a list is asked for."""
+    return tuple(_expanded(text))
+
+
+@wrong("expand_hostlist", fails="plain names")
+def in_the_alphabets_order(text):
+    """The first host of a list need not be the first one of the cluster."""
+    return sorted(_expanded(text))
 
 
 @wrong("expand_hostlist", fails="plain names")
@@ -76,59 +105,35 @@ def without_the_end(text):
 @wrong("expand_hostlist", fails="leading zeros")
 def numbers_are_numbers(text):
     """int("007") forgets the zeros."""
-    hosts = []
-    for name in _names(text):
-        prefix, _, rest = name.partition("[")
-        if not rest:
-            hosts.append(name)
-            continue
-        for part in rest.rstrip("]").split(","):
-            first, _, last = part.partition("-")
-            hosts += [f"{prefix}{n}" for n in range(int(first), int(last or first) + 1)]
-    return hosts
+    return _expanded(text, numbers=lambda ranges: [str(int(number)) for number in _numbers(ranges)])
 
 
 @wrong("expand_hostlist", fails="leading zeros")
 def always_three_digits(text):
     """Fills up to three digits where there are zeros, as on the cluster that it was tried on."""
-    hosts = []
-    for name in _names(text):
-        prefix, _, rest = name.partition("[")
-        if not rest:
-            hosts.append(name)
-            continue
-        first, _, last = rest.rstrip("]").partition("-")
-        width = 3 if first.startswith("0") and first != "0" else 1
-        hosts += [f"{prefix}{n:0{width}}" for n in range(int(first), int(last or first) + 1)]
-    return hosts
+
+    def numbers(ranges):
+        found = [(number, "3" if re.match("0[0-9]", ranges) else "1") for number in _numbers(ranges)]
+        return [f"{int(number):0{width}}" for number, width in found]
+
+    return _expanded(text, numbers=numbers)
 
 
 @wrong("expand_hostlist", fails="several in brackets")
 def splits_by_every_comma(text):
     """Tears "c101-[001,007]" into "c101-[001" and "007]"."""
-    hosts = []
-    for name in text.split(",") if text else []:
-        match = re.fullmatch(r"(.*)\[(\d+)-?(\d*)\]", name)
-        if match:
-            first, last = match[2], match[3] or match[2]
-            hosts += [f"{match[1]}{n:0{len(first)}}" for n in range(int(first), int(last) + 1)]
-        else:
-            hosts.append(name)
-    return hosts
+    return _expanded(text, found=lambda text: text.split(",") if text else [])
 
 
 @wrong("expand_hostlist", fails="several in brackets")
 def one_width_for_the_bracket(text):
     """Takes the width of the bracket's first number for all of them."""
-    hosts = []
-    for name in _names(text):
-        prefix, _, rest = name.partition("[")
-        if not rest:
-            hosts.append(name)
-            continue
-        width = len(re.match(r"\d+", rest)[0])
-        hosts += [f"{prefix}{int(number):0{width}}" for number in _numbers(rest.rstrip("]"))]
-    return hosts
+
+    def numbers(ranges):
+        width = len(re.match(r"\d+", ranges)[0])
+        return [f"{int(number):0{width}}" for number in _numbers(ranges)]
+
+    return _expanded(text, numbers=numbers)
 
 
 @wrong("expand_hostlist", fails="two brackets")
@@ -164,20 +169,10 @@ def pairs_instead_of_products(text):
     return hosts
 
 
-def _expanded(text, found=_names, numbers=_numbers):
-    """Right, but for how names are found, or numbers."""
-    hosts = []
-    for name in found(text):
-        pieces = re.split(r"\[([^\]]*)\]", name)
-        choices = [numbers(piece) if place % 2 else [piece] for place, piece in enumerate(pieces)]
-        hosts += ["".join(parts) for parts in product(*choices)]
-    return hosts
-
-
 @wrong("expand_hostlist", fails="plain names")
 def a_hyphen_only_before_a_bracket(text):
     """login-1 is a name, too."""
-    return _expanded(text, lambda text: re.findall(r"[\w.]+(?:-?\[[^\]]*\])*", text))
+    return _expanded(text, lambda text: re.findall(r"[\w.]+(?:[-\w.]*\[[^\]]*\])*", text))
 
 
 @wrong("expand_hostlist", fails="leading zeros")
@@ -270,6 +265,12 @@ def _first(env, launchers):
     return _read(env, found) if found else _ALONE
 
 
+def _in_order(env, torchrun=_TORCHRUN, horovod=_HOROVOD, mpi=_MPI):
+    """Right: the innermost launcher's place. Of a launcher other names may be read."""
+    slurm = _SLURM if "SLURM_STEP_ID" in env else ("", "", "", "")
+    return _first(_with_node(env), (torchrun, horovod, mpi, slurm))
+
+
 @wrong("rank_from_environment", fails="srun")
 def texts_instead_of_numbers(env):
     """Environment variables are texts; "10" < "9"."""
@@ -282,17 +283,17 @@ def texts_instead_of_numbers(env):
 @wrong("rank_from_environment", fails="srun")
 def local_rank_by_division(env):
     """Takes for granted that srun fills one node after another."""
-    if "SLURM_STEP_ID" in env and "RANK" not in env and "OMPI_COMM_WORLD_RANK" not in env:
-        rank, size = int(env["SLURM_PROCID"]), int(env["SLURM_NTASKS"])
-        node, local = divmod(rank, size // int(env["SLURM_NNODES"]))
-        return {"rank": rank, "local_rank": local, "node_rank": node, "world_size": size}
-    return _first(_with_node(env), (_TORCHRUN, _HOROVOD, _MPI))
+    place = _in_order(env)
+    if "SLURM_STEP_ID" in env and not {"RANK", "HOROVOD_RANK", "OMPI_COMM_WORLD_RANK"} & set(env):
+        each = place["world_size"] // int(env["SLURM_NNODES"])
+        place["node_rank"], place["local_rank"] = divmod(place["rank"], each)
+    return place
 
 
 @wrong("rank_from_environment", fails="srun")
 def only_the_shared_names(env):
-    """Expects RANK of everybody."""
-    return _read(env, _TORCHRUN) if "RANK" in env else _ALONE
+    """srun gives no RANK; somebody's own script did, where it was tried."""
+    return _first(_with_node(env), (_TORCHRUN, _HOROVOD, _MPI))
 
 
 @wrong("rank_from_environment", fails="srun")
@@ -315,52 +316,36 @@ def takes_the_variables_out(env):
 @wrong("rank_from_environment", fails="torchrun")
 def role_for_node(env):
     """ROLE_RANK is no node's number."""
-    return _first(
-        _with_node(env), (("RANK", "LOCAL_RANK", "ROLE_RANK", "WORLD_SIZE"), _HOROVOD, _MPI, _SLURM)
-    )
+    return _in_order(env, torchrun=("RANK", "LOCAL_RANK", "ROLE_RANK", "WORLD_SIZE"))
 
 
 @wrong("rank_from_environment", fails="mpirun")
 def all_slots_for_all_ranks(env):
     """Open MPI's universe is where processes could run, not how many do."""
-    rank = int(env.get("OMPI_COMM_WORLD_RANK", "0"))
-    if "RANK" in env or "OMPI_COMM_WORLD_RANK" not in env:
-        return {
-            "rank": int(env.get("RANK", env.get("SLURM_PROCID", "0"))),
-            "local_rank": int(env.get("LOCAL_RANK", env.get("SLURM_LOCALID", "0"))),
-            "node_rank": int(env.get("GROUP_RANK", env.get("SLURM_NODEID", "0"))),
-            "world_size": int(env.get("WORLD_SIZE", env.get("SLURM_NTASKS", "1"))),
-        }
-    return {
-        "rank": rank,
-        "local_rank": int(env["OMPI_COMM_WORLD_LOCAL_RANK"]),
-        "node_rank": rank // int(env["OMPI_COMM_WORLD_LOCAL_SIZE"]),
-        "world_size": int(env["OMPI_UNIVERSE_SIZE"]),
-    }
+    return _in_order(env, mpi=(*_MPI[:3], "OMPI_UNIVERSE_SIZE"))
 
 
 @wrong("rank_from_environment", fails="mpirun")
 def node_rank_of_open_mpi(env):
     """OMPI_COMM_WORLD_NODE_RANK sounds like it, but counts processes on a node."""
-    names = (*_MPI[:2], "OMPI_COMM_WORLD_NODE_RANK", _MPI[3])
-    if "SLURM_STEP_ID" in env or not {"RANK", _HOROVOD[0], _MPI[0]} & env.keys():
-        return _first(env, (_TORCHRUN, _HOROVOD, names, _SLURM))
-    return _first(env, (_TORCHRUN, _HOROVOD, names))
+    return _in_order(env, mpi=(*_MPI[:2], "OMPI_COMM_WORLD_NODE_RANK", _MPI[3]))
 
 
 @wrong("rank_from_environment", fails="mpirun")
 def node_by_remainder(env):
     """% for //: the local rank once more."""
-    local_size = int(env.get("OMPI_COMM_WORLD_LOCAL_SIZE", 1))
-    env = env | {"NODE": str(int(env.get("OMPI_COMM_WORLD_RANK", 0)) % local_size)}
-    return _first(env, (_TORCHRUN, _HOROVOD, _MPI, _SLURM))
+    place = _in_order(env)
+    if "OMPI_COMM_WORLD_RANK" in env and "RANK" not in env:
+        place["node_rank"] = place["rank"] % int(env["OMPI_COMM_WORLD_LOCAL_SIZE"])
+    return place
 
 
 @wrong("rank_from_environment", fails="Horovod")
 def cross_size_for_cross_rank(env):
     """Confounds the node's number with how many there are."""
-    names = ("HOROVOD_RANK", "HOROVOD_LOCAL_RANK", "HOROVOD_CROSS_SIZE", "HOROVOD_SIZE")
-    return _first(_with_node(env), (_TORCHRUN, names, _MPI, _SLURM))
+    return _in_order(
+        env, horovod=("HOROVOD_RANK", "HOROVOD_LOCAL_RANK", "HOROVOD_CROSS_SIZE", "HOROVOD_SIZE")
+    )
 
 
 @wrong("rank_from_environment", fails="one launcher inside another")
@@ -377,6 +362,31 @@ def pmix_is_open_mpi(env):
         return _read(_with_node(env), _MPI)
     slurm = _SLURM if "SLURM_STEP_ID" in env else ("", "", "", "")
     return _first(env, (_TORCHRUN, _HOROVOD, slurm))
+
+
+@wrong("rank_from_environment", fails="srun")
+def four_numbers(env):
+    """In the right order, and without their names."""
+    return list(_in_order(env).values())
+
+
+@wrong("rank_from_environment", fails="srun")
+def names_of_its_own(env):
+    """Whoever asks for "world_size" does not find "size"."""
+    return dict(zip(("rank", "local_rank", "node", "size"), _in_order(env).values(), strict=True))
+
+
+@wrong("rank_from_environment", fails="srun")
+def the_launcher_too(env):
+    """One thing more than was asked for."""
+    return _in_order(env) | {"launched": int("SLURM_STEP_ID" in env)}
+
+
+@wrong("rank_from_environment", fails="one launcher inside another")
+def horovod_last(env):
+    """What horovodrun is told about itself may come from a shell that srun has started."""
+    slurm = _SLURM if "SLURM_STEP_ID" in env else ("", "", "", "")
+    return _first(_with_node(env), (_TORCHRUN, _MPI, slurm, _HOROVOD))
 
 
 @wrong("rank_from_environment", fails="one launcher inside another")
@@ -426,12 +436,6 @@ def a_script_before_torchrun(env):
     return _first(_with_node(env), (_TORCHRUN, _HOROVOD, _MPI, _SLURM if "SLURM_STEP_ID" in env else [""]))
 
 
-def _in_order(env):
-    """Right: the innermost launcher's place."""
-    slurm = _SLURM if "SLURM_STEP_ID" in env else ("", "", "", "")
-    return _first(_with_node(env), (_TORCHRUN, _HOROVOD, _MPI, slurm))
-
-
 @wrong("rank_from_environment", fails="Horovod")
 def horovods_nodes_are_alike(env):
     """What is so with mpirun need not be so with horovodrun -H node1:4,node2:3."""
@@ -451,6 +455,30 @@ def a_meeting_place_is_torchruns(env):
 def a_world_is_torchruns(env):
     """Many a script exports WORLD_SIZE, too."""
     return _read(env, _TORCHRUN) if "WORLD_SIZE" in env else _in_order(env)
+
+
+@wrong("rank_from_environment", fails="srun")
+def any_name_of_open_mpi(env):
+    """OMPI_MCA_btl is a user's, and may stay in the environment of a task that srun has started."""
+    if any(name.startswith("OMPI_") for name in env) and not {"RANK", "HOROVOD_RANK"} & set(env):
+        return _read(_with_node(env), _MPI)
+    return _in_order(env)
+
+
+@wrong("rank_from_environment", fails="srun")
+def any_name_of_horovod(env):
+    """HOROVOD_FUSION_THRESHOLD is a user's."""
+    if any(name.startswith("HOROVOD_") for name in env) and "RANK" not in env:
+        return _read(env, _HOROVOD)
+    return _in_order(env)
+
+
+@wrong("rank_from_environment", fails="no launcher")
+def a_meeting_place_for_one(env):
+    """The script that exports MASTER_ADDR goes nowhere itself."""
+    if "MASTER_ADDR" in env and not {"RANK", "SLURM_STEP_ID"} & set(env):
+        return _read(env, _TORCHRUN)
+    return _in_order(env)
 
 
 @wrong("rank_from_environment", fails="srun")
@@ -546,6 +574,13 @@ def _judged(form, queues):
     return field
 
 
+def _unless(mistakes, field):
+    """Right: the script of the fields, or an error that names all mistakes."""
+    if mistakes:
+        raise ValueError("; ".join(mistakes))
+    return _script(_asked(field))
+
+
 @wrong("form_to_script", fails="sbatch reads it")
 def options_after_a_module(form, queues):
     """sbatch reads no further than the first command."""
@@ -607,19 +642,22 @@ def hours_only(form, queues):
 @wrong("form_to_script", fails="what is asked for")
 def below_the_limit(form, queues):
     """What is at the limit is allowed."""
-    lower = {
-        system: {queue: {name: most - 1 for name, most in limits.items()} for queue, limits in own.items()}
-        for system, own in queues.items()
-    }
-    return _script(_asked(_judged(form, lower)))
+    field = _filled(form)
+    mistakes = list(_mistakes(field, queues))
+    nodes = queues.get(field.get("System"), {}).get(field.get("Queue"), {}).get("nodes")
+    if _number(field["Nodes"]) == nodes:
+        mistakes.append(f"Nodes: at most {nodes}")
+    return _unless(mistakes, field)
 
 
 @wrong("form_to_script", fails="what is asked for")
 def nineteen_characters(form, queues):
     """20 characters are allowed."""
-    if len(form.get("Job Name", "")) >= 20:
-        raise ValueError("Job Name: at most 20 characters")
-    return _script(_asked(_judged(form, queues)))
+    field = _filled(form)
+    mistakes = list(_mistakes(field, queues))
+    if len(field.get("Job Name", "")) == 20:
+        mistakes.append("Job Name: at most 20 characters")
+    return _unless(mistakes, field)
 
 
 @wrong("form_to_script", fails="what is asked for")
@@ -837,6 +875,22 @@ def as_int_reads_it(form, queues):
 
 
 @wrong("form_to_script", fails="limits")
+def blanks_do_no_harm(form, queues):
+    """Digits alone: what is cut off here is in the script again if it is read elsewhere."""
+    return _script(_asked(_judged({name: text.strip() for name, text in form.items()}, queues)))
+
+
+@wrong("form_to_script", fails="what is asked for")
+def two_digits_of_all(form, queues):
+    """Hours, minutes and seconds may have one digit."""
+    field = _filled(form)
+    mistakes = list(_mistakes(field, queues))
+    if re.search(r"(^|:)\d(:|$)", field["Time Limit"]):
+        mistakes.append("Time Limit: hours:minutes:seconds")
+    return _unless(mistakes, field)
+
+
+@wrong("form_to_script", fails="limits")
 def ints_own_error(form, queues):
     """Of a time that has no numbers int says so, and not which field it is."""
     for part in form.get("Time Limit", "").split(":"):
@@ -882,9 +936,11 @@ def single_quotes(form, queues):
 @wrong("form_to_script", fails="what is asked for")
 def two_digits_of_hours(form, queues):
     """A hundred hours have three."""
-    if not re.fullmatch(r"\d{1,2}:\d{1,2}:\d{1,2}", form.get("Time Limit") or "2:0:0"):
-        raise ValueError("Time Limit: hours:minutes:seconds")
-    return _script(_asked(_judged(form, queues)))
+    field = _filled(form)
+    mistakes = list(_mistakes(field, queues))
+    if re.match(r"\d{3}", field["Time Limit"]):
+        mistakes.append("Time Limit: hours:minutes:seconds")
+    return _unless(mistakes, field)
 
 
 def _judged_by(form, queues, seconds):
@@ -898,9 +954,7 @@ def _judged_by(form, queues, seconds):
     hours = queues.get(field.get("System"), {}).get(field.get("Queue"), {"hours": 10**9})["hours"]
     if not 0 < seconds(parts) <= 3600 * hours:
         mistakes.append(f"Time Limit: at most {hours} hours")
-    if mistakes:
-        raise ValueError("; ".join(mistakes))
-    return _script(_asked(field))
+    return _unless(mistakes, field)
 
 
 @wrong("form_to_script", fails="limits")
@@ -945,12 +999,24 @@ def one_limit_of_the_queue(form, queues):
     limits = queues.get(field.get("System"), {}).get(field.get("Queue"), {"nodes": 10**9})
     if _number(field["Nodes"]) > limits["nodes"]:
         mistakes = [each for each in mistakes if not each.startswith("Time Limit")]
-    if mistakes:
-        raise ValueError("; ".join(mistakes))
-    return _script(_asked(field))
+    return _unless(mistakes, field)
 
 
-@wrong("form_to_script", fails="what is asked for")
+@wrong("form_to_script", fails="limits")
+def without_the_seconds(form, queues):
+    """A second is above zero, and a second more than the queue's hours is too long."""
+    return _judged_by(
+        form,
+        queues,
+        lambda parts: (
+            3600 * parts[0] + 60 * parts[1]
+            if len(parts) == 3 and min(parts) >= 0 and max(parts[1:]) < 60
+            else 0
+        ),
+    )
+
+
+@wrong("form_to_script", fails="limits")
 def an_hour_at_least(form, queues):
     """Above zero is a second, too."""
     time_limit = form.get("Time Limit") or "2:0:0"
@@ -966,9 +1032,7 @@ def compares_texts(form, queues):
     mistakes = [each for each in _mistakes(field, queues) if not each.startswith("Tasks")]
     if field["Tasks"] < field["Nodes"] or _number(field["Tasks"]) < 1:
         mistakes.append("Tasks: at least one a node")
-    if mistakes:
-        raise ValueError("; ".join(mistakes))
-    return _script(_asked(field))
+    return _unless(mistakes, field)
 
 
 @wrong("form_to_script", fails="limits")
@@ -985,9 +1049,7 @@ def zero_in_one_way(form, queues):
     mistakes = list(_mistakes(field, queues))
     if field["Time Limit"] == "00:00:00":
         mistakes = [each for each in mistakes if not each.startswith("Time Limit")]
-    if mistakes:
-        raise ValueError("; ".join(mistakes))
-    return _script(_asked(field))
+    return _unless(mistakes, field)
 
 
 @wrong("form_to_script", fails="every mistake is named")
@@ -997,9 +1059,7 @@ def nodes_or_tasks(form, queues):
     mistakes = list(_mistakes(field, queues))
     if any(each.startswith("Nodes") for each in mistakes) and _number(field["Tasks"]) > 0:
         mistakes = [each for each in mistakes if not each.startswith("Tasks")]
-    if mistakes:
-        raise ValueError("; ".join(mistakes))
-    return _script(_asked(field))
+    return _unless(mistakes, field)
 
 
 @wrong("form_to_script", fails="every mistake is named")
@@ -1009,9 +1069,7 @@ def nodes_of_a_system(form, queues):
     mistakes = list(_mistakes(field, queues))
     if field.get("System") not in queues:
         mistakes = [each for each in mistakes if not each.startswith(("Nodes", "Tasks"))]
-    if mistakes:
-        raise ValueError("; ".join(mistakes))
-    return _script(_asked(field))
+    return _unless(mistakes, field)
 
 
 @wrong("form_to_script", fails="every mistake is named")
@@ -1021,9 +1079,7 @@ def times_of_a_queue(form, queues):
     mistakes = list(_mistakes(field, queues))
     if any(each.startswith("Queue") for each in mistakes):
         mistakes = [each for each in mistakes if not each.startswith("Time Limit")]
-    if mistakes:
-        raise ValueError("; ".join(mistakes))
-    return _script(_asked(field))
+    return _unless(mistakes, field)
 
 
 # --------------------------------------------------------------------------------------- container_command
@@ -1167,6 +1223,13 @@ def purges_always(site, image, command):
 def purges_last(site, image, command):
     """Nothing is loaded when the program starts."""
     return _text(site, image, command, modules=_modules(site)[::-1])
+
+
+@wrong("container_command", fails="modules")
+def tidies_up(site, image, command):
+    """Loads what it needs when all is over, and leaves nothing behind."""
+    text = _text(site, image, command, modules=[])
+    return f"{text}\n{shlex.join(['module', 'load', *site['modules']])}" if site["modules"] else text
 
 
 @wrong("container_command", fails="folders")
@@ -1316,6 +1379,22 @@ def paths_in_double_quotes(site, image, command):
 
 
 @wrong("container_command", fails="words stay whole")
+def paths_in_single_quotes(site, image, command):
+    """A path may have a single quote itself."""
+    words = [*site["launcher"], site["runtime"], "exec", *_gpus(site)]
+    paths = [f"'{word}'" for word in (*_binds(site), image)]
+    return "\n".join([*_modules(site), f"{shlex.join(words)} {' '.join(paths)} {shlex.join(command)}"])
+
+
+@wrong("container_command", fails="words stay whole")
+def launcher_in_single_quotes(site, image, command):
+    """A launcher's word may have a single quote itself."""
+    launcher = " ".join(f"'{word}'" for word in site["launcher"])
+    rest = shlex.join([site["runtime"], "exec", *_gpus(site), *_binds(site), image, *command])
+    return "\n".join([*_modules(site), f"{launcher} {rest}"])
+
+
+@wrong("container_command", fails="words stay whole")
 def quotes_and_dollars_escaped(site, image, command):
     """In double quotes a backslash has to be escaped as well."""
 
@@ -1414,35 +1493,43 @@ def _dealt(nodes, cores):
     ]
 
 
-@wrong("cpu_bind_map", fails="LUMI-G")
+@wrong("cpu_bind_map", fails="any machine")
 def gpu_beside_node_of_its_number(node):
     """GPU 0 beside core 0: the order in which Slurm would deal the cores out."""
-    cores = sorted(core for own in _cores(node).values() for core in own)
+    cores = sorted(core for own in _cores(node) for core in own)
     gpus = len(node["numa_of_gpu"])
     return [cores[gpu * (len(cores) // gpus)] for gpu in range(gpus)]
 
 
-@wrong("cpu_bind_map", fails="LUMI-G")
+@wrong("cpu_bind_map", fails="any machine")
 def cores_as_floats(node):
     """What a division gives: srun takes 49, and no 49.0."""
     return [float(core) for core in _dealt(node["numa_of_gpu"], _cores(node))]
 
 
-@wrong("cpu_bind_map", fails="LUMI-G")
+@wrong("cpu_bind_map", fails="any machine")
 def one_core_for_all_of_a_node(node):
     """Both GPUs of a NUMA node get its first core."""
     cores = _cores(node)
     return [cores[node][0] for node in node["numa_of_gpu"]]
 
 
-@wrong("cpu_bind_map", fails="LUMI-G")
+@wrong("cpu_bind_map", fails="any machine")
 def neighbours_on_neighbouring_cores(node):
     """The second GPU of a NUMA node gets the second core, not the second share."""
     nodes, cores = node["numa_of_gpu"], _cores(node)
     return [cores[node][nodes[:gpu].count(node)] for gpu, node in enumerate(nodes)]
 
 
-@wrong("cpu_bind_map", fails="LUMI-G")
+@wrong("cpu_bind_map", fails="any machine")
+def the_first_get_one_more(node):
+    """np.array_split deals out what cannot be shared equally; here it is left over."""
+    nodes, cores = node["numa_of_gpu"], _cores(node)
+    shares = [np.array_split(own, max(1, nodes.count(numa))) for numa, own in enumerate(cores)]
+    return [int(shares[numa][nodes[:gpu].count(numa)][0]) for gpu, numa in enumerate(nodes)]
+
+
+@wrong("cpu_bind_map", fails="allowed cores")
 def reserved_cores_too(node):
     """Forgets that the first core of each eight is not the job's: srun refuses such a map."""
     return _dealt(node["numa_of_gpu"], _cores(node, allowed=range(10**6)))
@@ -1475,6 +1562,14 @@ def one_core_further(node):
 def threads_are_cores(node):
     """Deals out second hardware threads as if they were cores."""
     return _dealt(node["numa_of_gpu"], _cores(node, threads=1))
+
+
+@wrong("cpu_bind_map", fails="hardware threads")
+def every_second_cpu(node):
+    """As if the two threads of a core were neighbours in number."""
+    allowed = range(10**6) if node["allowed"] is None else node["allowed"]
+    own = [[c for c in cpus[:: node["threads_per_core"]] if c in allowed] for cpus in node["cpus_of_numa"]]
+    return _dealt(node["numa_of_gpu"], own)
 
 
 @wrong("cpu_bind_map", fails="hardware threads")
@@ -1633,6 +1728,15 @@ def the_second_rank_only(option, node):
     )
 
 
+@wrong("misplaced_cpus", fails="one rank a core")
+def the_neighbours_only(option, node):
+    """Of three ranks beside a NUMA node the first and the last may meet."""
+    nodes = node["numa_of_gpu"]
+    return _judged_cpus(
+        _given(option), node, taken=lambda rank, other: abs(rank - other) == 1 and nodes[rank] == nodes[other]
+    )
+
+
 @wrong("misplaced_cpus", fails="maps")
 def masks_only(option, node):
     """A CPU's number is read as a mask."""
@@ -1770,6 +1874,12 @@ def only_the_total(nodes, gpus_per_node, command):
     return _HEAD + options + _MEET + f"srun {command}\n"
 
 
+@wrong("batch_script", fails="one task a GPU")
+def for_nodes_of_eight(nodes, gpus_per_node, command):
+    """srun -n 16 was right where it was tried; a step of more tasks than the job has is refused."""
+    return _HEAD + _options(nodes, gpus_per_node) + _MEET + f"srun -n {8 * nodes} {command}\n"
+
+
 @wrong("batch_script", fails="a meeting place")
 def everybody_at_home(nodes, gpus_per_node, command):
     """On the second node localhost is the second node."""
@@ -1887,6 +1997,17 @@ def _written(state, temporary):
         os.fsync(file.fileno())
 
 
+def _replaced(path, state, temporary=None, write=_written):
+    """Right, up to the name: written beside path and moved there; gone, if that fails."""
+    temporary = temporary or path.with_name(path.name + ".tmp")
+    try:
+        write(state, temporary)
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
 @wrong("save_checkpoint", fails="can be loaded")
 def under_another_name(path, state):
     """torch.save adds no suffix, and with_suffix takes the old one away."""
@@ -1953,13 +2074,7 @@ def keeps_a_backup(path, state):
 @wrong("save_checkpoint", fails="whole at every moment")
 def nothing_there_nothing_to_lose(path, state):
     """Straight to a name that is not there yet: but whoever looks for the newest checkpoint finds it torn."""
-    temporary = path.with_name(path.name + ".tmp") if path.exists() else path
-    try:
-        _written(state, temporary)
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    _replaced(path, state, temporary=None if path.exists() else path)
     _sync_folder(path.parent)
 
 
@@ -1977,39 +2092,35 @@ def written_in_tmp(path, state):
 @wrong("save_checkpoint", fails="temporary file")
 def looks_like_a_checkpoint(path, state):
     """new-step-7.pt: a kill leaves a file that a search for *.pt finds."""
-    temporary = path.with_name("new-" + path.name)
-    _written(state, temporary)
-    os.replace(temporary, path)
+    _replaced(path, state, temporary=path.with_name("new-" + path.name))
     _sync_folder(path.parent)
 
 
 @wrong("save_checkpoint", fails="on the disk before its name")
 def rename_only(path, state):
     """The usual recipe; it survives a kill, and no power failure."""
-    temporary = path.with_suffix(".tmp")
-    torch.save(state, temporary)
-    os.replace(temporary, path)
+    _replaced(path, state, write=torch.save)
 
 
 @wrong("save_checkpoint", fails="on the disk before its name")
 def forgets_to_flush(path, state):
     """fsync while the last bytes are still in Python's buffer."""
-    temporary = path.with_suffix(".tmp")
-    memory = io.BytesIO()
-    torch.save(state, memory)
-    with open(temporary, "wb", buffering=2**20) as file:
-        file.write(memory.getvalue())
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
+
+    def write(state, temporary):
+        memory = io.BytesIO()
+        torch.save(state, memory)
+        with open(temporary, "wb", buffering=2**20) as file:
+            file.write(memory.getvalue())
+            os.fsync(file.fileno())
+
+    _replaced(path, state, write=write)
     _sync_folder(path.parent)
 
 
 @wrong("save_checkpoint", fails="on the disk before its name")
 def synced_too_late(path, state):
     """fsync of the file after it got its name."""
-    temporary = path.with_suffix(".tmp")
-    torch.save(state, temporary)
-    os.replace(temporary, path)
+    _replaced(path, state, write=torch.save)
     with open(path, "rb+") as file:
         os.fsync(file.fileno())
     _sync_folder(path.parent)
@@ -2018,54 +2129,52 @@ def synced_too_late(path, state):
 @wrong("save_checkpoint", fails="on the disk before its name")
 def leaves_the_file_open(path, state):
     """Opens the file once more for fsync, and never closes it."""
-    temporary = path.with_suffix(".tmp")
-    torch.save(state, temporary)
-    os.fsync(os.open(temporary, os.O_RDONLY))
-    os.replace(temporary, path)
+
+    def write(state, temporary):
+        torch.save(state, temporary)
+        os.fsync(os.open(temporary, os.O_RDONLY))
+
+    _replaced(path, state, write=write)
     _sync_folder(path.parent)
 
 
 @wrong("save_checkpoint", fails="the directory too")
 def forgets_the_directory(path, state):
     """The bytes are on the disk, the name may not be."""
-    temporary = path.with_suffix(".tmp")
-    _written(state, temporary)
-    os.replace(temporary, path)
+    _replaced(path, state)
 
 
 @wrong("save_checkpoint", fails="the directory too")
 def directory_before_the_rename(path, state):
     """Sends the name of the temporary file to the disk."""
-    temporary = path.with_suffix(".tmp")
-    _written(state, temporary)
-    _sync_folder(path.parent)
-    os.replace(temporary, path)
+
+    def write(state, temporary):
+        _written(state, temporary)
+        _sync_folder(path.parent)
+
+    _replaced(path, state, write=write)
 
 
 @wrong("save_checkpoint", fails="the directory too")
 def leaves_the_directory_open(path, state):
     """A descriptor is lost with every save; after a thousand of them nothing can be opened any more."""
-    temporary = path.with_suffix(".tmp")
-    _written(state, temporary)
-    os.replace(temporary, path)
+    _replaced(path, state)
     os.fsync(os.open(path.parent, os.O_RDONLY))
 
 
 @wrong("save_checkpoint", fails="after a crash")
 def over_what_is_left(path, state):
     """Opens without O_TRUNC: what a longer temporary file had at its end stays there."""
-    temporary = path.with_suffix(".tmp")
-    memory = io.BytesIO()
-    torch.save(state, memory)
-    try:
+
+    def write(state, temporary):
+        memory = io.BytesIO()
+        torch.save(state, memory)
         with os.fdopen(os.open(temporary, os.O_CREAT | os.O_WRONLY), "wb") as file:
             file.write(memory.getvalue())
             file.flush()
             os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+
+    _replaced(path, state, write=write)
     _sync_folder(path.parent)
 
 
@@ -2155,39 +2264,21 @@ def removes_what_is_not_there(path, state):
 @wrong("save_checkpoint", fails="can be loaded")
 def the_folder_of_a_name_alone(path, state):
     """os.path.dirname("step-7.pt") is an empty text, and that is no folder."""
-    temporary = path.with_name(path.name + ".tmp")
-    try:
-        _written(state, temporary)
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    _replaced(path, state)
     _sync_folder(os.path.dirname(path))
 
 
 @wrong("save_checkpoint", fails="the directory too")
 def the_folder_that_it_is_in(path, state):
     """The working directory is the file's folder where its path is a name alone."""
-    temporary = path.with_name(path.name + ".tmp")
-    try:
-        _written(state, temporary)
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    _replaced(path, state)
     _sync_folder(os.curdir)
 
 
 @wrong("save_checkpoint", fails="when writing fails")
 def does_not_mind_the_folder(path, state):
     """The name may be gone after a power failure, and nobody has heard of it."""
-    temporary = path.with_name(path.name + ".tmp")
-    try:
-        _written(state, temporary)
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    _replaced(path, state)
     try:
         _sync_folder(path.parent)
     except OSError as error:
@@ -2197,14 +2288,10 @@ def does_not_mind_the_folder(path, state):
 @wrong("save_checkpoint", fails="when writing fails")
 def better_than_nothing(path, state):
     """If it cannot be done safely, it is done the other way, over the checkpoint that there is."""
-    temporary = path.with_name(path.name + ".tmp")
     try:
-        _written(state, temporary)
-        os.replace(temporary, path)
-    except BaseException as error:
-        temporary.unlink(missing_ok=True)
-        if isinstance(error, OSError):
-            torch.save(state, path)
+        _replaced(path, state)
+    except OSError:
+        torch.save(state, path)
         raise
     _sync_folder(path.parent)
 
@@ -2496,6 +2583,34 @@ def the_largest_part(directory):
             return torch.load(path)
         except Exception as error:
             warnings.warn(f"{path.name}: {error}", stacklevel=2)
+    return None
+
+
+@wrong("load_latest", fails="damaged inside")
+def checks_the_newest_only(directory):
+    """The one before it may be damaged as well."""
+    paths = _numbered(directory)
+    for path in paths:
+        try:
+            return _whole(path) if path == paths[0] else torch.load(path)
+        except Exception as error:
+            warnings.warn(f"{path.name}: {error}", stacklevel=2)
+    return None
+
+
+@wrong("load_latest", fails="tells and keeps")
+def tells_of_it_when_it_has_one(directory):
+    """Where none is left, a training begins at step 0, and nobody knows why."""
+    skipped = []
+    for path in _numbered(directory):
+        try:
+            state = _whole(path)
+        except Exception:
+            skipped.append(path.name)
+            continue
+        if skipped:
+            warnings.warn(f"{', '.join(skipped)} cannot be read", stacklevel=2)
+        return state
     return None
 
 
@@ -2874,6 +2989,13 @@ def orders_of_python(training, directory, save_every, save, load_latest):
 
 
 @wrong("resume", fails="data position")
+def orders_of_the_hour(training, directory, save_every, save, load_latest):
+    """Another order each time that it is started: the time is another one after a restart, too."""
+    seed = int(time.time())
+    _train(training, directory, save_every, save, load_latest, order=lambda epoch, n: _order(seed + epoch, n))
+
+
+@wrong("resume", fails="data position")
 def orders_of_numpy(training, directory, save_every, save, load_latest):
     """All orders at the start, from a generator that nobody has seeded."""
     orders = [torch.as_tensor(np.random.permutation(len(training.samples))) for _ in range(training.epochs)]
@@ -2906,6 +3028,20 @@ def _by_epochs(training, directory, save_every, save, load_latest, counted_from)
 def counts_from_the_restart(training, directory, save_every, save, load_latest):
     """Of an epoch that it has not begun itself it saves how many batches it made, not how many there were."""
     _by_epochs(training, directory, save_every, save, load_latest, counted_from=lambda skipped: 0)
+
+
+@wrong("resume", fails="killed anywhere")
+def the_step_of_the_newest_name(training, directory, save_every, save, load_latest):
+    """Reads the step from the files' names: but the newest may be damaged, and the one before it loaded."""
+
+    def load(directory):
+        state = load_latest(directory)
+        if state is not None:
+            names = [path.stem for path in directory.glob("step-*.pt")]
+            state["step"] = max(int(name.removeprefix("step-")) for name in names)
+        return state
+
+    _train(training, directory, save_every, save, load)
 
 
 @wrong("resume", fails="killed anywhere")
@@ -3258,6 +3394,28 @@ def impatient(train_step, steps, save, set_handler):
 
 
 @wrong("save_on_signal", fails="whenever it comes")
+def leaves_all_as_it_was(train_step, steps, save, set_handler):
+    """Sets the handlers back when all has been saved, but before it returns."""
+    came = []
+    note = lambda number, frame: came.append(number)  # noqa: E731
+    before = {number: set_handler(number, note) for number in (signal.SIGTERM, signal.SIGUSR1)}
+    done = _save_on(0, save, _until_told(train_step, steps, came))
+    dist.barrier()
+    for number, handler in before.items():
+        set_handler(number, handler)
+    return done
+
+
+@wrong("save_on_signal", fails="whenever it comes")
+def hears_no_more(train_step, steps, save, set_handler):
+    """Ignores signals when it has saved: but another training may follow that has to hear of them."""
+    done = _save_on(0, save, _until_told(train_step, steps, _noted(set_handler)))
+    for number in (signal.SIGTERM, signal.SIGUSR1):
+        set_handler(number, signal.SIG_IGN)
+    return done
+
+
+@wrong("save_on_signal", fails="whenever it comes")
 def no_handler_while_it_saves(train_step, steps, save, set_handler):
     """A signal during the save ends the process in its middle."""
     came = _noted(set_handler)
@@ -3320,6 +3478,15 @@ def a_variable_of_the_module(train_step, steps, save, set_handler):
     for number in (signal.SIGTERM, signal.SIGUSR1):
         set_handler(number, _note_in_the_module)
     return _save_on(0, save, _train_until(lambda done: _total(_was_asked), train_step, steps))
+
+
+@wrong("save_on_signal", fails="whenever it comes")
+def a_default_value(train_step, steps, save, set_handler, came=[]):  # noqa: B006
+    """It is made once, and all calls have it, those of other ranks too."""
+    came.clear()
+    for number in (signal.SIGTERM, signal.SIGUSR1):
+        set_handler(number, lambda number, frame: came.append(number))
+    return _save_on(0, save, _until_told(train_step, steps, came))
 
 
 class _Stop:

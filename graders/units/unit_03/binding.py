@@ -21,31 +21,29 @@ from graders.units.unit_03.topologies import (
     difficulty=3,
     rubric=(
         Criterion(
-            "LUMI-G",
-            1,
-            "GPU 0 is beside NUMA node 3. Its allowed cores are 49-55 and 57-63; two GPUs share them, so "
-            "GPU 0 gets the first seven, GPU 1 the other seven.",
-        ),
-        Criterion(
             "any machine",
             2,
             "Take everything from the node: which NUMA node a GPU is on, which cores that one has (they may "
             "be 0, 2, 4, 6, or none at all), how many GPUs share them.",
-            needs=(),
         ),
         Criterion(
             "allowed cores",
             2,
             "Which cores are reserved differs from site to site: keep those of the node that are "
             "allowed, then deal them out.",
-            needs=("LUMI-G", "any machine"),
         ),
         Criterion(
             "hardware threads",
             2,
             "With two threads a core, half of a node's CPUs are second threads of the other half's cores, "
             "with four, three quarters are: a rank that starts there shares a core with another rank.",
-            needs=("any machine",),
+        ),
+        Criterion(
+            "LUMI-G",
+            1,
+            "GPU 0 is beside NUMA node 3. Its allowed cores are 49-55 and 57-63; two GPUs share them, so "
+            "GPU 0 gets the first seven, GPU 1 the other seven.",
+            needs=("any machine", "allowed cores", "hardware threads"),
         ),
     ),
     hints=(
@@ -58,10 +56,10 @@ from graders.units.unit_03.topologies import (
 )
 def cpu_bind_map(answer: Answer, rng: Rng) -> Findings:
     """Real machines, and drawn ones."""
-    yield "LUMI-G", bindings(answer, [LUMI_G])
     yield "any machine", bindings(answer, [*draw_plain(rng), GRACE_HOPPER])
     yield "allowed cores", bindings(answer, draw_reserved(rng))
     yield "hardware threads", bindings(answer, [*draw_threads(rng), DGX_A100])
+    yield "LUMI-G", bindings(answer, [LUMI_G])
 
 
 def bindings(answer: Answer, machines: Sequence[Machine]) -> Finding:
@@ -140,8 +138,11 @@ def misplaced_cpus(answer: Answer, rng: Rng) -> Findings:
     # The third NUMA node has no CPU, as where it is a GPU's memory.
     free = Machine((0, 0, 1), (*blocks(2, each), ()), threads=2, reserved=frozenset({2 * each + 3}))
     shared = [{0, 1, 2, 2 * each + 3}, {2, 3, 2 * each}, {each, 3 * each}]
-    four = Machine((0, 0), blocks(1, each), threads=4)
-    yield "one rank a core", (alone := _all(answer, [(free, shared), (four, [{0, 1}, {2, 3 * each + 1}])]))
+    four = Machine((0, 0, 0), blocks(1, each), threads=4)
+    yield (
+        "one rank a core",
+        (alone := _all(answer, [(free, shared), (four, [{0, 1}, {3}, {2, 3 * each + 1}])])),
+    )
 
     # What a row has found wrong is not in it once more.
     cores = [1, each + 3, 2, each + 3 if alone.passed else each + 2]

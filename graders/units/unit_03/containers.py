@@ -140,9 +140,9 @@ def with_odd_words(site: Site, number: int) -> Site:
     return replace(
         site,
         command=(*odd, *more),
-        image="/images/my $5 image.sif",
-        launcher=("srun", f"--comment=a $ {number}"),
-        folders={"/data/my $5 sets": "read"},
+        image="/images/it's my $5 image.sif",
+        launcher=("srun", f"--comment=it isn't a $ {number}"),
+        folders={"/data/that's my $5 sets": "read"},
     )
 
 
@@ -202,10 +202,18 @@ def modules(ran: Commands, site: Site) -> Finding:
     """Passes if exactly the site's modules are loaded when the container starts."""
     if isinstance(ran, Finding):
         return ran
-    changes = [change for words in ran[:-1] for change in _changes(words)]
+    start = _place_of_start(ran)
+    changes = [change for words in ran[:start] for change in _changes(words)]
+    changes += [f"{' '.join(words)}, behind the container" for words in ran[start + 1 :]]
     wanted = ["purge", *site.modules] if site.modules else []
     what = f"Before the container, for modules {list(site.modules)}, what is purged or loaded"
     return compare.equal(changes, wanted, what)
+
+
+def _place_of_start(ran: Sequence[Sequence[str]]) -> int:
+    """Where among the commands the last one stands that is no module's, if there is one."""
+    places = [place for place, words in enumerate(ran) if words[0] not in ("module", "ml")]
+    return places[-1] if places else len(ran) - 1
 
 
 def _changes(words: Sequence[str]) -> list[str]:
@@ -254,7 +262,7 @@ def start_of(ran: Commands, site: Site) -> Started | Finding:
     """The command that starts the container; a finding that says why there is none."""
     if isinstance(ran, Finding):
         return ran
-    words = list(ran[-1])
+    words = list(ran[_place_of_start(ran)])
     place = words.index(site.runtime) if site.runtime in words else len(words)
     launcher, (verb, *rest) = words[:place], words[place + 1 :] or [""]
     said = f"The last command is {words}"

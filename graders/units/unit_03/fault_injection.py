@@ -220,8 +220,8 @@ class Watch:
         """Python tells which function is called, not with what: it is one of the files open now."""
         self._look()
         is_open = open_files()
-        inodes = [file["inode"] for file in self._now() if file["inode"] in is_open]
-        self.events.append({"synced": inodes, "directory": self._directory.stat().st_ino in is_open})
+        directory = self._directory.stat().st_ino in is_open
+        self.events.append({"synced": sorted(is_open), "directory": directory})
 
     def _now(self) -> list[dict[str, PlainData]]:
         return list((self._files or {}).values())

@@ -50,13 +50,15 @@ from graders.units.drivers import call_alone
 )
 def expand_hostlist(answer: Answer, rng: Rng) -> Findings:
     """Lists in the style of real clusters, from plain names to several dimensions."""
-    yield "plain names", expansions(answer, draw_names(rng))
-    yield "a range", expansions(answer, draw_bracket(rng))
+    names = draw_names(rng)
+    yield "plain names", (plain := expansions(answer, names))
     # What a row has found wrong the rows after it do without.
-    yield "leading zeros", (zeros := expansions(answer, draw_zeros(rng)))
+    as_sets = not plain.passed and expansions(answer, names, as_sets=True).passed
+    yield "a range", expansions(answer, draw_bracket(rng), as_sets)
+    yield "leading zeros", (zeros := expansions(answer, draw_zeros(rng), as_sets))
     width = 3 if zeros.passed else 1
-    yield "several in brackets", (several := expansions(answer, draw_list(rng, width)))
-    yield "two brackets", expansions(answer, draw_dimensions(rng, min(2, width), several.passed))
+    yield "several in brackets", (several := expansions(answer, draw_list(rng, width), as_sets))
+    yield "two brackets", expansions(answer, draw_dimensions(rng, min(2, width), several.passed), as_sets)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,19 +80,24 @@ class HostList:
         return HostList(f"{self.text},{other.text}", self.hosts + other.hosts)
 
 
-def expansions(answer: Answer, cases: Sequence[HostList]) -> Finding:
-    """Passes if the answer expands every list."""
-    return compare.first_failure(
-        compare.equal(answer.call(call_alone, case.text), case.hosts, f'the hosts of "{case.text}"')
-        for case in cases
-    )
+def expansions(answer: Answer, cases: Sequence[HostList], as_sets: bool = False) -> Finding:
+    """Passes if the answer expands every list. as_sets: in whatever order, however often a host comes."""
+    return compare.first_failure(_expansion(answer, case, as_sets) for case in cases)
+
+
+def _expansion(answer: Answer, case: HostList, as_sets: bool) -> Finding:
+    seen, what = answer.call(call_alone, case.text), f'the hosts of "{case.text}"'
+    if as_sets and type(seen) in (list, tuple) and all(type(host) is str for host in seen):
+        return compare.equal(sorted(set(seen)), sorted(set(case.hosts)), what)
+    return compare.equal(seen, case.hosts, what)
 
 
 def draw_names(rng: Rng) -> list[HostList]:
     """No host, one, and several of which one comes twice."""
     number = rng.integer(1, 90)
     alone, following = _plain(f"node{number}"), _plain(f"node{number + 1}")
-    return [HostList("", []), alone, following + alone + _plain(f"login-{number}.hpc") + following]
+    others = _plain(f"login-{number}.hpc") + _plain(f"{number}-gpu")
+    return [HostList("", []), alone, following + alone + others + following]
 
 
 def draw_bracket(rng: Rng) -> list[HostList]:

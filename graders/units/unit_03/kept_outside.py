@@ -18,9 +18,11 @@ Kept = dict[str, list[Any]]
 
 
 def variables_of(answer: Callable[..., Any]) -> Kept:
-    """The variables of the answer's module as they are now; imported modules are none of them."""
-    names = getattr(inspect.unwrap(answer), "__globals__", {})
+    """The answer, and the variables of its module, as they are now; imported modules are none of them."""
+    function = inspect.unwrap(answer)
+    names = getattr(function, "__globals__", {})
     own = {name: value for name, value in names.items() if not name.startswith("__")}
+    own[getattr(function, "__name__", "")] = function
     return {name: list(islice(_found_in(value, _DEPTH), _MOST)) for name, value in own.items()}
 
 
@@ -59,4 +61,6 @@ def _parts(value: Any) -> list[Any]:
         return [part for item in value.items() for part in item]
     # Of a class they change when it is used: what Python itself keeps there is left out.
     attributes = getattr(value, "__dict__", {})
-    return [part for name, part in attributes.items() if not name.startswith("__")]
+    parts = [part for name, part in attributes.items() if not name.startswith("__")]
+    # A default value is made once, for all calls.
+    return parts + list(getattr(value, "__defaults__", None) or ())

@@ -146,10 +146,26 @@ def srun_of_uneven_nodes(seat: Seat) -> Environment:
     return {name: text for name, text in srun(seat).items() if name != "SLURM_NTASKS_PER_NODE"} | told
 
 
+def _exported(seat: Seat) -> Environment:
+    """What a script may export: the meeting place, as unit 03's does, and what libraries are to do."""
+    return {
+        "HOROVOD_FUSION_THRESHOLD": "33554432",
+        "MASTER_ADDR": "node1",
+        "MASTER_PORT": "29500",
+        "OMPI_MCA_btl": "tcp,self",
+        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
+        "WORLD_SIZE": str(seat.world_size),
+    }
+
+
 def srun_in_a_script(seat: Seat) -> Environment:
-    """srun for the second time in a script that exports the meeting place, as unit 03's does, and more."""
-    exported = {"MASTER_ADDR": "node1", "MASTER_PORT": "29500", "WORLD_SIZE": str(seat.world_size)}
-    return srun(seat) | exported | {"SLURM_STEP_ID": "1"}
+    """srun for the second time in a script that exports much."""
+    return srun(seat) | _exported(seat) | {"SLURM_STEP_ID": "1"}
+
+
+def exporting_script(seat: Seat) -> Environment:
+    """A batch script itself, when it has exported what its ranks will need."""
+    return batch_script(seat) | _exported(seat)
 
 
 def srun_with_pmix(seat: Seat) -> Environment:
@@ -206,6 +222,11 @@ def horovodrun(seat: Seat) -> Environment:
 def horovodrun_in_a_job(seat: Seat) -> Environment:
     """horovodrun in a Slurm job's batch script, whose variables every process inherits."""
     return _batch(seat.nodes, seat.local_size) | horovodrun(seat)
+
+
+def horovodrun_by_srun(seat: Seat) -> Environment:
+    """horovodrun in the shell of `srun --pty bash`, which is the only task of its step."""
+    return _batch(seat.nodes, seat.local_size) | _step(0, 0, 0, 1, 1) | horovodrun(seat)
 
 
 Launcher = Callable[[Seat], Environment]

@@ -40,11 +40,13 @@ from graders.units.unit_03.states import State, draw_state
             2,
             "torch.load reads numbers without checking them. The file is a zip archive, which has a checksum "
             "of each part: zipfile.ZipFile(path).testzip() returns None if all are right.",
+            needs=("torn files",),
         ),
         Criterion(
             "tells and keeps",
             1,
             "warnings.warn names the file that was skipped; somebody will want to look at it, so leave it.",
+            needs=("torn files",),
         ),
     ),
     hints=(
@@ -84,16 +86,16 @@ def load_latest(answer: Answer, rng: Rng) -> Findings:
         ),
     )
 
-    damaged = [good | {newest: zeroed(states[3], part)} for part in ("weight", "bias")]
-    what = "a folder whose newest file has zeros in place of some"
-    inside = (
-        loads(answer, files, states[2], f"{what} {part}")
-        for files, part in zip(damaged, ("weights", "biases"), strict=True)
-    )
+    damaged = with_damage(good, names, states)
+    inside = (loads(answer, files, state, f"a folder whose {what}") for files, state, what in damaged)
     yield "damaged inside", (checked := compare.first_failure(inside))
 
-    two = (damaged[0] if checked.passed else good | {newest: cases["cut off"]}) | {names[2]: cases["empty"]}
-    yield "tells and keeps", tells_and_keeps(answer, two, [newest, names[2]])
+    none = {newest: cases["cut off"], names[2]: cases["empty"]}
+    two = good | none
+    if checked.passed:
+        two[newest] = damaged[0][0][newest]
+    told = (tells_and_keeps(answer, files, list(none)) for files in (two, none))
+    yield "tells and keeps", compare.first_failure(told)
 
 
 def not_counted(later: int, contents: Sequence[bytes]) -> dict[str, bytes]:
@@ -125,6 +127,19 @@ def with_torn_files(
         *((good | {newest: bad}, states[2], f"whose newest file is {what}") for what, bad in cases.items()),
         (three, states[0], "whose three newest files are torn"),
         (all_torn, None, "whose files are all torn"),
+    ]
+
+
+def with_damage(
+    good: dict[str, bytes], names: Sequence[str], states: Sequence[State]
+) -> list[tuple[dict[str, bytes], State, str]]:
+    """As `with_torn_files`, with files of the right length in which a block is zeros."""
+    weights, biases = ({names[3]: zeroed(states[3], part)} for part in ("weight", "bias"))
+    before = {names[2]: zeroed(states[2], "weight")}
+    return [
+        (good | weights, states[2], "newest file has zeros in place of some weights"),
+        (good | biases, states[2], "newest file has zeros in place of some biases"),
+        (good | weights | before, states[1], "two newest files have zeros in place of some weights"),
     ]
 
 

@@ -1,7 +1,7 @@
 """Unit 03, rank, local rank, node rank, world size."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from graders.grading.kit import Answer, Criterion, Finding, Findings, Rng, compare, exercise
 from graders.units.unit_03 import launchers
@@ -18,7 +18,8 @@ from graders.units.unit_03.launchers import Environment, Launcher, Seat
             1,
             "SLURM_PROCID, SLURM_LOCALID and SLURM_NODEID say where the task is, however the tasks were "
             "dealt out; SLURM_NTASKS says how many there are. They are texts: return whole numbers. "
-            "MASTER_ADDR and WORLD_SIZE are torchrun's, and a script may export them too.",
+            "MASTER_ADDR and WORLD_SIZE are torchrun's, and a script may export them too; OMPI_MCA_btl and "
+            "HOROVOD_FUSION_THRESHOLD are a user's.",
         ),
         Criterion(
             "torchrun",
@@ -89,6 +90,7 @@ def rank_from_environment(answer: Answer, rng: Rng) -> Findings:
         launchers.torchrun_in_a_job,
         launchers.mpirun_in_a_job,
         launchers.horovodrun_in_a_job,
+        launchers.horovodrun_by_srun,
     )
     yield "one launcher inside another", places(answer, [(launcher, some) for launcher in nested], lenient)
     yield "no launcher", alone(answer, seats[0], lenient)
@@ -97,7 +99,7 @@ def rank_from_environment(answer: Answer, rng: Rng) -> Findings:
 def places(answer: Answer, cases: Sequence[tuple[Launcher, list[Seat]]], lenient: bool = False) -> Finding:
     """Passes if the answer finds every seat in the environment that the launcher makes for it.
 
-    lenient: texts for numbers, and changes of the environment, pass: they would be another row's.
+    lenient: texts for numbers, other names, and changes of the environment pass: they would be another row's.
     """
     return compare.first_failure(
         _place(answer, launcher(seat), seat.expected, _WORDS[launcher], lenient)
@@ -114,6 +116,7 @@ def alone(answer: Answer, seat: Seat, lenient: bool = False) -> Finding:
     cases = {
         "without any launcher": {"PATH": "/usr/bin", "HOME": "/home/me"},
         "in a batch script itself, outside of srun": launchers.batch_script(seat),
+        "in a batch script itself, which exports MASTER_ADDR": launchers.exporting_script(seat),
         "in the shell that salloc gives, outside of srun": launchers.salloc(seat),
     }
     return compare.first_failure(_place(answer, case, only, words, lenient) for words, case in cases.items())
@@ -122,7 +125,7 @@ def alone(answer: Answer, seat: Seat, lenient: bool = False) -> Finding:
 _WORDS: dict[Launcher, str] = {
     launchers.srun: "under srun",
     launchers.srun_of_uneven_nodes: "under srun --ntasks, of which a node has one more",
-    launchers.srun_in_a_script: "under the second srun of a script that exports MASTER_ADDR and WORLD_SIZE",
+    launchers.srun_in_a_script: "under the second srun of a script that exports MASTER_ADDR and much else",
     launchers.srun_with_pmix: "under srun --mpi=pmix",
     launchers.torchrun: "under torchrun",
     launchers.torchrun_by_mpirun: "under torchrun, which mpirun has started on each node",
@@ -132,6 +135,7 @@ _WORDS: dict[Launcher, str] = {
     launchers.mpirun_in_a_job: "under mpirun in a Slurm job",
     launchers.horovodrun: "under horovodrun",
     launchers.horovodrun_in_a_job: "under horovodrun in a Slurm job",
+    launchers.horovodrun_by_srun: "under horovodrun in a shell that srun has started",
 }
 
 
@@ -140,8 +144,8 @@ def _place(
 ) -> Finding:
     reply = answer.call(drivers.place, dict(environment))
     seen = reply.place
-    if lenient and type(seen) is dict:
-        seen = {name: int(each) if _is_number(each) else each for name, each in seen.items()}
+    if lenient:
+        seen = _put_right(seen, expected)
     if reply.changed and not lenient:
         return Finding(False, f"{words}: env is another one afterwards; expected it as it was.")
     if type(seen) is dict and type(seen.get("rank")) is str:
@@ -151,6 +155,16 @@ def _place(
         return finding
     told = ", ".join(f"{name}={value}" for name, value in environment.items() if name in _TELLING)
     return Finding(False, f"{finding.seen} It has {told or 'no variable of a launcher'}.")
+
+
+def _put_right(seen: object, expected: Mapping[str, int]) -> object:
+    """What was seen, with numbers for texts, and with the expected names, as far as that can be done."""
+    if not isinstance(seen, dict | list | tuple):
+        return seen
+    named = dict(seen) if isinstance(seen, dict) else dict(zip(expected, seen, strict=False))
+    if not expected.keys() <= named.keys() and len(named) == len(expected):
+        named = dict(zip(expected, named.values(), strict=True))
+    return {name: int(each) if _is_number(each) else each for name, each in named.items() if name in expected}
 
 
 def _is_number(value: object) -> bool:
@@ -165,7 +179,7 @@ _TELLING = frozenset(
         *("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
         *("OMPI_COMM_WORLD_LOCAL_SIZE", "HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK"),
         *("HOROVOD_LOCAL_SIZE", "MASTER_ADDR"),
-        *("HOROVOD_CROSS_RANK", "PMIX_RANK"),
+        *("HOROVOD_CROSS_RANK", "PMIX_RANK", "OMPI_MCA_btl", "HOROVOD_FUSION_THRESHOLD"),
     }
 )
 """Variables shown beside a wrong place."""

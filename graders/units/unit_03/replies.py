@@ -25,8 +25,9 @@ class SavedFile(DriverReply):
 class Change(DriverReply):
     """Something that happened in the folder.
 
-    files: what is there from now on, by name, None if nothing has changed. synced: inodes of files that were
-    sent to the disk; directory: whether the folder was. renamed: source and target of what is about to move.
+    files: what is there from now on, by name, None if nothing has changed. synced: inodes of files, there or
+    elsewhere, that were sent to the disk; directory: whether the folder was. renamed: source and target of
+    what is about to move.
     """
 
     files: dict[str, SavedFile] | None
@@ -163,10 +164,12 @@ class StopReply(DriverReply):
 
     returned: what the answer returned on it. made: its steps, in order. saved: for each of its checkpoints,
     the number of steps that the answer gave, and that of the steps that it had made. outside: names of its
-    module's variables that were changed when a signal came.
+    module's variables that were changed when a signal came. deaf: names of the signals that have no handler
+    any more.
     """
 
     returned: PlainData
     made: list[int]
     saved: list[list[int]]
     outside: list[str]
+    deaf: list[str]

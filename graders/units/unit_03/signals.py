@@ -90,6 +90,12 @@ class SignalledTraining:
             if each.moment == "saving":
                 self._come(each)
 
+    @property
+    def deaf(self) -> list[str]:
+        """Names of the signals on which nothing is done, or the process ends."""
+        numbers = (signal.SIGTERM, signal.SIGUSR1)
+        return [each.name for each in numbers if not callable(self._handlers.get(each))]
+
     def _deliver(self, moment: str, step: int) -> None:
         for each in self._plan:
             if (each.moment, each.step, each.rank) == (moment, step, self._rank):

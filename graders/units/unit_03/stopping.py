@@ -71,7 +71,8 @@ class Telling:
         ]
         after = ", after a training that was stopped" if self.again else ""
         steps = compare.counted(self.steps, "step")
-        return f"{self.ranks} ranks, {steps}, {' and '.join(told) or 'no signal'}{after}"
+        ranks = compare.counted(self.ranks, "rank")
+        return f"{ranks}, {steps}, {' and '.join(told) or 'no signal'}{after}"
 
 
 @exercise(
@@ -167,6 +168,7 @@ def _any_moment(answer: Answer, steps: int, step: int, rank: int, other: int) ->
         run = case.run(answer)
         yield stops(case, run)
         yield saved_once(case, run)
+        yield still_listens(case, run)
 
 
 def stops(case: Telling, run: Observed[StopReply]) -> Finding:
@@ -180,7 +182,8 @@ def stops(case: Telling, run: Observed[StopReply]) -> Finding:
             said = compare.shown(reply.returned)
             return Finding(False, f"{case}: rank {rank} makes {done} steps, and returns {said}.")
     expected = f"{least}" if least == most else f"{least} to {most}"
-    return Finding(least <= done <= most, f"{case}: all stop after {done} steps; expected {expected}.")
+    seen = f"{case}: all stop after {compare.counted(done, 'step')}; expected {expected}."
+    return Finding(least <= done <= most, seen)
 
 
 def sums_fit(case: Telling, run: Observed[StopReply]) -> Finding:
@@ -202,6 +205,15 @@ def kept_inside(case: Telling, run: Observed[StopReply]) -> Finding:
     return Finding(True, f"{case}: signals are noted in the function.")
 
 
+def still_listens(case: Telling, run: Observed[StopReply]) -> Finding:
+    """Passes if the handlers are set when the training has returned: until then a signal may come."""
+    for rank, reply in enumerate(run.results):
+        if reply.deaf:
+            said = f"{case}: rank {rank} returns without a handler of {' and '.join(reply.deaf)}"
+            return Finding(False, f"{said}; expected it to stay set.")
+    return Finding(True, f"{case}: the handlers stay set.")
+
+
 def saved_once(case: Telling, run: Observed[StopReply]) -> Finding:
     """Passes if one rank saves, once, when it has made all its steps, and says how many."""
     saved = {rank: reply.saved for rank, reply in enumerate(run.results) if reply.saved}
@@ -210,7 +222,9 @@ def saved_once(case: Telling, run: Observed[StopReply]) -> Finding:
     shown = ", ".join(
         f"rank {rank} after {made} steps as {told}" for rank, all_ in saved.items() for told, made in all_
     )
-    return Finding(right, f"{case}: saved by {shown or 'nobody'}; expected once, after {done} steps.")
+    return Finding(
+        right, f"{case}: saved by {shown or 'nobody'}; expected once, after {compare.counted(done, 'step')}."
+    )
 
 
 def one_number(case: Telling, run: Observed[StopReply]) -> Finding:

@@ -3,6 +3,7 @@
 import os
 import signal
 import tempfile
+import time
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -33,8 +34,8 @@ def training(
 
     recipe: batch_size, epochs, save_every, noisy (whether a step draws random numbers). samples: [N, 1 + F],
     whose first column is the sample's number. values: [F], the weights at first. kills: one a process but the
-    last; ("step", 3): killed after its third step; ("save", 1): killed in its first save, before anything is
-    written; ("nothing", 0): not killed. A single process is not forked: its error is told with its lines.
+    last; ("step", 3): killed after its third step; ("save", 1): killed in its first save, when there is an
+    empty file; ("nothing", 0): not killed. A single process is not forked: its error is told with its lines.
     """
     with tempfile.TemporaryDirectory() as name:
         diary = Diary(Path(os.path.realpath(name)))
@@ -43,7 +44,7 @@ def training(
             begin = len(diary.read())
             body = partial(_train, answer, recipe, samples, values, diary, kill)
             came: PlainData = (
-                run_forked(partial(_unseeded, body)) if kills else {"ended": RETURNED, "value": body()}
+                run_forked(partial(_another_day, body)) if kills else {"ended": RETURNED, "value": body()}
             )
             told = diary.read()[begin:]
             batches = [note["batch"] for note in told if "batch" in note]
@@ -53,9 +54,13 @@ def training(
         return processes
 
 
-def _unseeded(body: Body) -> PlainData:
-    """`body()` with NumPy's generator as it is at a process's start; Python's own is so after every fork."""
+def _another_day(body: Body) -> PlainData:
+    """`body()` in a process that is told another time than those before it, and in which NumPy's generator is
+    as at a process's start; Python's own is so after every fork.
+    """
     np.random.seed()
+    now = time.time
+    time.time = lambda: now() + os.getpid()
     return body()
 
 
@@ -87,6 +92,7 @@ def _train(
 
     def save(path: Path, state: State) -> None:
         if count("save"):
+            Path(path).touch()
             os.kill(os.getpid(), signal.SIGKILL)
         torch.save(state, path)
         named = os.path.relpath(path, diary.directory)
@@ -130,4 +136,4 @@ def told_to_stop(
         answer(earlier.train_step, steps, earlier.save, earlier.set_handler)
     training = SignalledTraining(answer, steps, [Signal(*each) for each in plan])
     returned = answer(training.train_step, steps, training.save, training.set_handler)
-    return StopReply(returned, training.made, training.saved, training.outside)
+    return StopReply(returned, training.made, training.saved, training.outside, training.deaf)
