@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
 
 from course_lib import Cluster, Link, Run, launch
@@ -22,7 +23,10 @@ from course_lib.training.data_parallel import (
 from course_lib.training.recipe import Recipe
 from course_lib.training.results import TrainResult
 from course_lib.training.step_timing import step_limits, timed_step
+from graders.grading.registry import exercises
 from graders.grading.rng import Rng
+from graders.grading.run import grade
+from graders.student.kernel_answer import kernel_answer
 from graders.units.unit_02.models import Chain
 from graders.units.unit_02.training import draw_training, greedy_buckets
 from tests.answers import right_answers
@@ -164,3 +168,17 @@ def test_a_warm_up_changes_what_is_trained_from_the_first_step_on() -> None:
     ]
     assert losses[0][0] == losses[1][0]
     assert losses[0][1] != losses[1][1]
+
+
+def averages_every_gradient(model: nn.Module) -> None:
+    for parameter in model.parameters():
+        if parameter.grad is not None:
+            dist.all_reduce(parameter.grad)
+            parameter.grad /= dist.get_world_size()
+
+
+def test_a_parameter_that_is_frozen_is_named_so() -> None:
+    # Invariant: who averages whatever has a gradient reads which of the parameters should have been left out.
+    exercise = exercises("02_data_parallel")["average_gradients"]
+    first = grade(exercise, kernel_answer(averages_every_gradient, exercise.name), Rng(1)).criteria[0]
+    assert ": the gradient of parameter 6, which is frozen, on rank 0 is float" in first.seen

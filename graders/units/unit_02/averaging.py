@@ -74,8 +74,12 @@ def average_gradients(answer: Answer, rng: Rng) -> Findings:
     )
 
     yield "each gradient sent once", payload_of(observed, "all_reduce", case.nbytes)
-    what = f"Calls of all_reduce for {len(case.values) - 2} gradients"
+    what = f"Calls of all_reduce for {len(case.values) - FROZEN} gradients"
     yield "one call", compare.at_most(len(observed.calls(0)), 1, what, kind=Kind.TOO_MUCH)
+
+
+FROZEN = 2
+"""The weight and the bias of a chain's last layer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,18 +96,18 @@ class ChainCase:
     def means(self) -> list[Gradients]:
         """What each rank must end with: a missing gradient is zero, the frozen layer's stay its own."""
         trainable: Gradients = []
-        for position, value in enumerate(self.values[:-2]):
+        for position, value in enumerate(self.values[:-FROZEN]):
             total = torch.zeros_like(value)
             for gradients in self.gradients:
                 gradient = gradients[position]
                 total += 0 if gradient is None else gradient
             trainable.append(total / len(self.gradients))
-        return [[*trainable, *gradients[-2:]] for gradients in self.gradients]
+        return [[*trainable, *gradients[-FROZEN:]] for gradients in self.gradients]
 
     @property
     def nbytes(self) -> int:
         """Of the trainable layers' gradients."""
-        return sum(value.nbytes for value in self.values[:-2])
+        return sum(value.nbytes for value in self.values[:-FROZEN])
 
 
 def draw_chain(rng: Rng, ranks: int, dtype: torch.dtype = torch.float32) -> ChainCase:
@@ -123,7 +127,7 @@ def with_gaps(case: ChainCase) -> ChainCase:
     """
     gradients = [[None, *rank[1:]] for rank in case.gradients]
     gradients[0][1] = None
-    gradients[-1][:-2] = [None] * (len(case.values) - 2)
+    gradients[-1][:-FROZEN] = [None] * (len(case.values) - FROZEN)
     return ChainCase(case.values, gradients)
 
 
@@ -146,7 +150,7 @@ def averages(answer: Answer, rng: Rng) -> Finding:
         seen = [rank.gradients for rank in averaged(answer, case).results]
         # In double precision a detour through single precision shows.
         rtol, atol = (1e-12, 1e-13) if dtype is torch.float64 else (1e-5, 1e-6)
-        finding = gradients_as(seen, case.means(), rtol, atol)
+        finding = gradients_as(seen, case.means(), rtol, atol, frozen=FROZEN)
         if not finding.passed:
             where = "on one rank" if ranks == 1 else f"on {ranks} ranks"
             return Finding(False, f"{where}, in {str(dtype).removeprefix('torch.')}: {finding.seen}")
@@ -157,15 +161,20 @@ def missing_gradients(answer: Answer, case: ChainCase) -> Finding:
     """Passes if a gradient that a rank lacks counts as zero there."""
     # Zeros that a rank makes are like the parameter in memory, and so must be what they are added to.
     observed = averaged(answer, case, by_columns=False)
-    return gradients_as([rank.gradients for rank in observed.results], case.means())
+    return gradients_as([rank.gradients for rank in observed.results], case.means(), frozen=FROZEN)
 
 
 def gradients_as(
-    seen: Sequence[Gradients], expected: Sequence[Gradients], rtol: float = 1e-5, atol: float = 1e-6
+    seen: Sequence[Gradients],
+    expected: Sequence[Gradients],
+    rtol: float = 1e-5,
+    atol: float = 1e-6,
+    frozen: int = 0,
 ) -> Finding:
     """Passes if each rank has the gradients expected of it, and none where None is expected.
 
     seen[r][i], expected[r][i]: rank r's of parameter i, in the order of model.parameters(), of its shape.
+    frozen: so many parameters, the last ones, are.
     """
 
     def one(gradient: Tensor | None, mean: Tensor | None, what: str) -> Finding:
@@ -173,9 +182,12 @@ def gradients_as(
             return compare.equal(gradient, None, what)
         return compare.close(gradient, mean, what, rtol, atol)
 
+    def name(position: int, count: int) -> str:
+        return f"parameter {position}{', which is frozen,' if position >= count - frozen else ''}"
+
     return compare.first_failure(
         (
-            one(gradient, mean, f"the gradient of parameter {position} on rank {rank}")
+            one(gradient, mean, f"the gradient of {name(position, len(means))} on rank {rank}")
             for rank, (own, means) in enumerate(zip(seen, expected, strict=True))
             for position, (gradient, mean) in enumerate(compare.side_by_side(own, means))
         ),
