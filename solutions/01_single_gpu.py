@@ -256,7 +256,7 @@ def fit(
     """Train for some epochs on a device, and validate after each.
 
     model: on whatever device, in whatever mode; what is in .grad before does not count. optimizer: over
-        its parameters. epochs: 0 or more.
+        its parameters; states that it has already are on the device. epochs: 0 or more.
     train_loader, validation_loader: yield batches (inputs [B, ...], targets [B]) in the host's memory;
         the last may be shorter. Each time that one goes through them they come in another order. They
         have no length.
@@ -264,7 +264,7 @@ def fit(
     Each epoch: in training mode one step on each batch of train_loader, then validation on all of
     validation_loader, in evaluation mode and without a graph. All epochs are run, whatever the
     losses: they may grow, or be NaN, which stays to be seen. The weights stay as the last step leaves
-    them. The optimizer may have states, and goes on from them; no random seed is set. Model and
+    them. The optimizer goes on from the states that it has; no random seed is set. Model and
     batches are moved to the device. From an epoch's first step to its last the program asks for no
     tensor's number (`.item()`, `if loss > 5`) and for no shape that depends on numbers (`x[x > 0]`),
     for then it would wait for the device in every step.

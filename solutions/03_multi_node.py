@@ -1440,8 +1440,9 @@ def resume(training: Training, directory: Path, save_every: int, save, load_late
     Saves directory / f"step-{N}.pt" when N steps are done, for every N that save_every divides, and
     after the last step. The process that goes on knows nothing but what the checkpoint holds; it starts
     with new weights, with the module's variables as they are when its cells have run, and with the
-    state of torch's generator that every start begins with. NumPy's and Python's begin anywhere, and it
-    is later. If the training has ended already, the final weights are loaded and no step is made.
+    state of torch's generator that every start begins with. NumPy's and Python's generators, and the
+    clock, are elsewhere. If the training has ended already, the final weights are loaded and no step is
+    made.
     """
     ### BEGIN SOLUTION
     samples, batch_size = len(training.samples), training.batch_size
