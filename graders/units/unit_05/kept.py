@@ -36,6 +36,7 @@ Where = tuple[int, int]
             "recomputed",
             2,
             "A Forward that is recomputed later keeps nothing that counts; its Recompute does.",
+            needs=("whole backwards", "backward in halves"),
         ),
     ),
     hints=(
@@ -119,6 +120,7 @@ def _first_or_short(findings: Iterable[Finding]) -> Finding:
             "where it saves something",
             1,
             "A Forward whose backward comes directly after it need keep nothing for long.",
+            needs=("before its backward", "in halves, in chunks"),
         ),
     ),
     hints=(

@@ -34,6 +34,7 @@ ANY_NUMBERS = "There may be fewer micro-batches than stages, one stage, or one m
             2,
             "If a stage does its backwards in another order than the stage behind it, it waits for those "
             "that come late.",
+            needs=("every micro-batch, once", "forwards first"),
         ),
     ),
     hints=(
@@ -86,8 +87,9 @@ def _forwards_first(each: Listed) -> Finding:
             "messages",
             2,
             "How many cuts does a micro-batch cross, there and back? Others are on their way meanwhile.",
+            needs=("equal stages", "stages that differ"),
         ),
-        Criterion("one stage", 1, "It waits for nobody."),
+        Criterion("one stage", 1, "It waits for nobody.", needs=("equal stages", "messages")),
     ),
     hints=(
         "When has the first micro-batch passed through the last stage, and how much later the second one, "

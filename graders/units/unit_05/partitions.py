@@ -47,6 +47,7 @@ Plan = list[tuple[int, int]]
             2,
             "A plan is as slow as its slowest part, be it a stage or a cut. Stages may have different "
             "numbers of replicas, the last one too.",
+            needs=("on a fast network", "on a slow network"),
         ),
         Criterion(
             "a large model",

@@ -26,12 +26,16 @@ from graders.units.unit_05.schedules import Case, Listed, keeps_at_most, no_long
         ),
         Criterion("no slower than 1F1B", 3, "Whole backwards let the stage before wait longer than it must."),
         Criterion(
-            "within a tenth of the best", 2, "Which stage is the slowest, and when does it stand idle?"
+            "within a tenth of the best",
+            2,
+            "Which stage is the slowest, and when does it stand idle?",
+            needs=("no slower than 1F1B",),
         ),
         Criterion(
             "within 3 % of the best",
             2,
             "Try several rules, and take the best of what comes out: cost tells you.",
+            needs=("within a tenth of the best",),
         ),
     ),
     hints=(

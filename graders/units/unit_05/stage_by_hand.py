@@ -41,7 +41,10 @@ FROZEN = ((ALL, ALL, (), ()), ((), ALL, ("bias",)), (("weight",), ("bias",), ALL
             "is the same tensor.",
         ),
         Criterion(
-            "once more", 1, "Called again, gradients add up as after two backwards, and x is as it was."
+            "once more",
+            1,
+            "Called again, gradients add up as after two backwards, and x is as it was.",
+            needs=RESULT,
         ),
         Criterion("any number of stages", 1, "One stage is first and last; it sends nothing.", needs=RESULT),
         Criterion(
@@ -57,7 +60,7 @@ FROZEN = ((ALL, ALL, (), ()), ((), ALL, ("bias",)), (("weight",), ("bias",), ALL
             "Any parameters may be frozen. If none of the first stages is trained, their output asks for no "
             "gradient, and the next stage sends one nevertheless. A frozen stage behind a trained one hands "
             "the gradient on.",
-            needs=RESULT,
+            needs=(*RESULT, "once more"),
         ),
         Criterion(
             "no weights",

@@ -36,12 +36,14 @@ RATE = 0.05
             1,
             "Batches may come back in another order than they went: find what belongs to a batch by its "
             "number, which may be used again later.",
+            needs=("outputs and gradients",),
         ),
         Criterion(
             "optimizer, frozen parameters",
             1,
             "It steps from the newest weights, with its momentum and its decay. What is frozen has "
             "no gradient, and stays frozen.",
+            needs=("outputs and gradients",),
         ),
         Criterion(
             "unknown batch",

@@ -87,13 +87,13 @@ def one_f_one_b(answer: Answer, rng: Rng) -> Findings:
             3,
             "If a stage waits for each message that comes back to it, its warm-up is too short: what "
             "could it do meanwhile?",
-            needs=AS_LITTLE_MEMORY,
+            needs=(*AS_LITTLE_MEMORY, "bubble"),
         ),
         Criterion(
             "no multiple of the stages",
             2,
             "Groups may have more micro-batches than there are stages.",
-            needs=("any numbers", *AS_LITTLE_MEMORY),
+            needs=("any numbers", *AS_LITTLE_MEMORY, "bubble"),
         ),
     ),
     hints=(

@@ -24,6 +24,7 @@ from graders.units.unit_06.passes import PASSES, WITHOUT_GRADIENT
 from graders.units.unit_06.replies import ConjugateReply, HalfReply, LayerReply, LossReply
 
 MARKED = (*PASSES, *WITHOUT_GRADIENT)
+OTHER_WAYS = "other ways keep their gradient"
 
 Replies = Observed[ConjugateReply]
 
@@ -35,7 +36,7 @@ Replies = Observed[ConjugateReply]
         Criterion("gradient", 3, "Every rank's branch adds to the gradient of x, and no rank has it alone."),
         Criterion("value", 1, "Forward, f changes nothing."),
         Criterion(
-            "other ways keep their gradient",
+            OTHER_WAYS,
             1,
             "x may be used elsewhere too, as by a residual connection. Sum up what comes through f alone.",
         ),
@@ -45,8 +46,8 @@ Replies = Observed[ConjugateReply]
             "The gradient that arrives may be another function's too, or one number shown many times: "
             "work on a copy.",
         ),
-        Criterion("calls", 1, "Forward needs nobody; backward needs one sum."),
-        Criterion("group", 1, "dist.all_reduce takes a group as well."),
+        Criterion("calls", 1, "Forward needs nobody; backward needs one sum.", needs=("gradient", "value")),
+        Criterion("group", 1, "dist.all_reduce takes a group as well.", needs=("gradient", OTHER_WAYS)),
     ),
     hints=(
         "In which pass does a rank lack something that only the others have?",
@@ -62,7 +63,7 @@ def f(answer: Answer, rng: Rng) -> Findings:
     runs = [case.launch(answer) for case in cases]
     yield "gradient", compare.first_failure(map(Case.gradient_summed, (alone, scalar), runs[::2]))
     yield "value", compare.first_failure(map(values, runs, (case.x for case in cases)))
-    yield "other ways keep their gradient", both.gradient_summed(runs[1])
+    yield OTHER_WAYS, both.gradient_summed(runs[1])
     yield "arguments unchanged", unchanged(answer, rng, both, runs[1])
     yield "calls", calls_in_passes(runs[1], MARKED, ([], ["all_reduce"], [], []))
     two = Case.drawn(rng, groups=drawn_groups(rng))
@@ -78,10 +79,13 @@ def f(answer: Answer, rng: Rng) -> Findings:
         ),
         Criterion("gradient", 1, "Every rank has the whole gradient already: d(a + b)/da is 1."),
         Criterion(
-            "other ways keep their gradient", 1, "What comes through g passes as it is; so does all else."
+            OTHER_WAYS,
+            1,
+            "What comes through g passes as it is; so does all else.",
+            needs=("value", "gradient"),
         ),
         Criterion("arguments unchanged", 1, "x may be needed in somebody's backward: sum up a copy of it."),
-        Criterion("calls", 1, "Forward needs one sum; backward needs nobody."),
+        Criterion("calls", 1, "Forward needs one sum; backward needs nobody.", needs=("value", "gradient")),
         Criterion("group", 1, "dist.all_reduce takes a group as well."),
     ),
     hints=(
@@ -99,7 +103,7 @@ def g(answer: Answer, rng: Rng) -> Findings:
     cancelling = Case.cancelling(rng).launch(answer)
     yield "value", compare.first_failure((*sums, alike([reply.result for reply in cancelling.results])))
     yield "gradient", gradients(alone, runs[0], alone.arriving)
-    yield "other ways keep their gradient", gradients(both, runs[1], both.arriving)
+    yield OTHER_WAYS, gradients(both, runs[1], both.arriving)
     yield "arguments unchanged", unchanged(answer, rng, both, runs[1])
     yield "calls", calls_in_passes(runs[1], MARKED, (["all_reduce"], [], *[["all_reduce"]] * 2))
     two = Case.drawn(rng, groups=drawn_groups(rng))

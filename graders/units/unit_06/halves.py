@@ -28,6 +28,7 @@ from graders.units.unit_06.replies import HalfReply
 Replies = Observed[HalfReply]
 GRADIENT = "the gradient of {}, summed over two steps,"
 PASSES = (*OF_A_MODULE, "the one given")
+RIGHT = ("outputs", "gradients")
 
 
 @exercise(
@@ -43,11 +44,21 @@ PASSES = (*OF_A_MODULE, "the one given")
         ),
         Criterion("parts", 2, "A hidden unit is a row of up, a number of its bias and a column of down."),
         Criterion("gradients", 2, "In backward the same two places ask the other ranks as in forward."),
-        Criterion("calls and bytes", 2, "GELU works on each hidden unit alone: nobody needs the others'."),
-        Criterion("uneven parts", 1, "The first ranks may have one hidden unit more."),
+        Criterion(
+            "calls and bytes",
+            2,
+            "GELU works on each hidden unit alone: nobody needs the others'.",
+            needs=RIGHT,
+        ),
+        Criterion(
+            "uneven parts",
+            1,
+            "The first ranks may have one hidden unit more.",
+            needs=(*RIGHT, "calls and bytes"),
+        ),
         Criterion("memory", 1, "What is returned has this rank's part alone."),
         Criterion("arguments unchanged", 1, "The MLP given is somebody's model: change a copy."),
-        Criterion("group", 1, "Rank and size are those of the group, and so is every call."),
+        Criterion("group", 1, "Rank and size are those of the group, and so is every call.", needs=RIGHT),
     ),
     hints=(
         "If each rank had its own hidden units, which of them would have to know the others'?",
@@ -75,11 +86,14 @@ def parallel_mlp(answer: Answer, rng: Rng) -> Findings:
             "calls and bytes",
             3,
             "How many sums does the gradient of x need, and where does x become one branch?",
+            needs=RIGHT,
         ),
-        Criterion("heads that cannot be shared out evenly", 2, "Cut between heads: a head has K rows."),
+        Criterion(
+            "heads that cannot be shared out evenly", 2, "Cut between heads: a head has K rows.", needs=RIGHT
+        ),
         Criterion("memory", 1, "What is returned has this rank's part alone."),
         Criterion("arguments unchanged", 1, "The attention given is somebody's model: change a copy."),
-        Criterion("group", 1, "Rank and size are those of the group, and so is every call."),
+        Criterion("group", 1, "Rank and size are those of the group, and so is every call.", needs=RIGHT),
     ),
     hints=(
         "Which numbers does a head need from another one?",

@@ -45,14 +45,14 @@ def _rubric(outputs: str, gradients: str, calls: str) -> tuple[Criterion, ...]:
             "A slice of a tensor keeps the whole tensor's memory alive: p.untyped_storage().nbytes(). So "
             "does whatever attribute still has the whole.",
         ),
-        Criterion("calls and bytes", 2, calls),
+        Criterion("calls and bytes", 2, calls, needs=("outputs", "gradients")),
         Criterion("arguments unchanged", 1, "What comes in may be somebody else's, in both passes."),
         Criterion(
             "other widths and shapes",
             2,
             "Dimensions in front of the last are kept, however many, and in whatever order they stand in "
             "memory; the first ranks' parts are one longer where a width cannot be shared out evenly.",
-            needs=("outputs", "gradients"),
+            needs=("outputs", "gradients", "initial values"),
         ),
         Criterion(
             "group",

@@ -7,6 +7,8 @@ from graders.grading.kit import Answer, Criterion, Finding, Findings, Rng, compa
 from graders.units.unit_06 import drivers
 from graders.units.unit_06.replies import LayoutReply
 
+RIGHT = ("forward", "backward")
+
 
 class Case(NamedTuple):
     """An einsum and a layout."""
@@ -38,15 +40,18 @@ class Case(NamedTuple):
             "An operand's gradient is an einsum, too, of the result's gradient and the other operands.",
         ),
         Criterion(
-            "several axes", 1, "Each axis once, sorted; letters that are not cut, or not there, need nothing."
+            "several axes",
+            1,
+            "Each axis once, sorted; letters that are not cut, or not there, need nothing.",
+            needs=RIGHT,
         ),
         Criterion(
             "two letters along one axis",
             2,
             "A rank has one place along an axis. Raise ValueError, and only for letters that the einsum has.",
-            needs=("forward", "backward"),
+            needs=RIGHT,
         ),
-        Criterion("arguments unchanged", 1, "The layout stays as it is.", needs=("forward", "backward")),
+        Criterion("arguments unchanged", 1, "The layout stays as it is.", needs=RIGHT),
     ),
     hints=(
         'What is the sum over in one number of the result of "bd,df->bf", and who has its terms?',

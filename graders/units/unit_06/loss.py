@@ -30,6 +30,7 @@ from graders.units.unit_06.vocabulary import NOT_EVEN, at_borders
 
 FAR = 800.0
 """exp of minus that is 0, in float64 too."""
+LOSSES = ("loss", NOT_EVEN.name, "any logits")
 
 
 @exercise(
@@ -53,6 +54,7 @@ FAR = 800.0
             "gradient",
             3,
             "The softmax of this rank's columns, with one less at the target, times the token's gradient.",
+            needs=LOSSES,
         ),
         Criterion("arguments unchanged", 1, "Logits and target stay as they are."),
         Criterion(
@@ -60,8 +62,9 @@ FAR = 800.0
             2,
             "At most 3 (p - 1) numbers a token in forward and none in backward: what each rank needs of the "
             "others is the largest logit, the sum and the target's logit.",
+            needs=("loss", "gradient"),
         ),
-        Criterion("group", 1, "Rank and size are those in the group."),
+        Criterion("group", 1, "Rank and size are those in the group.", needs=(*LOSSES, "gradient")),
     ),
     hints=(
         "Which two numbers of a token does the formula need? Which of them is a sum over columns?",

@@ -37,16 +37,19 @@ STREAM = 20_000
             "other on every rank",
             2,
             "No two ranks may draw the same within own(), and none what all draw outside: not rank 0 either.",
-            needs=(),
         ),
-        Criterion("blocks go on", 2, "Where a block ends, keep the state that it leaves.", needs=()),
+        Criterion("blocks go on", 2, "Where a block ends, keep the state that it leaves."),
         Criterion(
             "after an exception",
             1,
             "What stands behind yield is skipped by an exception, unless it stands in a finally.",
+            needs=("the same on all ranks", "blocks go on"),
         ),
         Criterion(
-            "drawn once more", 1, "Seed and rank decide, and nothing else.", needs=("other on every rank",)
+            "drawn once more",
+            1,
+            "Seed and rank decide, and nothing else.",
+            needs=("other on every rank", "blocks go on"),
         ),
         Criterion("nobody communicates", 1, "Each rank knows the seed and its number."),
     ),

@@ -1,7 +1,7 @@
 """Unit 06, sequence parallelism: a layer whose norm sees some of the tokens and whose matrices see all."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -29,6 +29,7 @@ PASSES = ("first forward", "first backward", "forward", "backward")
 
 NAMES = ("x_BTD", "norm.weight", "norm.bias", "up.weight", "up.bias", "down.weight", "bias")
 """What has a gradient, in the order of the driver's reply."""
+CUT, ON_ALL = "gradients of what is cut", "gradients of what all have"
 
 
 @exercise(
@@ -42,22 +43,24 @@ NAMES = ("x_BTD", "norm.weight", "norm.bias", "up.weight", "up.bias", "down.weig
             "then add what is added once.",
         ),
         Criterion(
-            "gradients of what is cut",
+            CUT,
             3,
             "x, up and down: each collective's backward has to be its mirror image.",
         ),
         Criterion(
-            "gradients of what all have",
+            ON_ALL,
             4,
             "Each rank has used norm and bias for its own tokens only; all ranks' gradients add up. What "
             "else they are used for is not this function's: leave no hook at them.",
+            needs=(CUT,),
         ),
         Criterion(
             "collectives",
             2,
             "One all-gather and one reduce-scatter in each pass, and all-reduces of 3 D numbers in backward.",
+            needs=(CUT, ON_ALL),
         ),
-        GROUP,
+        replace(GROUP, needs=(CUT, ON_ALL)),
     ),
     hints=(
         "Between which two places are all tokens on every rank? Write down the shapes, [B, T / p, D] first.",
@@ -75,10 +78,10 @@ def sequence_parallel_mlp(answer: Answer, rng: Rng) -> Findings:
     right = compare.close_on_all_ranks(seen, results, "the result")
     yield "its tokens", compare.first_failure((right, *kept))
     yield (
-        "gradients of what is cut",
+        CUT,
         _gradients(run, gradients, ("x_BTD", "up.weight", "up.bias", "down.weight")),
     )
-    yield "gradients of what all have", _gradients(run, gradients, ("norm.weight", "norm.bias", "bias"))
+    yield ON_ALL, _gradients(run, gradients, ("norm.weight", "norm.bias", "bias"))
     yield "collectives", _few_collectives(run, 3 * case.x.shape[2] * case.x.element_size())
     pairs = Layer.drawn(rng, 2)
     paired, (results, gradients) = pairs.launch(answer, PAIRS), pairs.expected()

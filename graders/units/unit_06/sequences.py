@@ -30,8 +30,9 @@ LAYOUT = Criterion(
     1,
     "x may stand in memory in any order, and the gradient of a sum is one number, expanded: messages are "
     "contiguous.",
+    needs=("gradient",),
 )
-GROUP = Criterion("group", 1, "Each collective takes a group, in backward too.")
+GROUP = Criterion("group", 1, "Each collective takes a group, in backward too.", needs=("gradient",))
 
 
 @exercise(
@@ -45,6 +46,7 @@ GROUP = Criterion("group", 1, "Each collective takes a group, in backward too.")
             "one collective a pass",
             1,
             "An all-gather in forward; in backward, nobody needs more than its part.",
+            needs=("gradient",),
         ),
         GROUP,
     ),
@@ -67,7 +69,10 @@ def gather_sequence(answer: Answer, rng: Rng) -> Findings:
         Criterion("gradient", 2, "What this rank has for a token went into the sum on that token's rank."),
         LAYOUT,
         Criterion(
-            "one collective a pass", 1, "A reduce-scatter in forward, and its mirror image in backward."
+            "one collective a pass",
+            1,
+            "A reduce-scatter in forward, and its mirror image in backward.",
+            needs=("gradient",),
         ),
         GROUP,
     ),

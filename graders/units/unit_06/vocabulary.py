@@ -56,7 +56,7 @@ def at_borders(vocabulary: int, ranks: int) -> Tensor:
             "its rows only",
             2,
             "One parameter, weight [V_r, D], in memory of its own: a view keeps the whole.",
-            needs=(),
+            needs=("the rows of the tokens", NOT_EVEN.name),
         ),
         Criterion("calls", 2, "One all-reduce of the result in forward, nothing in backward."),
         Criterion(

@@ -56,7 +56,7 @@ from graders.units.unit_09.sharded_units import SLACK, Units
             "keeps a shard",
             1,
             "Once the unit is made, it refers to no parameter of the module, and to no flat tensor of all.",
-            needs=("the shard",),
+            needs=("forward",),
         ),
         Criterion(
             "lets go in forward",
@@ -150,7 +150,7 @@ def _nothing_left(run: Observed[UnitsReply]) -> Finding:
             "In backward the neighbour is the unit before; its own are asked for first, then those. "
             "module.register_full_backward_pre_hook(hook) calls "
             "hook(module, gradient) before its backward.",
-            needs=("computes as without",),
+            needs=("ahead in forward",),
         ),
         Criterion(
             "two units at most",

@@ -46,7 +46,7 @@ from graders.units.unit_09.replies import NormReply
             "left alone",
             1,
             "Only a norm larger than max_norm changes anything: not one of zero, nor one that is NaN.",
-            needs=("the norm",),
+            needs=("the norm", "scaled down"),
         ),
         Criterion(
             "ranks without gradients",

@@ -54,7 +54,7 @@ BACKWARDS = "the first backward", "the backward of another graph", "a second bac
             "the device's memory",
             4,
             "Who still refers to a tensor that has gone to the host, or that backward has had?",
-            needs=("gradients", "what is copied", "the host's memory"),
+            needs=("on the way ahead",),
         ),
     ),
     hints=(

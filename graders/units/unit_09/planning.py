@@ -29,11 +29,17 @@ WAYS = tuple(map(str, Way))
             "The best with all kept, the best with all computed again, and the best with all swapped, over "
             "all stages and micro-batches.",
         ),
-        Criterion("within a fifth of the best", 2, "Which layers are worth their memory, and which are not?"),
+        Criterion(
+            "within a fifth of the best",
+            2,
+            "Which layers are worth their memory, and which are not?",
+            needs=("no slower than a single lever",),
+        ),
         Criterion(
             "within 5 % of the best",
             3,
             "There are few stages and few divisors: what is best for the layers, for each of them?",
+            needs=("within a fifth of the best",),
         ),
     ),
     hints=(

@@ -44,6 +44,7 @@ Layers = list[tuple[int, int]]
             "many layers",
             5,
             "150 layers have 2**149 cuts. Where the first segment ends, what is left to decide?",
+            needs=("equal layers", "layers that differ"),
         ),
     ),
     hints=(

@@ -63,7 +63,7 @@ _RIGHT = ("every block", "only messages")
             "no rank carries all",
             1,
             "Deal the nodes to the ranks of a node: to the rank at place j the nodes j, j + g, j + 2 g, ...",
-            needs=(*_RIGHT, "one message from node to node"),
+            needs=(*_RIGHT, "one message from node to node", "no bytes more"),
         ),
         Criterion(
             "group", 1, "Ranks are those of the group, for node and place and for peers.", needs=_RIGHT

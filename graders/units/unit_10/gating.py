@@ -29,7 +29,7 @@ from graders.units.unit_10.replies import GateReply
             "any logits",
             1,
             "Thousands, in any layout and dtype, of no token at all; and they stay as they are.",
-            needs=("experts", "weights"),
+            needs=("experts", "weights", "gradient"),
         ),
     ),
     hints=(

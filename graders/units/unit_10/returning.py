@@ -46,14 +46,19 @@ from graders.units.unit_10.worlds import PAIRS
             2,
             "Of the rows, on the rank of their expert, and of the weights; one of them may need none.",
         ),
-        Criterion("dropped", 1, "A token whose choices were all dropped gets zeros, another one less."),
+        Criterion(
+            "dropped",
+            1,
+            "A token whose choices were all dropped gets zeros, another one less.",
+            needs=("sum of rows", "gradients"),
+        ),
         Criterion(
             "calls and bytes",
             1,
             "One journey: everybody knows already how many rows come. Weights need not travel.",
             needs=("sum of rows", "gradients"),
         ),
-        GROUP,
+        replace(GROUP, needs=("sum of rows", "gradients")),
     ),
     hints=(
         "How many rows did this rank send to rank r, and how many come back from there?",

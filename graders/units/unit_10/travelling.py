@@ -1,7 +1,7 @@
 """Unit 10, rows that travel to their experts."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -31,6 +31,8 @@ from graders.units.unit_10.journeys import (
 )
 from graders.units.unit_10.worlds import PAIRS
 
+RIGHT = ("rows", "received", "gradient")
+
 
 @exercise(
     minutes=30,
@@ -46,18 +48,23 @@ from graders.units.unit_10.worlds import PAIRS
             "Backward is the same journey the other way: what was sent comes back, from where it went. Where "
             "x needs no gradient, there is none to ask for.",
         ),
-        Criterion("empty hands", 1, "A rank may have nothing to send, or nothing to get: the calls stay."),
+        Criterion(
+            "empty hands",
+            1,
+            "A rank may have nothing to send, or nothing to get: the calls stay.",
+            needs=RIGHT,
+        ),
         Criterion(
             "layout and arguments",
             1,
             "Rows, of any dtype, and gradients that arrive may stand in memory in any order; arguments stay.",
-            needs=("rows", "gradient"),
+            needs=RIGHT,
         ),
         Criterion("calls", 1, "Counts, then rows; in backward, rows.", needs=("rows", "gradient")),
         Criterion(
             "bytes", 1, "Rows that stay here cross no link, and no row is padding.", needs=("rows", "calls")
         ),
-        GROUP,
+        replace(GROUP, needs=RIGHT),
     ),
     hints=(
         "What does each rank have to know before it can make room for what comes?",

@@ -41,7 +41,12 @@ BUCKETS = [[4], [3, 2], [1], [0]]
             "mean over ranks", 3, "What the future holds is the mean over ranks, in the dtype of the buffer."
         ),
         Criterion("half the bytes", 2, "One all-reduce a bucket, of its numbers in float16."),
-        Criterion("does not wait", 2, "async_op=True gives a work, and a work has a future: see then()."),
+        Criterion(
+            "does not wait",
+            2,
+            "async_op=True gives a work, and a work has a future: see then().",
+            needs=("mean over ranks", "half the bytes"),
+        ),
         Criterion("no overflow", 2, "What is the largest number that is ever put into float16?"),
         Criterion("group", 1, "state is the group: its sum, and its number of ranks."),
     ),

@@ -25,7 +25,12 @@ DRAWS = 300
             "whole numbers next to x / scale.",
         ),
         Criterion("right on average", 3, "The closer x is to a level, the more often it has to go there."),
-        Criterion("each by itself", 2, "Every number needs a draw of its own, in every call."),
+        Criterion(
+            "each by itself",
+            2,
+            "Every number needs a draw of its own, in every call.",
+            needs=("codes and scale", "right on average"),
+        ),
         Criterion("generator", 1, "torch.rand takes a generator; x stays as it is."),
     ),
     hints=(

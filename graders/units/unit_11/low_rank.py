@@ -47,8 +47,18 @@ Gradients = list[list[list[Tensor]]]
             needs=("the first step", "the steps that follow"),
         ),
         Criterion("small ranks and zeros", 2, "P may have dependent columns: torch.linalg.qr does not mind."),
-        Criterion("two all-reduces", 1, "All P and all whole gradients of a bucket together, then all Q."),
-        Criterion("numbers sent", 1, "r (n + m) for each matrix, and nothing but the numbers of the others."),
+        Criterion(
+            "two all-reduces",
+            1,
+            "All P and all whole gradients of a bucket together, then all Q.",
+            needs=("the first step", "other gradients"),
+        ),
+        Criterion(
+            "numbers sent",
+            1,
+            "r (n + m) for each matrix, and nothing but the numbers of the others.",
+            needs=("the first step", "other gradients"),
+        ),
     ),
     hints=(
         "Which of a step's three products with Q and P need something from the other ranks?",

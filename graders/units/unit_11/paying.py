@@ -19,9 +19,17 @@ from graders.units.drivers import call
         ),
         Criterion("added on the way", 2, "An all-reduce of fewer bytes."),
         Criterion(
-            "small gradients", 2, "Count the rounds of both: latency decides where there is little to send."
+            "small gradients",
+            2,
+            "Count the rounds of both: latency decides where there is little to send.",
+            needs=("gathered", "added on the way"),
         ),
-        Criterion("no gain", 1, "On one rank nothing is sent, and as long is not sooner."),
+        Criterion(
+            "no gain",
+            1,
+            "On one rank nothing is sent, and as long is not sooner.",
+            needs=("gathered", "small gradients"),
+        ),
     ),
     hints=(
         "How many rounds has a ring all-reduce, and how many bytes has a message of each (unit 07)?",

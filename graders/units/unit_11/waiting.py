@@ -27,12 +27,16 @@ from graders.units.unit_11.compressors import Compressor, DgcReply, RememberedRe
             "With ratio 1, what is sent is the velocity of SGD with momentum, and nothing is left to wait.",
         ),
         Criterion(
-            "what waits", 3, "What has not been sent stays, and the velocity goes on as if nothing were sent."
+            "what waits",
+            3,
+            "What has not been sent stays, and the velocity goes on as if nothing were sent.",
+            needs=("the first step", "momentum at ratio 1"),
         ),
         Criterion(
             "arguments and dtypes",
             1,
             "The two states change in place, the gradient stays as it is, places are int32.",
+            needs=("the first step", "what waits"),
         ),
     ),
     hints=(
