@@ -1591,6 +1591,12 @@ def shares_before_rights(node):
     return cores
 
 
+@wrong("cpu_bind_map", fails="real machines")
+def always_a_list(node):
+    """Where nothing is said of what the job may use, it may use all."""
+    return _dealt(node["numa_of_gpu"], _cores(node, allowed=set(node["allowed"])))
+
+
 @wrong("cpu_bind_map", fails="hardware threads")
 def as_many_gpus_everywhere(node):
     """Another NUMA node may have more GPUs."""
@@ -1636,39 +1642,39 @@ def _judged_cpus(given, node, beside=True, allowed=True, taken=None):
     return found
 
 
-@wrong("misplaced_cpus", fails="the lecture's masks")
+@wrong("misplaced_cpus", fails="masks")
 def bits_from_the_left(option, node):
     """The last digit of a number is its smallest."""
     masks = [bin(int(entry, 16))[2:] for entry in option.rpartition(":")[2].split(",")]
     return _judged_cpus([[cpu for cpu, bit in enumerate(mask) if bit == "1"] for mask in masks], node)
 
 
-@wrong("misplaced_cpus", fails="the lecture's masks")
+@wrong("misplaced_cpus", fails="masks")
 def a_digit_a_cpu(option, node):
     """A hexadecimal digit is four CPUs."""
     entries = [entry.removeprefix("0x")[::-1] for entry in option.rpartition(":")[2].split(",")]
     return _judged_cpus([[cpu for cpu, digit in enumerate(entry) if digit != "0"] for entry in entries], node)
 
 
-@wrong("misplaced_cpus", fails="the lecture's masks")
+@wrong("misplaced_cpus", fails="masks")
 def bits_from_one(option, node):
     """The first bit is CPU 0."""
     return _judged_cpus([[cpu + 1 for cpu in own] for own in _given(option)], node)
 
 
-@wrong("misplaced_cpus", fails="the lecture's masks")
+@wrong("misplaced_cpus", fails="one rank a core")
 def the_victim_too(option, node):
     """Rank 0 is where it should be; the other is wrong there."""
     return _judged_cpus(_given(option), node, taken=lambda rank, other: rank != other)
 
 
-@wrong("misplaced_cpus", fails="the lecture's masks")
+@wrong("misplaced_cpus", fails="masks")
 def the_ranks_only(option, node):
     """Which ranks, but not which CPUs."""
     return [rank for rank, cpus in enumerate(_judged_cpus(_given(option), node)) if cpus]
 
 
-@wrong("misplaced_cpus", fails="beside the GPU")
+@wrong("misplaced_cpus", fails="masks")
 def knows_the_slide(option, node):
     """Two misprints, wherever one looks."""
     return [[], list(range(65, 72)), [], [], [], [], [], list(range(49, 56))]
@@ -1685,7 +1691,7 @@ def node_by_division(option, node):
     return _judged_cpus(_given(option), {**node, "cpus_of_numa": cpus})
 
 
-@wrong("misplaced_cpus", fails="beside the GPU")
+@wrong("misplaced_cpus", fails="masks")
 def always_with_0x(option, node):
     """Masks are hexadecimal without it, too."""
     entries = option.rpartition(":")[2].split(",")
@@ -1705,6 +1711,12 @@ def if_all_are_wrong(option, node):
 def all_cpus_of_the_node(option, node):
     """Forgets what the job may not use."""
     return _judged_cpus(_given(option), node, allowed=False)
+
+
+@wrong("misplaced_cpus", fails="maps")
+def allowed_is_always_a_list(option, node):
+    """Where nothing is said of what the job may use, it may use all."""
+    return _judged_cpus(_given(option), {**node, "allowed": list(node["allowed"])})
 
 
 @wrong("misplaced_cpus", fails="one rank a core")
