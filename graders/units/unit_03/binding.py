@@ -89,10 +89,11 @@ def binding(machine: Machine, seen: object) -> Finding:
     cores = [cpu for cpu in told["cpus_of_numa"][numa] if cpu < machine.core_count]
     allowed = cores if told["allowed"] is None else [cpu for cpu in cores if cpu in told["allowed"]]
     sharing = [other for other, node in enumerate(machine.numa_of_gpu) if node == numa]
+    got = compare.shown(seen[gpu])
     gpus = f"GPUs {', '.join(map(str, sharing))} share" if len(sharing) > 1 else f"GPU {gpu} has"
     return Finding(
         False,
-        f"GPU {gpu} (NUMA node {numa}): expected core {machine.expected[gpu]}, got {compare.shown(seen[gpu])}. "
+        f"GPU {gpu} (NUMA node {numa}): expected core {machine.expected[gpu]}, got {got}. "
         f"{gpus} the cores {_in_ranges(allowed)} of {_in_ranges(cores)}, with "
         f"{compare.counted(machine.threads, 'hardware thread')} per core.",
     )
