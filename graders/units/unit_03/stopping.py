@@ -115,8 +115,8 @@ class Telling:
         Criterion(
             "hundreds of ranks",
             1,
-            "If each of 256 ranks notes 1 and the notes are added up as uint8, the sum is 0; so it is with bool, "
-            "which Gloo adds up as bytes. MAX cannot overflow, nor can a sum of floats.",
+            "If each of 256 ranks notes 1 and the notes are added up as uint8, the sum is 0; so it is with "
+            "bool, which Gloo adds up as bytes. MAX cannot overflow, nor can a sum of floats.",
             needs=("all stop after the same step",),
         ),
         Criterion(
@@ -271,7 +271,7 @@ def one_number(case: Telling, run: Observed[StopReply]) -> Finding:
             calls = communication.in_words(sorted({event.op for event in own}))
             made, most_told = compare.counted(len(reply.made), "step"), compare.counted(most, "number")
             text = f"{case}: rank {rank} makes {len(own)} calls in {made} ({calls}) of up to {most_told}"
-            return Finding(False, f"{text}, {largest} bytes; one of a single number per step is enough.")
+            return Finding(False, f"{text}, {largest} bytes; one of a single number is enough per step.")
     return Finding(True, f"{case}: at most one number per step.")
 
 
