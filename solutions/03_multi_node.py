@@ -352,17 +352,7 @@ del visitor, store
 #
 # A program that prints where it is. It uses your function, so it does not care who starts it:
 
-# %% demo=true
-# %%needs rank_from_environment
-folder = Path(tempfile.mkdtemp(prefix="unit-03-"))
-program = folder / "where.py"
-body = """
-import os, sys
-place = rank_from_environment(dict(os.environ))
-line = "rank {rank} of {world_size}, local rank {local_rank} on node {node_rank}\\n"
-sys.stdout.write(line.format(**place))
-"""
-program.write_text(inspect.getsource(rank_from_environment) + body)
+# %% demo=true jupyter={"source_hidden": true}
 
 
 def start(command: str) -> None:
@@ -383,7 +373,18 @@ def start(command: str) -> None:
     assert lines == [f"rank {k} of {ranks}, local rank {k} on node 0" for k in range(ranks)]
 
 
+# %% demo=true
+# %%needs rank_from_environment
 python = shlex.quote(sys.executable)
+folder = Path(tempfile.mkdtemp(prefix="unit-03-"))
+program = folder / "where.py"
+body = """
+import os, sys
+place = rank_from_environment(dict(os.environ))
+line = "rank {rank} of {world_size}, local rank {local_rank} on node {node_rank}\\n"
+sys.stdout.write(line.format(**place))
+"""
+program.write_text(inspect.getsource(rank_from_environment) + body)
 # `torchrun` is another name of `python -m torch.distributed.run`.
 start(f"{python} -m torch.distributed.run --standalone --nproc-per-node={ranks} {program}")
 start(f"mpirun --oversubscribe -n {ranks} {python} {program}")
@@ -1209,6 +1210,7 @@ def waste(nodes: int, seconds: int):
         xlabel="work between two checkpoints (min)",
         ylabel="time lost (% of the work)",
     )
+    axes.set_ylim(bottom=0.85 * min(curve + dots))
     for ticks, digits in ((axes.xaxis, "25"), (axes.yaxis, "2345")):
         ticks.set_major_formatter("{x:g}")
         ticks.set_minor_formatter(
@@ -1309,8 +1311,7 @@ def save_checkpoint(path: Path, state: dict) -> None:
 # The grader kills real processes in the middle of real writes. Here is what it sees: four ways to save over an older
 # checkpoint, and what a kill would leave at each moment at which something in the folder changes.
 
-# %% demo=true
-# %%needs save_checkpoint
+# %% demo=true jupyter={"source_hidden": true}
 from course_lib.figures.pictures import moments_picture
 from graders.units.unit_03.fault_injection import run_forked, watched
 
@@ -1346,6 +1347,8 @@ def moments(save) -> list[str]:
     return [words.get(content, "torn") for content in contents]
 
 
+# %% demo=true
+# %%needs save_checkpoint
 ways = {
     "straight to its name": straight,
     "remove, then rename": remove_first,
@@ -1490,8 +1493,7 @@ def resume(training: Training, directory: Path, save_every: int, save, load_late
 # It saves after every ten steps; each process ends, after a number of steps that is drawn, between one checkpoint and the
 # next:
 
-# %% demo=true
-# %%needs save_checkpoint load_latest resume
+# %% demo=true jupyter={"source_hidden": true}
 from course_lib.training.data_parallel import fingerprint
 
 data = load("digits")
@@ -1539,6 +1541,8 @@ def run_until_done(*kills: int) -> tuple[str, list[list[float]]]:
     return weights, told
 
 
+# %% demo=true
+# %%needs save_checkpoint load_latest resume
 whole, (curve,) = run_until_done()
 kills = [random.randint(16, 19) for _ in range(3)]
 killed, parts = run_until_done(*kills)
@@ -1556,7 +1560,7 @@ assert all(part == curve[begin : begin + len(part)] for begin, part in zip(begin
 # %%needs save_checkpoint load_latest resume
 figure, axes = new_figure(
     alt="Training loss against steps: a grey line for the uninterrupted training, and on it the pieces of four processes; each "
-    "piece begins at a multiple of ten steps, some steps before the end of the piece before.",
+    "piece begins at a multiple of ten steps, six to nine steps before the end of the piece before.",
     height=3.2,
 )
 axes.plot(range(1, len(curve) + 1), curve, color="#888888", linewidth=5, alpha=0.5, label="uninterrupted")
@@ -1710,8 +1714,7 @@ def elastic_batch(global_batch: int, world_size: int, rank: int) -> tuple[range,
 # Sixty steps, in which the world shrinks from 4 ranks to 3, grows to 5 and shrinks to 2; beside it one rank that does all the
 # work, and a world where every rank keeps the 12 samples that it had among four.
 
-# %% demo=true
-# %%needs elastic_batch
+# %% demo=true jupyter={"source_hidden": true}
 GLOBAL_BATCH = 48
 data = load("digits")
 inputs, labels = data.train.images.flatten(1), data.train.labels
@@ -1756,6 +1759,8 @@ def through_worlds(worlds: list[int], deal) -> list[float]:
     return losses
 
 
+# %% demo=true
+# %%needs elastic_batch
 one = through_worlds([1], elastic_batch)
 elastic = through_worlds([4, 3, 5, 2], elastic_batch)
 naive = through_worlds([4, 3, 5, 2], keep_own_batch)
@@ -1779,7 +1784,7 @@ for name, losses, colour, style in [
 ]:
     difference = [max(abs(a - b), 1e-9) for a, b in zip(losses, one)]
     right.semilogy(steps, difference, style, color=COLOURS[colour], label=name)
-right.set(xlabel="step", ylabel="difference from 1 rank")
+right.set(xlabel="step", ylabel="difference from 1 rank (0 is drawn as 1e-9)")
 right.legend(frameon=False)
 figure
 
@@ -1871,8 +1876,7 @@ assert round(70e9 * 12 / 2e9 / 60) == 7
 # here is the idea in a few lines. So that it can be seen on any disk, each write here takes a fifth of a second longer, as
 # to a file system that others use too:
 
-# %% demo=true
-# %%needs save_checkpoint
+# %% demo=true jupyter={"source_hidden": true}
 weights = torch.randn(2_000_000)
 
 
@@ -1880,14 +1884,6 @@ def slowly(path: Path, state: dict) -> None:
     """Save to a busy file system."""
     time.sleep(0.2)
     save_checkpoint(path, state)
-
-
-def in_the_background(path: Path, state: dict) -> threading.Thread:
-    """Copy the state now, write the copy meanwhile; the thread's end is the checkpoint's."""
-    copied = {name: value.clone() for name, value in state.items()}
-    writing = threading.Thread(target=slowly, args=(path, copied))
-    writing.start()
-    return writing
 
 
 def seconds_of_stops(save) -> list[float]:
@@ -1904,6 +1900,16 @@ def seconds_of_stops(save) -> list[float]:
         if writing:
             writing.join()
     return sorted(stops)
+
+
+# %% demo=true
+# %%needs save_checkpoint
+def in_the_background(path: Path, state: dict) -> threading.Thread:
+    """Copy the state now, write the copy meanwhile; the thread's end is the checkpoint's."""
+    copied = {name: value.clone() for name, value in state.items()}
+    writing = threading.Thread(target=slowly, args=(path, copied))
+    writing.start()
+    return writing
 
 
 stops = {}
@@ -1994,7 +2000,7 @@ assert min(steps) > 0.015
 # largest of $p$ times, and the largest of many is far from the mean:
 
 # %% demo=true
-sizes = [2**power for power in range(13)]
+sizes = [2**power for power in range(1, 13)]
 draws = {
     spread: torch.randn(200, 4096, generator=torch.Generator().manual_seed(0))
     .mul(spread / 100)
@@ -2029,8 +2035,7 @@ assert [round(speeds[-1]) for speeds in left_over.values()] == [96, 85, 73]
 # `course_lib.training.elastic`, which the batch scripts run on nodes too. Rank 1 is killed after a random step; the launch is
 # made again, and it goes on.
 
-# %% demo=true
-# %%needs save_checkpoint load_latest
+# %% demo=true jupyter={"source_hidden": true}
 from course_lib.training.checkpoints import SavedByFunctions
 from course_lib.training.elastic import train
 from course_lib.training.recipe import Recipe
@@ -2065,6 +2070,8 @@ def final_weights(*kills: int) -> str:
         return json.loads((Path(name) / "finished").read_text())["weights"]
 
 
+# %% demo=true
+# %%needs save_checkpoint load_latest
 uninterrupted = final_weights()
 survived = final_weights(random.randint(5, 11))
 assert survived == uninterrupted
@@ -2082,7 +2089,7 @@ print(f"The same weights in every bit: {survived[:16]}")
 # and the job goes back into the queue. Here it runs on a virtual cluster of two nodes, where Slurm is installed; rank 1 is
 # killed, and the job ends well:
 
-# %% demo=true
+# %% demo=true jupyter={"source_hidden": true}
 from course_lib.slurm.scripts import Job, render
 
 MORTAL = """
@@ -2139,8 +2146,6 @@ except ClusterFailed as missing:
 # an allocation as you would, and launches from inside.
 
 # %% demo=true
-from course_lib.slurm.allocation import NoAllocation, present_allocation
-
 on_nodes = """
 import socket
 import torch
@@ -2155,6 +2160,10 @@ def total() -> str:
 for rank, said in enumerate(launch(total, on="slurm", timeout=240).results):
     print(f"rank {rank} on {said}")
 """
+
+# %% demo=true jupyter={"source_hidden": true}
+from course_lib.slurm.allocation import NoAllocation, present_allocation
+
 try:
     held = present_allocation()
     print(f"in job {held.job}, on {len(held.hosts)} nodes:")

@@ -1,4 +1,7 @@
-"""Unit 03, a program in an image."""
+"""Unit 03, a program in an image.
+
+Longer than other modules: it reads a command as Apptainer does, and says what is wrong in it.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace

@@ -1,4 +1,7 @@
-"""Unit 03, the portal's form as a batch script."""
+"""Unit 03, the portal's form as a batch script.
+
+Longer than other modules: it holds the forms, with every mistake that one can make in them.
+"""
 
 import math
 import re
@@ -101,6 +104,7 @@ class Portal:
     def broken(self) -> list[Mistakes]:
         """One mistake each."""
         dev = LECTURE | {"Queue": "rtx-dev", "Time Limit": "01:30:00"}
+        no_times = "0:0:0 00:00:00 -1:0:0 a:0:0 01:30 1:60:0 1:0:x 0:1:0:0 0:0:60".split()
 
         def wrong(name: str, text: str, *allowed: int) -> Mistakes:
             return Mistakes(dev | {name: text}, (name,), allowed)
@@ -109,20 +113,12 @@ class Portal:
             Mistakes(dev | {"Nodes": str(self.small + 1), "Tasks": "9"}, ("Nodes",), (self.small,)),
             *(wrong("Nodes", text) for text in ("0", "two")),
             Mistakes(dev | {"Nodes": "2"}, ("Tasks",)),
-            wrong("Tasks", "0"),
-            wrong("Tasks", "1.5"),
+            *(wrong("Tasks", text) for text in ("0", "1.5")),
             wrong("Job Name", "x" * (LONGEST_NAME + 1), LONGEST_NAME),
             wrong("Time Limit", f"{self.short}:0:1", self.short),
             wrong("Time Limit", f"{self.short}:1:0", self.short),
             Mistakes(dev | {"Queue": "flash", "Time Limit": ""}, ("Time Limit",), (1,)),
-            wrong("Time Limit", "0:0:0"),
-            wrong("Time Limit", "00:00:00"),
-            wrong("Time Limit", "-1:0:0"),
-            wrong("Time Limit", "a:0:0"),
-            wrong("Time Limit", "01:30"),
-            *(wrong("Time Limit", text) for text in ("1:60:0", "1:0:x")),
-            wrong("Time Limit", "0:1:0:0"),
-            wrong("Time Limit", "0:0:60"),
+            *(wrong("Time Limit", text) for text in no_times),
             *(wrong(*each) for each in (("Queue", "gh"), ("Queue", ""), ("System", "Stampede"))),
             *(Mistakes(_without(dev, name), (name,)) for name in ("Queue", "System")),
         ]
@@ -164,9 +160,7 @@ def _without(form: Form, name: str) -> dict[str, str]:
             "place in it.",
         ),
         Criterion(
-            "what is asked for",
-            2,
-            "Each field has its option, and --ntasks is the sum over all nodes.",
+            "what is asked for", 2, "Each field has its option, and --ntasks is the sum over all nodes."
         ),
         Criterion(
             "defaults",

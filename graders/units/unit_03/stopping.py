@@ -260,7 +260,7 @@ def saved_once(case: Telling, run: Observed[StopReply]) -> Finding:
 
 
 def one_number(case: Telling, run: Observed[StopReply]) -> Finding:
-    """Passes if each rank makes one collective per step, beside the step's own, and one at the end at most."""
+    """Passes if each rank makes one collective per step, beside the step's own, and one at the end."""
     for rank, reply in enumerate(run.results):
         # Who asks before each step has asked for one that is not made.
         allowed = min(len(reply.made) + 1, case.steps) + 1
@@ -271,7 +271,7 @@ def one_number(case: Telling, run: Observed[StopReply]) -> Finding:
             calls = communication.in_words(sorted({event.op for event in own}))
             made, most_told = compare.counted(len(reply.made), "step"), compare.counted(most, "number")
             text = f"{case}: rank {rank} makes {len(own)} calls in {made} ({calls}) of up to {most_told}"
-            return Finding(False, f"{text}, {largest} bytes; one of a single number is enough per step.")
+            return Finding(False, f"{text}, {largest} bytes; one of a single number is enough.")
     return Finding(True, f"{case}: at most one number per step.")
 
 
