@@ -154,8 +154,8 @@ def expand_hostlist(text: str) -> list[str]:
 
     text: names separated by commas, such as "login1,c101-[001-004,007]". Brackets hold numbers and
         ranges, separated by commas; a number keeps its leading zeros, and the numbers of a range are
-        filled with zeros to the width of its first. A name may have one or two brackets, the last at its
-        end. Of two, the second counts faster: "a[1-2]b[1-2]" is a1b1, a1b2, a2b1, a2b2. A name that
+        filled with zeros to the width of its first. A name may have one or two brackets, the last at
+        its end. Of two, the second counts faster: "a[1-2]b[1-2]" is a1b1, a1b2, a2b1, a2b2. A name that
         comes twice is kept twice. "" gives [].
 
     Do not call scontrol: it must work without Slurm.
@@ -215,6 +215,7 @@ print(expand_hostlist("login1,nid[005000-005003]"))
 # | `SLURM_STEP_ID=0` | `WORLD_SIZE=8` | `PMIX_RANK=6` | `HOROVOD_SIZE=8` |
 #
 # Which variable is which of the four numbers? Do not go by the names alone: one of them says something else than it seems to.
+# `PMIX_RANK` is there under `srun --mpi=pmix`, too.
 #
 # The trouble begins where launchers are nested, for environment variables are inherited. With `srun torchrun`, one
 # torchrun per node, every worker has both sets, and Slurm's describe the torchruns. A batch script itself, which no srun
@@ -278,8 +279,8 @@ def rank_from_environment(env: dict[str, str]) -> dict[str, int]:
 
     Launchers are srun, torchrun, mpirun (Open MPI) and horovodrun. If they are nested, the one that
     started this process counts: torchrun's, Horovod's or Open MPI's variables, where there are any,
-    before Slurm's. A process that no launcher has started is rank 0 of 1 on node 0. So is a batch script
-    itself, outside of srun.
+    before Slurm's. A process that no launcher has started is rank 0 of 1 on node 0. So is a batch
+    script itself, outside of srun.
 
     mpirun does not tell node_rank: under mpirun, but not under the others, you may assume that ranks
     fill one node after another and all nodes have equally many.
@@ -591,7 +592,7 @@ def form_to_script(form: dict[str, str], queues: dict[str, dict[str, dict[str, i
     field is empty. Its last line is `jupyter lab --no-browser`, whatever the application is called. VNC
     Desktop Resolution is ignored.
 
-    Raises ValueError that names every wrong field, as the form calls it, no other field, and the largest
+    Raises ValueError that names every wrong field, as the form calls it, and no other, and the largest
     value allowed, where there is one (nodes, characters, hours):
         System, Queue: not in queues.
         Nodes, Tasks: not digits, or 0; more nodes than the queue's; fewer tasks than nodes.
@@ -709,12 +710,12 @@ def container_command(site: dict, image: str, command: list[str]) -> str:
             "--ntasks-per-node=4"].
         "mounted": folders that are in every container, with all that is in them.
         "folders": path -> "read" or "write", what the program has to be able to do there, and no more.
-            Each is bound to the same path inside, except where it lies in a mounted folder. A folder may
-            lie inside another that is to be bound.
+            Each is bound to the same path inside, except where it lies in a mounted folder. A folder
+            may lie inside another that is to be bound.
     image: path of the image. command: the program and its arguments. All arguments stay as they are.
 
-    Returns text for bash. Bind nothing else. Paths and words may hold any character that means something
-    to a shell; paths have no comma or colon.
+    Returns text for bash. Bind nothing else. Paths and words may hold any character that means
+    something to a shell; paths have no comma or colon.
     """
     ### BEGIN SOLUTION
     lines = []
@@ -1441,16 +1442,16 @@ def resume(training: Training, directory: Path, save_every: int, save, load_late
 
     training: see course_lib.training.checkpoints.Training. An epoch has every sample once, in batches
         of batch_size of which the last may be smaller, in an order that is drawn anew for each epoch. A
-        step is training.train_step(training.samples[indices]). It draws from torch's global generator, as
-        dropout does, other numbers in every step; you may draw from it, too.
+        step is training.train_step(training.samples[indices]). It draws from torch's global generator,
+        as dropout does, other numbers in every step; you may draw from it, too.
     save(path, state), load_latest(directory): the two functions above, or others that do the same.
         Files may be damaged, so go by what load_latest returns, not by the names.
 
     Saves directory / f"step-{N}.pt" when N steps are done, for every N that save_every divides, and
     after the last step. A process that starts again has new weights and fresh variables; torch's global
     generator is in the same state at every start. Do not rely on NumPy's or Python's generators or on
-    the clock: they differ from start to start. If the training has ended already, load the final weights
-    and make no step.
+    the clock: they differ from start to start. If the training has ended already, load the final
+    weights and make no step.
     """
     ### BEGIN SOLUTION
     samples, batch_size = len(training.samples), training.batch_size
@@ -1560,7 +1561,7 @@ assert all(part == curve[begin : begin + len(part)] for begin, part in zip(begin
 # %%needs save_checkpoint load_latest resume
 figure, axes = new_figure(
     alt="Training loss against steps: a grey line for the uninterrupted training, and on it the pieces of four processes; each "
-    "piece begins at a multiple of ten steps, six to nine steps before the end of the piece before.",
+    "piece begins, at a ring, after a multiple of ten steps, six to nine steps before the cross at which the piece before ends.",
     height=3.2,
 )
 axes.plot(range(1, len(curve) + 1), curve, color="#888888", linewidth=5, alpha=0.5, label="uninterrupted")
@@ -1575,6 +1576,8 @@ for number, (begin, part, colour) in enumerate(
         linestyle=("-", "--", "-.", ":")[number],
         label=f"process {number + 1}",
     )
+    if number:
+        axes.plot(steps[0], part[0], "o", color=COLOURS[colour], markersize=9, fillstyle="none")
     if number < len(kills):
         axes.plot(steps[-1], part[-1], "x", color=COLOURS[colour], markersize=10, markeredgewidth=2)
 axes.set(xlabel="step", ylabel="training loss")
@@ -1784,7 +1787,7 @@ for name, losses, colour, style in [
 ]:
     difference = [max(abs(a - b), 1e-9) for a, b in zip(losses, one)]
     right.semilogy(steps, difference, style, color=COLOURS[colour], label=name)
-right.set(xlabel="step", ylabel="difference from 1 rank (0 is drawn as 1e-9)")
+right.set(xlabel="step", ylabel="difference from 1 rank (0 as 1e-9)")
 right.legend(frameon=False)
 figure
 

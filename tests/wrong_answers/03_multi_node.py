@@ -1617,7 +1617,7 @@ def bits_from_one(option, node):
     return _judged_cpus([[cpu + 1 for cpu in own] for own in _given(option)], node)
 
 
-@wrong("misplaced_cpus", fails="one rank a core")
+@wrong("misplaced_cpus", fails="one rank per core")
 def the_victim_too(option, node):
     """Rank 0 is where it should be; the other is wrong there."""
     return _judged_cpus(_given(option), node, taken=lambda rank, other: rank != other)
@@ -1674,19 +1674,19 @@ def allowed_is_always_a_list(option, node):
     return _judged_cpus(_given(option), {**node, "allowed": list(node["allowed"])})
 
 
-@wrong("misplaced_cpus", fails="one rank a core")
+@wrong("misplaced_cpus", fails="one rank per core")
 def each_rank_for_itself(option, node):
     """Two ranks on one core are not seen."""
     return _judged_cpus(_given(option), node, taken=lambda rank, other: False)
 
 
-@wrong("misplaced_cpus", fails="one rank a core")
+@wrong("misplaced_cpus", fails="one rank per core")
 def same_cpu_only(option, node):
     """Two threads of one core are one core."""
     return _judged_cpus(_given(option), {**node, "threads_per_core": 1})
 
 
-@wrong("misplaced_cpus", fails="one rank a core")
+@wrong("misplaced_cpus", fails="one rank per core")
 def the_second_rank_only(option, node):
     """Who comes later is wrong; but the first is disturbed as much."""
     nodes = node["numa_of_gpu"]
@@ -1695,7 +1695,7 @@ def the_second_rank_only(option, node):
     )
 
 
-@wrong("misplaced_cpus", fails="one rank a core")
+@wrong("misplaced_cpus", fails="one rank per core")
 def the_neighbours_only(option, node):
     """Of three ranks beside a NUMA node the first and the last may meet."""
     nodes = node["numa_of_gpu"]
@@ -1724,7 +1724,7 @@ def a_rank_for_each_gpu(option, node):
     return [_judged_cpus(_given(option), node)[rank] for rank in range(len(node["numa_of_gpu"]))]
 
 
-@wrong("misplaced_cpus", fails="one rank a core")
+@wrong("misplaced_cpus", fails="one rank per core")
 def only_who_may_be_there(option, node):
     """A rank that runs where it may not run is in the way of the others all the same."""
     given = _given(option)
@@ -1745,7 +1745,7 @@ def only_who_may_be_there(option, node):
     return found
 
 
-@wrong("misplaced_cpus", fails="one rank a core")
+@wrong("misplaced_cpus", fails="one rank per core")
 def all_numa_nodes_have_cpus(option, node):
     """As many times the first one's CPUs as there are NUMA nodes."""
     cpus, nodes, given = node["cpus_of_numa"], node["numa_of_gpu"], _given(option)

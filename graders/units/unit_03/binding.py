@@ -106,8 +106,8 @@ def _in_ranges(numbers: Sequence[int]) -> str:
     return ",".join(f"{a}-{b}" if a < b else f"{a}" for a, b in zip(starts, ends, strict=True))
 
 
-SLIDE = (12, 16, 4, 6, 0, 2, 8, 12)
-"""The zeros behind fe in each mask of the lecture; the second and the last are misprints of 14 and 10."""
+SLIDE = [0xFE << 4 * zeros for zeros in (12, 16, 4, 6, 0, 2, 8, 12)]
+"""The lecture's masks, by the zeros behind fe; the second and the last are misprints of 14 and 10."""
 
 
 @exercise(
@@ -132,7 +132,7 @@ SLIDE = (12, 16, 4, 6, 0, 2, 8, 12)
             needs=("masks", "beside the GPU"),
         ),
         Criterion(
-            "one rank a core",
+            "one rank per core",
             1,
             "Two ranks get in each other's way on one core, on one thread or on two: with n cores, the "
             "threads of core c are the CPUs c, c + n, c + 2 n, ... Both ranks are told of it, unless one "
@@ -180,12 +180,11 @@ def misplaced_cpus(answer: Answer, rng: Rng) -> Findings:
     free = Machine((0, 0, 1), (*blocks(2, each), ()), threads=2, reserved=frozenset({2 * each + 3}))
     shared = [{0, 1, 2, 2 * each + 3}, {2, 3, 2 * each}, {each, 3 * each}]
     four = Machine((0, 0, 0), blocks(1, each), threads=4, reserved=NOTHING)
-    slide = [0xFE << 4 * zeros for zeros in SLIDE]
     findings = (
         _all(answer, [(free, shared), (four, [{0, 1}, {3}, {2, 3 * each + 1}])]),
-        misplaced(answer, LUMI_G, [_bits(mask) for mask in slide], _masks(slide)),
+        misplaced(answer, LUMI_G, [_bits(mask) for mask in SLIDE], _masks(SLIDE)),
     )
-    yield "one rank a core", (alone := compare.first_failure(findings))
+    yield "one rank per core", (alone := compare.first_failure(findings))
 
     # What a row has found wrong is not in it once more.
     cores = [1, each + 3, 2, each + 3 if alone.passed else each + 2]

@@ -104,7 +104,7 @@ class Portal:
     def broken(self) -> list[Mistakes]:
         """One mistake each."""
         dev = LECTURE | {"Queue": "rtx-dev", "Time Limit": "01:30:00"}
-        no_times = "0:0:0 00:00:00 -1:0:0 a:0:0 01:30 1:60:0 1:0:x 0:1:0:0 0:0:60".split()
+        no_times = ["0:0:0", "00:00:00", "-1:0:0", "a:0:0", "01:30", "1:60:0", "1:0:x", "0:1:0:0", "0:0:60"]
 
         def wrong(name: str, text: str, *allowed: int) -> Mistakes:
             return Mistakes(dev | {name: text}, (name,), allowed)

@@ -76,18 +76,14 @@ def load_latest(answer: Answer, rng: Rng) -> Findings:
     others = not_counted(rng, later)
     files = good | {name: saved_bytes(state) for name, state in others.items()}
     files[f"step-{later}.pt.tmp"] = contents[0][:500]
-    told = held | {state["done"]: name for name, state in others.items()}
+    all_held = held | {state["done"]: name for name, state in others.items()}
     folders = (f"step-{later + 1}.pt.tmp", "sharded")
-    yield "other files", loads(answer, files, states[3], _listed(files), told, *folders)
+    yield "other files", loads(answer, files, states[3], _listed(files), all_held, *folders)
 
     cases = torn(rng, contents[3])
-    yield (
-        "torn files",
-        compare.first_failure(
-            loads(answer, files, state, f"files {what}", held)
-            for files, state, what in with_torn_files(good, cases, names, states)
-        ),
-    )
+    left = with_torn_files(good, cases, names, states)
+    whole = (loads(answer, files, state, f"files {what}", held) for files, state, what in left)
+    yield "torn files", compare.first_failure(whole)
 
     damaged = with_damage(good, names, states)
     inside = (loads(answer, files, state, f"files {what}", held) for files, state, what in damaged)
