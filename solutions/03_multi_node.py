@@ -1561,7 +1561,8 @@ assert all(part == curve[begin : begin + len(part)] for begin, part in zip(begin
 # %%needs save_checkpoint load_latest resume
 figure, axes = new_figure(
     alt="Training loss against steps: a grey line for the uninterrupted training, and on it the pieces of four processes; each "
-    "piece begins, at a ring, after a multiple of ten steps, six to nine steps before the cross at which the piece before ends.",
+    "piece begins at a ring, after a multiple of ten steps, and makes the last six to nine steps of the piece before, up to its "
+    "cross, once more.",
     height=3.2,
 )
 axes.plot(range(1, len(curve) + 1), curve, color="#888888", linewidth=5, alpha=0.5, label="uninterrupted")
