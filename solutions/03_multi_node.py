@@ -265,8 +265,8 @@ except ClusterFailed as missing:
 
 # %% [markdown]
 # All eight have `SLURM_PROCID=0`. The four of the first node have the script's `SLURM_NTASKS=8` and no `SLURM_STEP_ID`;
-# the four of the second have the helper's, 1 and 0. Only `OMPI_COMM_WORLD_RANK`
-# tells which rank this is. And which variable tells whether srun has started a process?
+# the four of the second have the helper's, 1 and 0. Only `OMPI_COMM_WORLD_RANK` tells which rank this is. And which
+# variable tells whether srun has started a process?
 
 
 # %% exercise="rank_from_environment" points=7
@@ -584,7 +584,7 @@ def form_to_script(form: dict[str, str], queues: dict[str, dict[str, dict[str, i
     """The batch script for TACC's portal's form.
 
     form: field -> what was typed in, by section 1's names; it stays as it is. A missing field counts as
-        empty. Where these are empty, it is 1 node, as many tasks as nodes, a time limit of 2:0:0.
+        empty. Empty Nodes mean 1, empty Tasks as many as nodes, an empty Time Limit 2:0:0.
     queues: system -> queue -> its limits, {"nodes": the most of a job, "hours": the longest time
         limit}.
 
