@@ -124,7 +124,10 @@ def message_mismatch_report(calls: Sequence[PendingCall]) -> str:
     parts.extend(_where(call) for call in calls)
     advice = "give recv a tensor with the dtype and the number of elements that are sent."
     if any(", meta" in call.detail for call in calls):
-        advice += " A meta tensor has no data: both sides need one, or neither."
+        advice += (
+            " A meta tensor has no data: both sides need one, or neither. What is made like x, "
+            "by torch.empty_like(x) or x.new_empty(n), is on its device."
+        )
     parts.extend(["", f"What to do: {advice}"])
     return "\n".join(parts)
 
