@@ -337,7 +337,9 @@ def test_what_is_not_judged_is_told_in_a_line_with_the_row_that_failed() -> None
     assert "No rank can go on." not in report.text()
 
 
-@pytest.mark.parametrize(("name", "advice"), [("zipfile", "write `import zipfile`"), ("mine", "run that cell")])
+@pytest.mark.parametrize(
+    ("name", "advice"), [("zipfile", "write `import zipfile`"), ("mine", "run that cell")]
+)
 def test_an_unknown_name_is_told_with_what_to_do(name: str, advice: str) -> None:
     # A module of Python's is imported; what a cell defines is run.
     def lacks(x: Any) -> Any:
