@@ -574,6 +574,9 @@ run.traffic
 
 # %% demo=true
 # %%needs pass_the_token
+from course_lib.notebook.widgets import Slider, explore
+
+
 def one_round(ranks: int):
     """One round of the token, a millisecond a message."""
     slow = Cluster(devices_per_node=ranks, intra_node=Link(latency=1e-3, bandwidth=1e9))
@@ -845,7 +848,7 @@ for count in (10, 3):
 simulated = launch(pass_the_token, tokens, ranks=ranks)
 run = launch(pass_the_token, tokens, ranks=ranks, on="processes")
 print(run.results)
-print(f"{run.seconds * 1e3:.1f} ms, measured, from the first rank's start to the last one's end")
+print(f"{run.seconds * 1e3:.1f} ms, measured, until the last rank's end (starting included)")
 run.traffic
 
 # %% demo=true jupyter={"source_hidden": true}

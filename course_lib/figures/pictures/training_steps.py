@@ -150,7 +150,9 @@ def _arrow_round(axes: Axes, step: TrainingStep, following: TrainingStep) -> Non
     enters = following.row + (-_BOX_HEIGHT / 2 if below else _BOX_HEIGHT / 2)
     corners = [(step.column, leaves), (step.column, turns), (following.column, turns)]
     path = Path([*corners, (following.column, enters)])
-    axes.add_patch(FancyArrowPatch(path=path, arrowstyle="-|>", mutation_scale=9, color="#222222", fill=False))
+    axes.add_patch(
+        FancyArrowPatch(path=path, arrowstyle="-|>", mutation_scale=9, color="#222222", fill=False)
+    )
 
 
 def _legend(axes: Axes) -> None:
