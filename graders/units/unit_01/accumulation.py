@@ -135,11 +135,14 @@ def gradients_as_expected(accumulation: Accumulation, seen: AccumulationReply) -
         for name, (got, wanted) in zip(names, compare.side_by_side(seen.gradients, expected), strict=True)
     )
     mistake = "" if finding.passed else _mistake_in(accumulation, seen)
-    return Finding(False, f"{finding.seen} {mistake}", finding.kind) if mistake else finding
+    if not mistake:
+        return finding
+    text = f"After {sizes}, .grad is {mistake}; expected the gradient of the mean over all samples"
+    return Finding(False, f"{text}.", finding.kind)
 
 
 def _mistake_in(accumulation: Accumulation, seen: AccumulationReply) -> str:
-    """What the wrong gradients are, in a sentence; empty if that cannot be told."""
+    """What the wrong gradients are; empty if that cannot be told."""
     if any(not isinstance(got, Tensor) for got in seen.gradients):
         return ""
     got = _one_vector(seen.gradients)
@@ -152,10 +155,10 @@ def _mistake_in(accumulation: Accumulation, seen: AccumulationReply) -> str:
     count = len(parts)
     factor = float(got @ parts[-1] / (parts[-1] @ parts[-1]))
     if factor and torch.allclose(got, factor * parts[-1], rtol=1e-3, atol=1e-5):
-        return "It is the last micro-batch's gradient alone."
+        return "the last micro-batch's gradient alone"
     uneven = len(set(accumulation.sizes)) > 1
     if uneven and torch.allclose(got, sum(parts, torch.zeros(())) / count, rtol=1e-3, atol=1e-5):
-        return f"It is the gradient with each micro-batch weighted by 1/{count}."
+        return f"the sum of the micro-batches' gradients, each weighted by 1/{count}"
     return ""
 
 
@@ -188,8 +191,10 @@ def asks_for_no_number(seen: AccumulationReply) -> Finding:
 
 def nothing_changed(seen: AccumulationReply) -> Finding:
     """Passes if micro-batches and parameters are what they were."""
-    what = seen.changed[0] if seen.changed else "None of them"
-    return Finding(not seen.changed, f"{what} is another one afterwards; expected it as it was.")
+    text = (
+        f"{seen.changed[0]} has changed; expected it as it was." if seen.changed else "Nothing has changed."
+    )
+    return Finding(not seen.changed, text)
 
 
 def mode_kept(seen: AccumulationReply, training: bool) -> Finding:
