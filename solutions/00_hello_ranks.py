@@ -848,7 +848,7 @@ for count in (10, 3):
 simulated = launch(pass_the_token, tokens, ranks=ranks)
 run = launch(pass_the_token, tokens, ranks=ranks, on="processes")
 print(run.results)
-print(f"{run.seconds * 1e3:.1f} ms, measured, until the last rank's end (starting included)")
+print(f"{run.seconds * 1e3:.1f} ms, measured, from the first rank's start to the last one's end")
 run.traffic
 
 # %% demo=true jupyter={"source_hidden": true}
@@ -861,7 +861,8 @@ for rank in range(ranks):
 
 # %% [markdown]
 # The numbers and the messages are the same as before. The time is not virtual any more, and it differs from run to run:
-# the ranks do not start at the same moment, and the machine has other things to do.
+# the ranks do not start at the same moment, and the machine has other things to do. The timeline ends with the last call,
+# some milliseconds before the last rank has returned.
 
 # %% demo=true
 # %%needs pass_the_token

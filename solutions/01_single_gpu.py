@@ -177,8 +177,8 @@ def evaluate(model: nn.Module, loader: Iterable[tuple[Tensor, Tensor]]) -> tuple
 
     loader: yields batches (inputs [B, ...], targets [B]), on the model's device; the last may be
     shorter.
-    Returns (loss, accuracy), two floats, not rounded: the mean over samples, and the share, from 0 to 1,
-    of the samples whose largest logit is at their label. Neither depends on how the samples are cut
+    Returns (loss, accuracy), two floats, not rounded: the mean over samples, and the share, from 0 to
+    1, of the samples whose largest logit is at their label. Neither depends on how the samples are cut
     into batches.
 
     Runs this model (no copy) in evaluation mode and without a graph. Afterwards the model is in its old
@@ -223,8 +223,7 @@ assert accuracy == reference[1]
 #
 # ## 3 All fifteen
 #
-# `fit` is the whole picture: steps 1 to 15, except that its caller has read the data, prepares the batches in the loader and
-# sets the learning rate, and that nobody writes a checkpoint yet.
+# `fit` is steps 3 to 13 of the picture, without 5 (the loader prepares the batches) and 12 (the caller sets the learning rate).
 #
 # The **host** is the computer with its processor, the **device** is the GPU in it. Two things about the device matter here
 # and later. Gradients come in the reverse order of the layers: unit 02 sends those of the last layer while those of the first

@@ -117,7 +117,7 @@ def curves_figure(history: History) -> Drawing:
         last = max(xs[-1] for xs, _ in lines.values())
         panel.set_xlim(0, max(last, history.total or 0) * 1.02)
         if all(x == round(x) for xs, _ in lines.values() for x in xs):
-            panel.xaxis.set_major_locator(MaxNLocator(integer=True))
+            panel.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
         if len(lines) > 1:
             with look():
                 panel.legend(loc="best")
