@@ -143,7 +143,7 @@ def gradients_as_expected(accumulation: Accumulation, seen: AccumulationReply) -
 
 def _mistake_in(accumulation: Accumulation, seen: AccumulationReply) -> str:
     """What the wrong gradients are; empty if that cannot be told."""
-    if any(not isinstance(got, Tensor) for got in seen.gradients):
+    if any(not isinstance(got, Tensor) or got.dtype != torch.float32 for got in seen.gradients):
         return ""
     got = _one_vector(seen.gradients)
     parts = [
@@ -163,7 +163,7 @@ def _mistake_in(accumulation: Accumulation, seen: AccumulationReply) -> str:
 
 
 def _one_vector(gradients: Sequence[Tensor | None]) -> Tensor:
-    return torch.cat([gradient.flatten().float() for gradient in gradients if gradient is not None])
+    return torch.cat([gradient.flatten() for gradient in gradients if gradient is not None])
 
 
 def nan_kept(accumulation: Accumulation, seen: AccumulationReply) -> Finding:

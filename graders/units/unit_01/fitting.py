@@ -111,7 +111,9 @@ def anew(case: Course, one: FitReply, several: FitReply, none: FitReply) -> list
         *passes,
         parameters_as_expected(case, several, 3),
         parameters_as_expected(case, none, 0),
-        Finding(none.history == [], f"For 0 epochs fit returned {none.history!r:.80}; expected []."),
+        Finding(
+            compare.same(none.history, []), f"For 0 epochs fit returned {none.history!r:.80}; expected []."
+        ),
         Finding(several.seed_kept, "A random seed was set: a loader that shuffles then repeats its order."),
     ]
 

@@ -147,11 +147,37 @@ def parameters_as_expected(training: Training, seen: list[StepReply]) -> Finding
     """Passes if the parameters after every step are those that torch's own SGD leads to."""
     _, expected = training.expected()
     names = [name for name, _ in training.problem.model().named_parameters()]
-    return compare.first_failure(
+    finding = compare.first_failure(
         compare.close(got, wanted, f"{name} after step {number}", rtol=1e-4, atol=1e-5)
         for number, (step, parameters) in enumerate(compare.side_by_side(seen, expected), start=1)
         for name, (got, wanted) in zip(names, compare.side_by_side(step.parameters, parameters), strict=True)
     )
+    mistake = "" if finding.passed else _mistake_in(training, seen[0].parameters, expected[0])
+    return Finding(False, f"In the first step {mistake}.", finding.kind) if mistake else finding
+
+
+def _mistake_in(training: Training, seen: Sequence[Tensor], expected: Sequence[Tensor]) -> str:
+    """What went wrong in the first step, from the parameters after it; empty if that cannot be told."""
+    before = training.problem.values
+    if any(got.shape != old.shape or got.dtype != old.dtype for got, old in zip(seen, before, strict=True)):
+        return ""
+    if all(torch.equal(got, old) for got, old in zip(seen, before, strict=True)):
+        return "no parameter has changed; expected one update of all"
+    got, wanted = (
+        torch.cat(
+            [
+                ((old - new) / training.rates["lr"] - training.rates["weight_decay"] * old).flatten()
+                for old, new in zip(before, after, strict=True)
+            ]
+        )
+        for after in (seen, expected)
+    )
+    factor = float(got @ wanted / (wanted @ wanted))
+    if not got.isfinite().all() or abs(factor - 1) < 0.01:
+        return ""
+    if not torch.allclose(got, factor * wanted, rtol=1e-3, atol=1e-3 * abs(factor)):
+        return ""
+    return f"the update went along {factor:.3g} times the gradient of the batch's mean cross-entropy"
 
 
 def along_these_alone(training: Training, seen: list[StepReply]) -> Finding:
