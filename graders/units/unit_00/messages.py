@@ -32,7 +32,7 @@ from graders.units.unit_00 import drivers
             "the token comes back",
             1,
             "Each rank from 1 on adds its own number to what has come, before it sends it on. Only rank 0 "
-            "sends first.",
+            "sends first. After rank p - 1 comes rank 0.",
         ),
         Criterion(
             "every rank returns what it held",
