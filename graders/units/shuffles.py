@@ -44,6 +44,8 @@ def drawn_anew(epochs: Sequence[Order], samples: int, called: str = "epoch") -> 
             return Finding(False, f"{text}, {_told(order)}.")
     for (earlier, one), (later, other) in combinations(enumerate(epochs), 2):
         which = f"{called}s {earlier} and {later}"
+        if list(map(list, one)) == list(map(list, other)):
+            return Finding(False, f"{which} have the same samples in the same order: {_told(one)}.")
         together, pairs = len(_neighbours(one) & _neighbours(other)), len(_neighbours(one))
         if 2 * together > pairs:
             text = f"{which} have {together} of {pairs} pairs of neighbours in common"
@@ -154,4 +156,7 @@ def _alike(one: Mapping[Any, Any], other: Mapping[Any, Any]) -> int:
 
 
 def _told(order: Order) -> str:
-    return f"{[list(part) for part in order] if len(order) > 1 else list(order[0])}"
+    """About ten of its numbers."""
+    few = max(3, 10 // len(order))
+    parts = [f"[{', '.join(map(str, part[:few]))}{', ...' if len(part) > few else ''}]" for part in order]
+    return parts[0] if len(parts) == 1 else f"[{', '.join(parts)}]"

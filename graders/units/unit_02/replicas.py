@@ -1,6 +1,6 @@
 """Unit 02, the same start."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -42,7 +42,8 @@ from graders.units.unit_02.replies import BroadcastReply
         Criterion(
             "each tensor sent once",
             1,
-            "dist.broadcast of each tensor is all it takes: no other collective, nothing sent twice.",
+            "dist.broadcast of each tensor is all it takes: no other collective, nothing sent twice. "
+            "(torch.cat gives all tensors one dtype, and num_batches_tracked is int64.)",
             needs=("parameters", "buffers"),
         ),
     ),
@@ -64,9 +65,10 @@ def broadcast_parameters(answer: Answer, rng: Rng) -> Findings:
     load_values(state_of(model), values[src])
     parameters, buffers = list(model.parameters()), list(model.buffers())
     seen = [rank.parameters for rank in observed.results]
-    yield "parameters", same_tensors("parameters", seen, parameters, f"rank {src}'s")
+    named = dict(model.named_parameters())
+    yield "parameters", same_tensors("parameter", seen, named, f"rank {src}'s")
     seen = [rank.buffers for rank in observed.results]
-    yield "buffers", same_tensors("buffers", seen, buffers, f"rank {src}'s")
+    yield "buffers", same_tensors("buffer", seen, dict(model.named_buffers()), f"rank {src}'s")
     yield "in place", kept(observed.results, [parameter.requires_grad for parameter in parameters])
     recorded = any(rank.recorded for rank in observed.results)
     silent = any(not rank.records_again for rank in observed.results)
@@ -86,16 +88,18 @@ def draw_normed(rng: Rng) -> list[Tensor]:
 
 
 def same_tensors(
-    name: str, seen: Sequence[Sequence[Tensor]], expected: Sequence[Tensor], whose: str
+    what: str, seen: Sequence[Sequence[Tensor]], expected: Mapping[str, Tensor], whose: str
 ) -> Finding:
-    """Passes if every rank's tensors, seen[r], equal the expected ones bit by bit. name: what they are."""
+    """Passes if every rank's tensors, seen[r], equal the expected ones bit by bit. what: each of them is.
+    expected: by their names in the model.
+    """
     return compare.first_failure(
         (
-            compare.close(got, wanted.detach(), f"of the {name} tensor {position} on rank {rank}", 0, 0)
+            compare.close(got, wanted.detach(), f"{what} {name} on rank {rank}", 0, 0)
             for rank, own in enumerate(seen)
-            for position, (got, wanted) in enumerate(compare.side_by_side(own, expected))
+            for got, (name, wanted) in compare.side_by_side(own, list(expected.items()))
         ),
-        f"{name.capitalize()} on all {len(seen)} ranks: {whose}, bit by bit.",
+        f"Each {what} is {whose} on all {len(seen)} ranks, bit by bit.",
     )
 
 

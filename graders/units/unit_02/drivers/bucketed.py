@@ -38,9 +38,10 @@ def steps(
     batches: list[tuple[Tensor, Tensor]],
     rate: float,
     bucket_bytes: int,
+    looks: bool,
 ) -> list[Gradients]:
-    """The gradients that every step of plain gradient descent used: one step a batch. Between backward and
-    finish() comes a forward pass, in the first step with a graph, then without.
+    """The gradients that every step of plain gradient descent used: one step a batch. looks: whether a
+    forward pass comes between backward and finish(), in the first step without a graph, then with one.
 
     values: of the shapes of a `Chain`'s parameters. batches: inputs [B, widths[0]], targets [B, widths[-1]].
     """
@@ -52,8 +53,8 @@ def steps(
         mark("step begins")
         model.zero_grad()
         loss = functional.mse_loss(wrapped(inputs), targets)
-        looks = torch.no_grad()(wrapped) if used else wrapped
-        used.append(_finished([wrapped], model, loss, looks=partial(looks, inputs)))
+        look = partial(wrapped if used else torch.no_grad()(wrapped), inputs)
+        used.append(_finished([wrapped], model, loss, looks=look if looks else None))
         descend(model, rate)
     return used
 
@@ -79,6 +80,7 @@ def accumulated(
         with wrapped.no_sync():
             with wrapped.no_sync():
                 first.backward()  # type: ignore[no-untyped-call]
+            mark("leaves the inner block")
             for loss in losses:
                 loss.backward()  # type: ignore[no-untyped-call]
             raise KeyError("no more samples")

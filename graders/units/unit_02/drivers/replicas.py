@@ -32,14 +32,15 @@ def broadcast(answer: AnswerFunction, values: list[Tensor], src: int) -> Broadca
 
 
 def average(
-    answer: AnswerFunction, values: list[Tensor], gradients: Gradients, by_columns: bool
+    answer: AnswerFunction, values: list[Tensor], gradients: Gradients, frozen: bool, by_columns: bool
 ) -> AverageReply:
-    """What averaging leaves of a chain of linear layers of which the last is frozen.
+    """What averaging leaves of a chain of linear layers. frozen: whether the last one is.
 
     values: see `chain_of`. gradients: of the same shapes, the frozen layer's too. by_columns: they lie in
     memory column by column, as backward leaves some: flattened, that is a copy.
     """
     model = chain_of(values)
+    model[len(values) // 2 - 1].requires_grad_(not frozen)
     parameters = list(model.parameters())
     for parameter, gradient in zip(parameters, gradients, strict=True):
         if gradient is not None and by_columns:
