@@ -290,8 +290,8 @@ def broadcast_parameters(model: nn.Module, src: int) -> None:
 
     Called on every rank of the default group, with models of one architecture. All parameters,
     trainable or frozen, and all buffers, also those that are not in the state dict, are overwritten in
-    place: they stay the same tensors. Autograd does not record the broadcast, and records again
-    afterwards. Communication: dist.broadcast, which sends every byte once.
+    place: they stay the same tensors. They need not be contiguous. Autograd does not record the
+    broadcast, and records again afterwards. Communication: dist.broadcast, which sends every byte once.
     """
     ### BEGIN SOLUTION
     for tensor in chain(model.parameters(), model.buffers()):
@@ -664,8 +664,7 @@ class BucketedDDP(nn.Module):
     Blocks may be nested.
 
     Communication of a step: one all_reduce a bucket, in the same order on every rank, and nothing else.
-    Forward passes change nothing: several may come before one backward, and one, such as an evaluation,
-    between backward and finish(). Gradients need not be contiguous.
+    Gradients need not be contiguous.
     """
 
     def __init__(self, model: nn.Module, bucket_bytes: int) -> None:

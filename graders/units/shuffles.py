@@ -83,10 +83,9 @@ def drawn_together(epochs: Sequence[Order], called: str = "epoch") -> Finding:
     steps = [after > before for order in epochs for part in order for before, after in pairwise(part)]
     # A step up tends to be followed by one down: the variance is a twelfth of their number.
     if sum(steps) - len(steps) / 2 > 6 * sqrt(len(steps) / 12) + 3:
-        text = (
-            f"in {len(epochs)} {called}s {sum(steps)} of {len(steps)} numbers are larger than the one before"
-        )
-        return Finding(False, f"{text}; by chance it is about half.")
+        text = f"{sum(steps)} of {len(steps)} numbers are larger than the one before"
+        where = f"in {len(epochs)} {called}{'s' if len(epochs) > 1 else ''}"
+        return Finding(False, f"{where} {text}; by chance it is about half.")
     own = [sample == place for order in epochs for place, sample in enumerate(order[0]) if len(order) == 1]
     # One in each order, on the average: that there is none in so many happens once in 10^10 times.
     if len(own) > 0 and len(epochs) > 23 and not any(own):

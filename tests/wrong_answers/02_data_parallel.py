@@ -578,14 +578,14 @@ def everyone_broadcasts(model, src):
                 tensor.data.copy_(copy)
 
 
-@wrong("broadcast_parameters", fails="parameters")
+@wrong("broadcast_parameters", fails="in place")
 def fills_a_contiguous_copy(model, src):
     """What was received goes into a copy, where a tensor is not contiguous."""
     for tensor in [*model.parameters(), *model.buffers()]:
         dist.broadcast(tensor.detach().contiguous(), src)
 
 
-@wrong("broadcast_parameters", fails="parameters")
+@wrong("broadcast_parameters", fails="in place")
 def takes_tensors_for_contiguous(model, src):
     """view(-1) exists for contiguous tensors only."""
     for tensor in [*model.parameters(), *model.buffers()]:
@@ -1466,25 +1466,6 @@ class HooksTheTensor(_Bucketed):
 
 
 @wrong("BucketedDDP", fails="every step")
-class ForwardBeginsAStep(_Bucketed):
-    """Forgets in forward what is under way: a forward pass may come before finish()."""
-
-    def forward(self, *args, **kwargs):
-        self.reset()
-        return super().forward(*args, **kwargs)
-
-
-@wrong("BucketedDDP", fails="every step")
-class TrainingForwardBeginsAStep(_Bucketed):
-    """Forgets in a forward pass with a graph what is under way: the next batch's may come before finish()."""
-
-    def forward(self, *args, **kwargs):
-        if torch.is_grad_enabled():
-            self.reset()
-        return super().forward(*args, **kwargs)
-
-
-@wrong("BucketedDDP", fails="every step")
 class NeverResets(_Bucketed):
     """Counts down once; from the second step on nothing is averaged."""
 
@@ -1571,21 +1552,6 @@ class StartsTheNextWhateverIsMissing(_Bucketed):
         self.missing[index] -= 1
         if not self.missing[index]:
             self.start(len(self.started))
-
-
-@wrong("BucketedDDP", fails="every step")
-class OnlyForwardBeginsAStep(_Bucketed):
-    """Counts anew in a forward pass with a graph: the second backward of two finds the first one's counts."""
-
-    def forward(self, *args, **kwargs):
-        if torch.is_grad_enabled():
-            self.reset()
-        return super().forward(*args, **kwargs)
-
-    def finish(self):
-        counts, self.reset = self.reset, lambda: None
-        super().finish()
-        self.reset = counts
 
 
 @wrong("BucketedDDP", fails="unused parameters")

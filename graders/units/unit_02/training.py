@@ -37,8 +37,8 @@ class Training:
     rate: float
     bucket_bytes: int
 
-    def launch(self, answer: Answer, looks: bool = False) -> Observed[list[Gradients]]:
-        """Every collective outlasts backward, so that waiting for one shows. looks: see `drivers.steps`."""
+    def launch(self, answer: Answer) -> Observed[list[Gradients]]:
+        """Every collective outlasts backward, so that waiting for one shows."""
         ranks = len(self.values)
         cluster = Cluster(devices_per_node=ranks, intra_node=SLOW)
         return answer.launch(
@@ -48,7 +48,6 @@ class Training:
             per_rank(self.batches),
             self.rate,
             self.bucket_bytes,
-            looks,
             ranks=ranks,
             cluster=cluster,
         )

@@ -10,11 +10,15 @@ from graders.units.unit_02.replies import AverageReply, BroadcastReply
 from graders.units.unit_02.watching import broadcasts_in_autograd
 
 
-def broadcast(answer: AnswerFunction, values: list[Tensor], src: int) -> BroadcastReply:
-    """What a broadcast makes of a `Normed` with these values, of the shapes of `state_of`."""
+def broadcast(answer: AnswerFunction, values: list[Tensor], src: int, by_columns: bool) -> BroadcastReply:
+    """What a broadcast makes of a `Normed` with these values, of the shapes of `state_of`.
+
+    by_columns: whether one stands in memory column by column, on every rank: a contiguous copy is another
+    tensor.
+    """
     model = Normed()
-    # Column by column in memory, on every rank: a contiguous copy is another tensor.
-    model.first.weight.data = model.first.weight.data.t().contiguous().t()
+    if by_columns:
+        model.first.weight.data = model.first.weight.data.t().contiguous().t()
     load_values(state_of(model), values)
     before = [(id(tensor), tensor.data_ptr()) for tensor in state_of(model)]
     recorded = broadcasts_in_autograd()
