@@ -1133,11 +1133,11 @@ def train_ddp(model, dataset, optimizer, epochs, batch_size, seed, device) -> li
     optimizer: over this replica's parameters.
     batch_size: samples of one rank in a step. seed: the same on all ranks. device: where to compute.
 
-    An epoch uses every sample once, on one rank, in an order of its own for each epoch and each seed.
-    All ranks take as many steps as the rank with the most samples needs. The whole batch of a step is
-    what all ranks have in it together; a rank may have fewer samples than another, or none, even in the
-    first step. Each step follows the gradient of the mean loss over the whole batch, and of nothing
-    older.
+    An epoch uses every sample once, on one rank. Every epoch and every seed has an order of its own. All
+    ranks take as many steps as the rank with the most samples needs. The whole batch of a step is what
+    all ranks have in it together; a rank may have fewer samples than another, or none, even in the first
+    step. Each step follows the gradient of the mean loss over the whole batch; what .grad held before
+    the step does not count.
 
     Returns, on every rank, for each epoch the mean loss over all its samples, a float. Rank 0 prints one
     line an epoch, the others nothing.
@@ -1146,8 +1146,9 @@ def train_ddp(model, dataset, optimizer, epochs, batch_size, seed, device) -> li
     epoch one collective of at most 16 bytes; nothing else. You may use what the unit has built, or
     PyTorch's parts.
 
-    As in train_one there is no early end, no clipping, no return to earlier weights, and a NaN must stay
-    visible. The global random states stay the ranks' own: dropout must differ from rank to rank.
+    As in train_one there is no early end, no clipping, no other learning rate, no return to earlier
+    weights, and a NaN must stay visible. Random states stay the ranks' own: dropout must differ from
+    rank to rank.
     """
     ### BEGIN SOLUTION
     ranks = dist.get_world_size()
@@ -1275,8 +1276,8 @@ right.set(xlabel="step", ylabel="loss minus that of 1 process ($10^{-7}$)")
 figure
 
 # %% [markdown]
-# The grey line is at step 50, as far as the curves have been compared. Where the loss jumps, it does so in all three trainings:
-# the step was too long, and no replica has gone its own way.
+# The grey line is at step 50, as far as the curves have been compared; later differences may be larger. Where the loss jumps, it
+# does so in all three trainings: the step was too long, and no replica has gone its own way.
 #
 # ## 9 What a larger batch costs
 #

@@ -171,10 +171,11 @@ def test_a_warm_up_changes_what_is_trained_from_the_first_step_on() -> None:
 
 
 def averages_every_gradient(model: nn.Module) -> None:
-    gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
-    for gradient in gradients:
-        dist.all_reduce(gradient)
-        gradient /= dist.get_world_size()
+    for parameter in model.parameters():
+        if parameter.requires_grad or parameter.grad is not None:
+            parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+            dist.all_reduce(parameter.grad)
+            parameter.grad /= dist.get_world_size()
 
 
 def test_a_parameter_that_is_frozen_is_named_so() -> None:

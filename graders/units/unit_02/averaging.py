@@ -38,12 +38,6 @@ from graders.units.unit_02.replies import AverageReply
             "so nothing may be skipped.",
         ),
         Criterion(
-            "infinities and layouts",
-            1,
-            "An infinity or NaN of one rank must stay visible in the mean. And not every gradient is "
-            "contiguous: view(-1) then raises an error, and flatten() makes a copy.",
-        ),
-        Criterion(
             "each gradient sent once",
             1,
             "all_reduce is enough: no gathering, no second round. Leave out frozen parameters, those whose "
@@ -54,6 +48,12 @@ from graders.units.unit_02.replies import AverageReply
             1,
             "Lay all gradients end to end in one flat tensor, and call all_reduce once.",
             needs=("each gradient sent once",),
+        ),
+        Criterion(
+            "infinities and layouts",
+            1,
+            "An infinity or NaN of one rank must stay visible in the mean. And not every gradient is "
+            "contiguous: view(-1) then raises an error, and flatten() makes a copy.",
         ),
     ),
     hints=(
@@ -79,8 +79,6 @@ def average_gradients(answer: Answer, rng: Rng) -> Findings:
         compare.first_failure(missing_gradients(answer, with_gaps(each)) for each in (with_others, alone)),
     )
 
-    yield "infinities and layouts", infinities_and_layouts(answer, rng)
-
     frozen = draw_chain(rng, ranks, frozen=FROZEN)
     observed = averaged(answer, frozen)
     left_out = gradients_in(observed, frozen)
@@ -88,6 +86,8 @@ def average_gradients(answer: Answer, rng: Rng) -> Findings:
     yield "each gradient sent once", compare.first_failure([left_out, sent])
     what = f"Calls of all_reduce for {len(frozen.values) - FROZEN} gradients"
     yield "one call", compare.at_most(len(observed.calls(0)), 1, what, kind=Kind.TOO_MUCH)
+
+    yield "infinities and layouts", infinities_and_layouts(answer, rng)
 
 
 FROZEN = 2
