@@ -338,11 +338,11 @@ for rank, (before, after) in enumerate(launch(first_weights, models, ranks=ranks
 def average_gradients(model: nn.Module) -> None:
     """Replace every gradient of the model by its mean over the ranks of the default group.
 
-    Called on every rank after backward, for any number of ranks from 1. An existing .grad is overwritten
-    in place: it stays the same tensor, in the same memory. A .grad that is None counts as zero, and is
-    the mean afterwards; a rank may lack some of its gradients, or all. Frozen parameters (requires_grad
-    is False) are left out, whatever their .grad holds. An infinity or NaN of one rank must stay visible
-    in the mean. All gradients have the same dtype; they need not be contiguous.
+    Called on every rank after backward, for any number of ranks from 1. An existing .grad is
+    overwritten in place: it stays the same tensor, in the same memory. A .grad that is None counts as
+    zero, and is the mean afterwards; a rank may lack some of its gradients, or all. Frozen parameters
+    (requires_grad is False) are left out, whatever their .grad holds. An infinity or NaN of one rank
+    must stay visible in the mean. All gradients have the same dtype; they need not be contiguous.
 
     Communication: one all_reduce, the same on every rank, that sends every gradient once.
     """
@@ -553,8 +553,8 @@ class Bucket:
     backward. Gradients need not be contiguous.
 
     Communication: one all_reduce for each backward, with async_op=True, of the bucket's gradients. A
-    model may have several buckets, complete in the same order on all ranks; each leaves the gradients of
-    the others alone.
+    model may have several buckets, complete in the same order on all ranks; each leaves the gradients
+    of the others alone.
     """
 
     def __init__(self, parameters: list[nn.Parameter]) -> None:
@@ -1020,9 +1020,9 @@ print(
 def load_once(load):
     """Call load() on every rank, on one rank of each node before all others, and return what it gave.
 
-    load: a function without arguments, which may return anything, also None. Every rank calls it exactly
-    once. The rank with local rank 0 does so at once, without waiting for other nodes; the other ranks of
-    a node do so when that call has returned.
+    load: a function without arguments, which may return anything, also None. Every rank calls it
+    exactly once. The rank with local rank 0 does so at once, without waiting for other nodes; the other
+    ranks of a node do so when that call has returned.
 
     If load() raises an Exception on a rank, load_once raises it there. If that is the first rank of a
     node, the other ranks go on as if it had returned.
@@ -1133,14 +1133,14 @@ def train_ddp(model, dataset, optimizer, epochs, batch_size, seed, device) -> li
     optimizer: over this replica's parameters.
     batch_size: samples of one rank in a step. seed: the same on all ranks. device: where to compute.
 
-    An epoch uses every sample once, on one rank. Every epoch and every seed has an order of its own. All
-    ranks take as many steps as the rank with the most samples needs. The whole batch of a step is what
-    all ranks have in it together; a rank may have fewer samples than another, or none, even in the first
-    step. Each step follows the gradient of the mean loss over the whole batch; what .grad held before
-    the step does not count.
+    An epoch uses every sample once, on one rank. Every epoch and every seed has an order of its own.
+    All ranks take as many steps as the rank with the most samples needs. The whole batch of a step is
+    what all ranks have in it together; a rank may have fewer samples than another, or none, even in the
+    first step. Each step follows the gradient of the mean loss over the whole batch; what .grad held
+    before the step does not count.
 
-    Returns, on every rank, for each epoch the mean loss over all its samples, a float. Rank 0 prints one
-    line an epoch, the others nothing.
+    Returns, on every rank, for each epoch the mean loss over all its samples, a float. Rank 0 prints
+    one line an epoch, the others nothing.
 
     Communication: the model once, by broadcast; in a step every gradient once, by all_reduce; in an
     epoch one collective of at most 16 bytes; nothing else. You may use what the unit has built, or

@@ -86,8 +86,10 @@ def make_buckets(answer: Answer, rng: Rng) -> Findings:
     yield "each trainable parameter once", compare.first_failure(cut.complete(got) for cut, got in both)
     yield "in the order of backward", compare.first_failure(cut.reversed(got) for cut, got in both)
     full = compare.first_failure(cut.full(got) for cut, got in both)
-    [nothing] = answer.call(drivers.cut_tied, words, width, [room], [0, 1, 2, 3, 4])
-    none = Finding(nothing == [], f"a model without trainable parameters: got {nothing}; expected [].")
+    frozen = answer.call(drivers.cut_tied, words, width, [room], [0, 1, 2, 3, 4])
+    [(nothing, _)] = compare.side_by_side(frozen, [room])
+    text = f"a model without trainable parameters: got {compare.shown(nothing)}; expected []."
+    none = Finding(compare.same(nothing, []), text)
     yield "as full as they may be", compare.first_failure([full, none])
 
 
