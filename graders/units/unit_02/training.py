@@ -157,7 +157,7 @@ class Used:
             if not finding.passed:
                 told = [["all" if branch == ALL else branch for branch in way[step]] for way in used]
                 text = f"step {step}, in which the ranks use these of three branches: {told}"
-                return Finding(False, f"{text}. {finding.seen}")
+                return Finding(False, f"{text}: {finding.seen}")
         return Finding(True, "The gradients are the means over ranks, 0 where a rank has none.")
 
 
