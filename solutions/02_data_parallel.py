@@ -29,6 +29,7 @@ dataset = "digits"
 epochs = 3
 
 # %%
+import os
 from contextlib import contextmanager
 from functools import partial
 from itertools import chain, islice
@@ -49,14 +50,13 @@ from graders import check, hint, predict, progress, reset
 # %% [markdown]
 # ## The picture
 #
-# Each worker is a rank with a device of its own. On two workers a batch of six is three samples each. (Some say that each
-# worker has a mini-batch of its own, others that one mini-batch is split. They mean the same.) One step with three workers,
-# whose parts of the batch need not be equally large:
+# Each worker is a rank with a device of its own. On two workers a batch of six is three samples each. One step with three
+# workers, whose parts of the batch need not be equally large:
 
 # %% demo=true
-from course_lib.figures.pictures import weighted_average_picture
+from course_lib.figures.pictures import averaging_picture, weighted_average_picture
 
-weighted_average_picture((8, 8, 5))
+averaging_picture((8, 8, 5))
 
 # %% [markdown]
 # 1. All workers hold the same weights. Each copy of the model is called a **replica**.
@@ -65,6 +65,8 @@ weighted_average_picture((8, 8, 5))
 # 3. The gradients are averaged over the workers: an **all-reduce**, after which all hold the same average.
 # 4. Each takes the same optimizer step from the same weights with the same gradient. So the weights are the same
 #    again, and are never sent.
+#
+# (Some say that each worker has a mini-batch of its own, others that one mini-batch is split. They mean the same.)
 #
 # Of unit 00's three kinds of communication, step 3 has two: a collective computation, and a synchronization, since nobody has the
 # average before the last worker has come. The third, data movement, comes once, when all workers get the same weights (section 3).
@@ -95,8 +97,8 @@ guesses = predict(
 # $$ g_k = \nabla \frac{1}{m_k} \sum_{i \in S_k} \ell_i, \qquad\text{so}\qquad
 #    \sum_{i \in S_k} \nabla \ell_i = m_k \, g_k . $$
 #
-# From here on nobody knows the gradients of single samples: the $g_k$ and the $m_k$ are all there is. What has to be made of
-# them to get $\nabla L$? When is it the plain mean of the $g_k$? And if it is not, of which loss is the plain mean the gradient?
+# From here on nobody knows the gradients of single samples: the $g_k$ and the $m_k$ are all there is. How do you make
+# $\nabla L$ from them? When is it the plain mean of the $g_k$? And if it is not, of which loss is the plain mean the gradient?
 #
 # A worker without samples ($m_k = 0$) contributes nothing. Take care there: its mean loss is $0/0$, NaN. PyTorch's gradient
 # is zero for an empty batch, but NaN where a mask, `(losses * mask).sum() / mask.sum()`, leaves no sample.
@@ -106,13 +108,11 @@ guesses = predict(
 def combine_gradients(gradients: list[Tensor], counts: list[int]) -> Tensor:
     """The gradient of the mean loss over all samples, from the workers' gradients.
 
-    gradients: one tensor a worker, all of one shape (scalars, too), in any memory layout: the gradient
-        of the mean loss over that worker's samples.
+    gradients: for each worker the gradient of the mean loss over its samples. All have one shape, which
+        may be that of a scalar.
     counts: how many samples each worker had; at least one is above 0. A worker with 0 contributes
-        nothing, whatever its gradient holds (it may be NaN); a NaN of any other worker must stay
-        visible.
-    Returns a new tensor of the gradients' shape and dtype; gradients and counts stay as they are. No
-    communication: all gradients are here.
+        nothing, whatever its gradient holds (it may be NaN); a NaN of another worker must stay visible.
+    Returns a new tensor of that shape and dtype; gradients and counts stay as they are.
     """
     ### BEGIN SOLUTION
     total = sum(counts)
@@ -124,8 +124,12 @@ def combine_gradients(gradients: list[Tensor], counts: list[int]) -> Tensor:
 # %% [markdown]
 # The gradient of the whole batch is the sum over all samples, taken worker by worker:
 #
-# $$ \nabla L = \frac1n \sum_{k=1}^{p} \sum_{i \in S_k} \nabla \ell_i = \sum_{k=1}^{p} \frac{m_k}{n} \, g_k . $$
-#
+# $$ \nabla L = \frac1n \sum_k \sum_{i \in S_k} \nabla \ell_i = \sum_k \frac{m_k}{n} \, g_k . $$
+
+# %% demo=true
+weighted_average_picture((8, 8, 5))
+
+# %% [markdown]
 # If all shards are equally large, $m_k / n = 1/p$, and this is the plain mean. If not, the plain mean is the gradient
 # of another loss, in which a sample of a small shard counts more than one of a large shard. The derivation uses one
 # property of the loss: it is a mean of terms, one a sample. A batch norm breaks that, since it makes each $\ell_i$
@@ -229,9 +233,9 @@ def shard_indices(length: int, epoch: int, seed: int) -> Tensor:
     """This rank's part of the samples 0 .. length - 1 in this epoch.
 
     Returns a 1-D int64 tensor of indices, shuffled. Over all ranks of the default group every index is
-    dealt once, and the ranks' sizes differ by at most one; length may be anything from 1, also below
-    the number of ranks. For each seed and each epoch an order of the samples is drawn anew, of which
-    each is as likely as any other; the same seed and epoch always deal the same.
+    dealt once, and the ranks' sizes differ by at most one. length is at least 1, and may be less than
+    the number of ranks: then some ranks get none. Every seed and every epoch has an order of its own,
+    drawn so that all orders are equally likely; the same seed and epoch always give the same.
 
     Every rank draws the same permutation by itself: no communication. The rank's global random state,
     which dropout and augmentation use, stays as it is.
@@ -271,13 +275,13 @@ figure
 # Equal weights and equal updates give equal weights: that is the whole proof that replicas stay equal. The updates
 # are equal if the gradients are. The weights have to be made equal once, at the start.
 #
-# If all ranks draw their weights from the same seed, they often are equal, until one rank draws one random number more, or loads a
+# If all ranks draw their weights from the same seed, they usually are equal, until one rank draws one random number more, or loads a
 # checkpoint that the others do not see. A **broadcast** from one rank always makes them equal. It is not free: section 5 finds that it takes almost as long as
 # a step. But it happens once in a training, and a training has many thousands of steps. Buffers are sent too: the running
 # statistics of a batch norm are not parameters, yet a replica with other statistics is another model.
 #
-# Autograd does not know about communication. Where it has recorded some, a later backward may warn that it went through
-# an operation that it cannot differentiate.
+# A broadcast has no gradient. If autograd records one, because a parameter is handed to it as it is, a later backward warns
+# that it came to an operation that it cannot differentiate. So communicate where autograd does not record.
 
 
 # %% exercise="broadcast_parameters" points=5
@@ -286,8 +290,8 @@ def broadcast_parameters(model: nn.Module, src: int) -> None:
 
     Called on every rank of the default group, with models of one architecture. All parameters,
     trainable or frozen, and all buffers, also those that are not in the state dict, are overwritten in
-    place: they stay the same tensors. Autograd records none of it, and what comes after it again. One
-    dist.broadcast a tensor, or fewer; every byte is sent once.
+    place: they stay the same tensors. They need not be contiguous. Autograd does not record the
+    broadcast, and records again afterwards. Communication: dist.broadcast, which sends every byte once.
     """
     ### BEGIN SOLUTION
     for tensor in chain(model.parameters(), model.buffers()):
@@ -334,12 +338,11 @@ for rank, (before, after) in enumerate(launch(first_weights, models, ranks=ranks
 def average_gradients(model: nn.Module) -> None:
     """Replace every gradient of the model by its mean over the ranks of the default group.
 
-    Called on every rank after backward, for any number of ranks from 1. Gradients are overwritten in
-    place: a p.grad that is there stays the same tensor, in the same memory. A trainable parameter whose
-    .grad is None on this rank counts as zero here, and has the mean as its gradient afterwards (zeros
-    if no rank had one); a rank may lack some of its gradients, or all. What is infinite or NaN on one
-    rank stays to be seen. A frozen parameter (requires_grad is False) is left out and not sent. All
-    gradients have one dtype, in any memory layout.
+    Called on every rank after backward, for any number of ranks from 1. An existing .grad is
+    overwritten in place: it stays the same tensor, in the same memory. A .grad that is None counts as
+    zero, and is the mean afterwards; a rank may lack some of its gradients, or all. Frozen parameters
+    (requires_grad is False) are left out, whatever their .grad holds. An infinity or NaN of one rank
+    must stay visible in the mean. All gradients have the same dtype; they need not be contiguous.
 
     Communication: one all_reduce, the same on every rank, that sends every gradient once.
     """
@@ -492,18 +495,18 @@ bucket_picture(backward=[1.0, 1.0, 1.0, 1.0], communication=[0.8, 0.8, 0.8, 0.8]
 # ### Which gradients travel together
 #
 # One message a parameter would pay the latency many times. One message for all parameters could not start before the end of
-# backward. So gradients are gathered in **buckets** of a bounded size. Which gradients belong together, if a bucket is to be
-# on its way as early as possible?
+# backward. So gradients are gathered in **buckets** of a bounded size. Think before you read on: which gradients belong
+# together, if a bucket is to be on its way as early as possible?
 
 
 # %% exercise="make_buckets" points=3
 def make_buckets(model: nn.Module, bucket_bytes: int) -> list[list[nn.Parameter]]:
     """The model's trainable parameters in buckets, in the order in which the buckets will be sent.
 
-    The parameters are in the reverse of the order of model.parameters(), over all buckets and within
-    each. A bucket is closed before the parameter that would take it above bucket_bytes, so a parameter
-    larger than that has a bucket to itself. A parameter that several layers share is in one bucket,
-    once; frozen parameters are in none. Returns the buckets, of which none is empty. No communication.
+    Read one bucket after another, the parameters come in the reverse order of model.parameters(). A
+    bucket is closed before the parameter that would take it above bucket_bytes, so a parameter larger
+    than that has a bucket to itself. A parameter that several layers share is in one bucket, once;
+    frozen parameters are in none. No bucket is empty: without trainable parameters the list is.
     """
     ### BEGIN SOLUTION
     buckets = []
@@ -544,11 +547,14 @@ class Bucket:
     loss.backward()                 # starts the all_reduce when the last of their gradients is complete
     bucket.finish()                 # waits; now the .grad of each is the mean over ranks
 
-    In every backward each of the parameters gets a gradient, in any memory layout and in any order,
-    which may differ between ranks; it is added to what .grad already holds, and finish() leaves the
-    mean of the sums. Backward never waits for communication. After finish() all is as before, ready for
-    the next backward. Communication: one all_reduce for each backward, with async_op=True, of the
-    bucket's gradients. Other gradients stay as they are, and a model may have several buckets.
+    In every backward each of the parameters gets a gradient, in an order that may differ between steps
+    and between ranks. As always, backward adds to .grad; finish() leaves the mean over ranks of these
+    sums. Backward never waits for communication. After finish() the bucket is ready for the next
+    backward. Gradients need not be contiguous.
+
+    Communication: one all_reduce for each backward, with async_op=True, of the bucket's gradients. A
+    model may have several buckets, complete in the same order on all ranks; each leaves the gradients
+    of the others alone.
     """
 
     def __init__(self, parameters: list[nn.Parameter]) -> None:
@@ -582,8 +588,7 @@ class Bucket:
 
 
 # %% [markdown]
-# Four layers, of which the last two are in a bucket. When is the
-# all-reduce called?
+# Four layers, of which the last two are in a bucket. When is the all-reduce called?
 
 
 # %% demo=true
@@ -594,7 +599,9 @@ def with_one_bucket(width: int) -> None:
     """One step in which the last two of four layers are averaged."""
     model = nn.Sequential(*(nn.Linear(width, width) for _ in range(4)))
     bucket = Bucket([*model[2].parameters(), *model[3].parameters()])
-    model(torch.ones(64, width)).sum().backward()
+    loss = model(torch.ones(64, width)).sum()
+    mark("backward begins")
+    loss.backward()
     mark("backward ends")
     bucket.finish()
 
@@ -607,15 +614,19 @@ one_bucket = launch(
     ),
 )
 [sent] = [event for event in one_bucket.events if event.op == "all_reduce" and event.rank == 0]
+[begun] = [event for event in one_bucket.events if event.op == "backward begins" and event.rank == 0]
 [ended] = [event for event in one_bucket.events if event.op == "backward ends" and event.rank == 0]
-print(f"all_reduce called at {sent.start * 1e3:.2f} ms, backward ends at {ended.start * 1e3:.2f} ms")
+print(f"backward begins at {begun.start * 1e3:.2f} ms, all_reduce is called at {sent.start * 1e3:.2f} ms")
+print(f"backward ends at {ended.start * 1e3:.2f} ms")
 
 # %% demo=true jupyter={"source_hidden": true}
 # %%needs Bucket
-# It is called before backward ends.
-assert sent.start < ended.start
+# After about half of backward.
+assert 0.45 < (sent.start - begun.start) / (ended.start - begun.start) < 0.6
 
 # %% [markdown]
+# It is called when about half of backward is done: the two layers in the bucket are the first that backward comes to.
+#
 # ### All buckets of a model
 #
 # Two things are new where there are several buckets. The order of the calls must be the same on every rank, as always, but
@@ -637,23 +648,23 @@ class BucketedDDP(nn.Module):
     optimizer.step()
 
     Constructor, on every rank: the model gets rank 0's parameters and buffers, as by
-    broadcast_parameters. Its trainable parameters are put into buckets as by make_buckets, once for all
-    steps, in whatever order their gradients come.
+    broadcast_parameters. Its trainable parameters are put into buckets, as by make_buckets, once: the
+    buckets do not change afterwards, in whatever order gradients come.
 
     backward: when the gradients of a bucket are complete, and all buckets before it have been started,
     its all_reduce is started with async_op=True. Backward never waits for communication.
 
-    finish(), once after every backward: starts all buckets that are left, in order; then waits for all;
-    leaves in every trainable parameter's .grad, of any memory layout, the mean over ranks, where a
-    gradient that a rank lacks counts as zero. Afterwards everything is as before the step, ready for
-    the next. Forward passes may come at any time: several before one backward, or one between it and
-    finish().
+    finish(), once after every backward: starts all buckets that are left, in order; then waits for all.
+    After that every trainable parameter's .grad is the mean over ranks; a gradient that a rank lacks
+    counts as zero. Then it is ready for the next step.
 
-    no_sync(), for a `with` block: backward passes in the block communicate nothing, and finish() is not
-    called for them; their gradients add up in .grad. The next backward after the block averages the
-    sums. A block that raises ends too, its error goes on, and one may lie in another.
+    no_sync(), for a `with` block: backward passes in the block communicate nothing; their gradients add
+    up in .grad. (The caller leaves out finish() for them.) The next backward after the block averages
+    the sums. If the block raises, communication is on again afterwards and the exception is passed on.
+    Blocks may be nested.
 
     Communication of a step: one all_reduce a bucket, in the same order on every rank, and nothing else.
+    Gradients need not be contiguous.
     """
 
     def __init__(self, model: nn.Module, bucket_bytes: int) -> None:
@@ -687,7 +698,7 @@ class BucketedDDP(nn.Module):
     # The next three are a suggestion: change them as you like.
 
     def reset(self) -> None:
-        """Forget the last step: no gradient is there, no bucket is under way."""
+        """Forget the last step: no gradient has been counted, no bucket is under way."""
         ### BEGIN SOLUTION
         self.missing = [len(bucket) for bucket in self.buckets]
         self.under_way = []
@@ -784,8 +795,8 @@ draw_step(overlapped, "Buckets of two layers")
 # %% [markdown]
 # In the second picture the first all-reduce is called when backward has done two layers of eight, after a quarter of its
 # time. A bar begins with the call and ends when the sum is there. The network carries one all-reduce at a time; one that
-# is called while another is under way waits for its turn. So the bars overlap, and the sending does not. The events say
-# the same in numbers:
+# is called while another is under way waits for its turn. So the bars overlap, and the sending does not. The short bars of
+# computing within synchronize are the averages that are written back. The events say the same in numbers:
 
 # %% demo=true
 start, end = step_limits(overlapped)
@@ -829,22 +840,20 @@ if ranks == 4:
 # ### How large should a bucket be?
 #
 # The third prediction. Small buckets start early, but each pays the latency. Large buckets pay it seldom, but start
-# late. The sizes here are one parameter a bucket (2 KiB is less than any weight has), and one, two, four and eight layers.
+# late. The sizes here are one parameter a bucket (2 KiB is less than any weight has), and one, two, four and eight layers. A
+# ring marks the shortest step of each line.
 
 # %% demo=true
-from course_lib.figures.style import line_figure
+from course_lib.figures.style import COLOURS, draw_lines, legend_beside
 
 bucket_kib = [2, 257, 514, 1028, 2056]
 latencies_us = [1, 20, 100]
 steps = {(kib, us): step_with(in_buckets(kib), us) for us in latencies_us for kib in bucket_kib}
-line_figure(
-    {
-        f"latency {us} µs": (bucket_kib, [milliseconds(steps[kib, us]) for kib in bucket_kib])
-        for us in latencies_us
-    },
-    x="bucket size (KiB)",
-    y="step (ms)",
-    log_x=True,
+best = {us: min(bucket_kib, key=lambda kib: milliseconds(steps[kib, us])) for us in latencies_us}
+
+places = range(len(bucket_kib))
+figure, axes = new_figure(
+    height=3.4,
     alt="Time of a step against bucket size. "
     + "; ".join(
         f"With a latency of {us} µs: "
@@ -852,9 +861,24 @@ line_figure(
         for us in latencies_us
     ),
 )
+draw_lines(
+    axes,
+    {
+        f"latency {us} µs": (places, [milliseconds(steps[kib, us]) for kib in bucket_kib])
+        for us in latencies_us
+    },
+    x="bucket size (KiB)",
+    y="step (ms)",
+)
+contents = ["1 parameter", "1 layer", "2 layers", "4 layers", "8 layers"]
+axes.set_xticks(places, [f"{kib}\n{content}" for kib, content in zip(bucket_kib, contents, strict=True)])
+for us, kib in best.items():
+    shortest = milliseconds(steps[kib, us])
+    axes.plot(bucket_kib.index(kib), shortest, "o", markersize=13, fillstyle="none", color=COLOURS["black"])
+legend_beside(axes)
+figure
 
 # %% demo=true
-best = {us: min(bucket_kib, key=lambda kib: milliseconds(steps[kib, us])) for us in latencies_us}
 for us, kib in best.items():
     print(f"latency {us:3} µs: buckets of {kib:4} KiB are best, {milliseconds(steps[kib, us]):.2f} ms")
 
@@ -973,13 +997,13 @@ print(
 #
 # Four ranks of a node that all find the data set missing download it four times, into the same files. So on each node one
 # rank should have loaded the data before the others begin; then these find what they need. Each node needs a rank of its
-# own for that, since each may have its own disk. The ranks have nothing to send to each other. What they need is an order:
-# which call makes ranks wait, for whom, and where has each rank to make it?
+# own for that, since each may have its own disk. It is the rank whose local rank is 0: `int(os.environ["LOCAL_RANK"])`, as
+# in unit 00, or `dist.get_node_local_rank()`. The ranks have nothing to send to each other. What they need is an order: which
+# call makes ranks wait, for whom, and where has each rank to make it?
 #
-# And what becomes of those who wait, if the first rank's `load()` fails? They must not wait for ever. Here they then go on
-# and call `load()` themselves, all at once. That is the very race which the order is there to prevent, so it is right only
-# because the first rank's exception ends the training soon. A program that wants to go on after a failure has to tell the
-# other ranks, with a broadcast of whether the first one succeeded.
+# If the first rank's `load()` fails, the others must not wait for ever. Simplest is that they go on and call `load()` too:
+# the first rank's exception ends the training anyway. A program that wants to survive has to tell them, with a broadcast of
+# whether the first one succeeded.
 #
 # **Find the mistake.** A slide of a lecture loads the data by `if local_rank == 0: train_set = ...`, and breaks off there. What would
 # go wrong if nothing followed?
@@ -996,13 +1020,12 @@ print(
 def load_once(load):
     """Call load() on every rank, on one rank of each node before all others, and return what it gave.
 
-    load: a function without arguments, which may return anything, None too. Every rank calls it exactly
-    once: the first rank of each node, with local rank 0, at once, whatever other nodes do, the others
-    of its node only when it has returned there.
+    load: a function without arguments, which may return anything, also None. Every rank calls it
+    exactly once. The rank with local rank 0 does so at once, without waiting for other nodes; the other
+    ranks of a node do so when that call has returned.
 
-    If load() raises an Exception on a first rank, that rank raises the same one, and nobody is left
-    waiting: the other ranks go on as if it had returned, and find out for themselves. Of what ends a
-    program without being an Exception (Control-C, sys.exit) nothing is asked.
+    If load() raises an Exception on a rank, load_once raises it there. If that is the first rank of a
+    node, the other ranks go on as if it had returned.
     """
     ### BEGIN SOLUTION
     if dist.get_node_local_rank() > 0:
@@ -1091,9 +1114,9 @@ for rank, history in enumerate(by_pytorch.results):
     print(f"rank {rank}: " + ", ".join(f"{loss:.4f}" for loss in history))
 
 # %% [markdown]
-# It runs, and three things are not yet as in one process. Each rank knows the loss of its own samples only. 301 samples
-# do not divide by four ranks, so `DistributedSampler` gives some out twice. And it can be used here only because it does
-# so: all ranks then have equally many samples. Without padding the last batches differ, and some rank may have none left.
+# It runs, and two things are not yet as in one process. Each rank knows the loss of its own samples only. And 301 samples
+# do not divide by four ranks, so `DistributedSampler` gives some out twice. This loop needs that: only so all ranks have
+# equally many steps. Without padding the last batches differ, and some rank may have none left.
 #
 # Your version does it right. Before you write it, think of 301 samples on four ranks with 16 of them a rank in a step.
 # How many steps do all ranks need, and how many samples has the whole batch of the last step? And of 257 samples?
@@ -1101,26 +1124,31 @@ for rank, history in enumerate(by_pytorch.results):
 
 # %% exercise="train_ddp" points=12
 def train_ddp(model, dataset, optimizer, epochs, batch_size, seed, device) -> list[float]:
-    """Train one model on all ranks of the default group, as train_one does in one process.
+    """train_one on all ranks of the default group: one model, trained on everybody's samples.
 
-    Called on every rank. model: this rank's replica, without buffers; all of it is trained, in place.
-    The replicas may come with different weights: training starts from rank 0's. dataset: the same on
-    all ranks; dataset[i], with one i at a time, is (inputs, target). optimizer: over this replica's
-    parameters. batch_size: samples of one rank in a step. seed: the same on all ranks. device: where
-    this rank computes.
+    Called on every rank.
+    model: this rank's replica. It has no buffers, and all of it is trained, in place. Replicas may come
+        with different weights; training starts from rank 0's.
+    dataset: the same on all ranks. dataset[i] is (inputs, target), for a single index i.
+    optimizer: over this replica's parameters.
+    batch_size: samples of one rank in a step. seed: the same on all ranks. device: where to compute.
 
-    An epoch: every sample is used once, by one rank. For each epoch, and each seed, the order of the
-    samples is drawn anew. All ranks take equally many steps, as many as the rank with the most samples
-    needs. Every step is that of the mean loss over the whole batch, which is what all ranks
-    have in this step together: some may have fewer samples than others, or none, and so from the first
-    step on. What is in .grad before does not count. As in train_one all epochs are run, whatever the
-    losses, the last step's weights stay, and a NaN stays to be seen. The ranks' own random numbers, of
-    dropout for one, go on to differ.
+    An epoch uses every sample once, on one rank. Every epoch and every seed has an order of its own.
+    All ranks take as many steps as the rank with the most samples needs. The whole batch of a step is
+    what all ranks have in it together; a rank may have fewer samples than another, or none, even in the
+    first step. Each step follows the gradient of the mean loss over the whole batch; what .grad held
+    before the step does not count.
 
-    Returns, on every rank, for each epoch the mean loss over all its samples, a float. Rank 0 prints a
-    line an epoch; nobody else prints anything. Communication: the model once, by broadcast; in a step
-    every gradient once, by all_reduce; in an epoch one collective of at most 16 bytes; nothing else.
-    What the unit has built, or PyTorch's own parts, may be used.
+    Returns, on every rank, for each epoch the mean loss over all its samples, a float. Rank 0 prints
+    one line an epoch, the others nothing.
+
+    Communication: the model once, by broadcast; in a step every gradient once, by all_reduce; in an
+    epoch one collective of at most 16 bytes; nothing else. You may use what the unit has built, or
+    PyTorch's parts.
+
+    As in train_one there is no early end, no clipping, no other learning rate, no return to earlier
+    weights, and a NaN must stay visible. Random states stay the ranks' own: dropout must differ from
+    rank to rank.
     """
     ### BEGIN SOLUTION
     ranks = dist.get_world_size()
@@ -1229,12 +1257,10 @@ for name, losses in curves.items():
     print(f"{name:25} largest difference {(torch.tensor(losses[:50]) - expected).abs().max():.1e}")
 
 # %% demo=true jupyter={"source_hidden": true}
-from course_lib.figures.style import COLOURS
-
 figure, (left, right) = new_figure(
     columns=2,
     alt="Left: three loss curves that lie on one another. Right: their differences from the single process's, which "
-    "stay near the rounding error of 32-bit numbers.",
+    "stay near the rounding error of 32-bit numbers. A line marks step 50 in both.",
 )
 styles = zip(curves.items(), ("blue", "vermillion", "black"), ("-", "--", ":"), strict=True)
 for (name, losses), colour, style in styles:
@@ -1242,12 +1268,17 @@ for (name, losses), colour, style in styles:
     if name != "1 process":
         difference = [(a - b) * 1e7 for a, b in zip(losses, alone.losses, strict=True)]
         right.plot(difference, style, color=COLOURS[colour], label=name)
+for axes in (left, right):
+    axes.axvline(50, color="grey", linewidth=1)
 left.set(xlabel="step", ylabel="training loss")
 left.legend(frameon=False)
 right.set(xlabel="step", ylabel="loss minus that of 1 process ($10^{-7}$)")
 figure
 
 # %% [markdown]
+# The grey line is at step 50, as far as the curves have been compared; later differences may be larger. Where the loss jumps, it
+# does so in all three trainings: the step was too long, and no replica has gone its own way.
+#
 # ## 9 What a larger batch costs
 #
 # If every worker keeps its batch, more workers make the whole batch larger. An epoch then has fewer steps. Each step
@@ -1306,6 +1337,8 @@ for name, ends in final.items():
     print(f"{name:30} {steps_taken:4} steps: " + ", ".join(f"{end:.1f} %" for end in ends))
 
 # %% demo=true jupyter={"source_hidden": true}
+from course_lib.figures.style import line_figure
+
 line_figure(
     {
         name: (list(range(1, 13)), [sum(epoch) / len(seeds) for epoch in zip(*of_seeds, strict=True)])

@@ -331,6 +331,7 @@ def test_the_tree_reaches_all_in_as_few_rounds_as_there_can_be():
         lambda: pictures.layout_picture(1, 1),
         lambda: pictures.layout_picture(2, 4),
         lambda: pictures.layout_picture(8, 8),
+        lambda: pictures.averaging_picture((8, 8, 5)),
         lambda: pictures.weighted_average_picture((8, 8, 5)),
         lambda: pictures.weighted_average_picture((1000, 3, 0)),
         lambda: pictures.speedup_picture(lambda fraction, workers: workers**fraction),

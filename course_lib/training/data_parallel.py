@@ -117,7 +117,7 @@ def train(
         correct = count_correct(replica.module, data.test, mine, here)
         accuracies.append(pieces.global_accuracy(correct, len(mine)))
         if rank == 0:
-            print(f"epoch {epoch + 1}: loss {losses[-1]:.4f}, test accuracy {accuracies[-1]:.2%}")
+            print(f"epoch {epoch}: loss {losses[-1]:.4f}, test accuracy {accuracies[-1]:.2%}")
     return TrainResult(losses, accuracies, fingerprint(replica.module), here.type)
 
 

@@ -44,6 +44,8 @@ def drawn_anew(epochs: Sequence[Order], samples: int, called: str = "epoch") -> 
             return Finding(False, f"{text}, {_told(order)}.")
     for (earlier, one), (later, other) in combinations(enumerate(epochs), 2):
         which = f"{called}s {earlier} and {later}"
+        if list(map(list, one)) == list(map(list, other)):
+            return Finding(False, f"{which} have the same samples in the same order: {_told(one)}.")
         together, pairs = len(_neighbours(one) & _neighbours(other)), len(_neighbours(one))
         if 2 * together > pairs:
             text = f"{which} have {together} of {pairs} pairs of neighbours in common"
@@ -81,10 +83,9 @@ def drawn_together(epochs: Sequence[Order], called: str = "epoch") -> Finding:
     steps = [after > before for order in epochs for part in order for before, after in pairwise(part)]
     # A step up tends to be followed by one down: the variance is a twelfth of their number.
     if sum(steps) - len(steps) / 2 > 6 * sqrt(len(steps) / 12) + 3:
-        text = (
-            f"in {len(epochs)} {called}s {sum(steps)} of {len(steps)} numbers are larger than the one before"
-        )
-        return Finding(False, f"{text}; by chance it is about half.")
+        text = f"{sum(steps)} of {len(steps)} numbers are larger than the one before"
+        where = f"in {len(epochs)} {called}{'s' if len(epochs) > 1 else ''}"
+        return Finding(False, f"{where} {text}; by chance it is about half.")
     own = [sample == place for order in epochs for place, sample in enumerate(order[0]) if len(order) == 1]
     # One in each order, on the average: that there is none in so many happens once in 10^10 times.
     if len(own) > 0 and len(epochs) > 23 and not any(own):
@@ -154,4 +155,7 @@ def _alike(one: Mapping[Any, Any], other: Mapping[Any, Any]) -> int:
 
 
 def _told(order: Order) -> str:
-    return f"{[list(part) for part in order] if len(order) > 1 else list(order[0])}"
+    """About ten of its numbers."""
+    few = max(3, 10 // len(order))
+    parts = [f"[{', '.join(map(str, part[:few]))}{', ...' if len(part) > few else ''}]" for part in order]
+    return parts[0] if len(parts) == 1 else f"[{', '.join(parts)}]"

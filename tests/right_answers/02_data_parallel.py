@@ -279,6 +279,16 @@ class WithQueues(_Silent, nn.Module):
 
 
 @right("BucketedDDP")
+class ForwardBeginsAStep(WithQueues):
+    """Counts anew in each forward pass, too."""
+
+    def forward(self, *args, **kwargs):
+        if torch.is_grad_enabled():
+            self.prepare()
+        return super().forward(*args, **kwargs)
+
+
+@right("BucketedDDP")
 class WithFutures(_Silent, nn.Module):
     """The mean is taken by what follows each all_reduce, and finish() waits for that."""
 

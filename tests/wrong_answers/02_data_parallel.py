@@ -176,13 +176,6 @@ def looks_for_nan_in_empty_ones(gradients, counts):
     return sum(count / sum(counts) * each for each, count in pairs if count or not each.isnan().any())
 
 
-@wrong("combine_gradients", fails="equal shards")
-def takes_gradients_for_contiguous(gradients, counts):
-    """view(-1) exists for contiguous tensors only."""
-    used = [(gradient.view(-1), count) for gradient, count in zip(gradients, counts, strict=True) if count]
-    return sum(count / sum(counts) * flat for flat, count in used).view(gradients[0].shape)
-
-
 # -------------------------------------------------------------------------------------------- shard_indices
 
 
@@ -585,14 +578,14 @@ def everyone_broadcasts(model, src):
                 tensor.data.copy_(copy)
 
 
-@wrong("broadcast_parameters", fails="parameters")
+@wrong("broadcast_parameters", fails="in place")
 def fills_a_contiguous_copy(model, src):
     """What was received goes into a copy, where a tensor is not contiguous."""
     for tensor in [*model.parameters(), *model.buffers()]:
         dist.broadcast(tensor.detach().contiguous(), src)
 
 
-@wrong("broadcast_parameters", fails="parameters")
+@wrong("broadcast_parameters", fails="in place")
 def takes_tensors_for_contiguous(model, src):
     """view(-1) exists for contiguous tensors only."""
     for tensor in [*model.parameters(), *model.buffers()]:
@@ -682,18 +675,37 @@ def by_way_of_single_precision(model):
         parameter.grad.copy_(part.view_as(parameter))
 
 
-@wrong("average_gradients", fails="averages over ranks")
-def averages_what_flatten_returns(model):
+@wrong("average_gradients", fails="infinities and layouts")
+def writes_into_what_flatten_returns(model):
     """flatten() is a view of most gradients, and a copy of those that stand column by column."""
-    for parameter in _trainable(model):
-        if parameter.grad is None:
-            parameter.grad = torch.zeros_like(parameter)
-        flat = parameter.grad.flatten()
-        dist.all_reduce(flat)
-        flat /= dist.get_world_size()
+    parameters = _trainable(model)
+    _fill(parameters)
+    for parameter, mean in zip(parameters, _flat_average(parameters), strict=True):
+        parameter.grad.flatten().copy_(mean.flatten())
 
 
-@wrong("average_gradients", fails="averages over ranks")
+@wrong("average_gradients", fails="infinities and layouts")
+def takes_gradients_for_contiguous(model):
+    """view(-1) exists for contiguous tensors only."""
+    parameters = _trainable(model)
+    _fill(parameters)
+    flat = torch.cat([parameter.grad.view(-1) for parameter in parameters])
+    dist.all_reduce(flat)
+    flat /= dist.get_world_size()
+    for parameter, mean in zip(parameters, flat.split([p.numel() for p in parameters]), strict=True):
+        parameter.grad.copy_(mean.view_as(parameter))
+
+
+@wrong("average_gradients", fails="each gradient sent once")
+def fills_frozen_ones_too(model):
+    """Zeros for whatever has no gradient, frozen parameters too."""
+    parameters = list(model.parameters())
+    _fill(parameters)
+    for parameter, mean in zip(parameters, _flat_average(parameters), strict=True):
+        parameter.grad.copy_(mean)
+
+
+@wrong("average_gradients", fails="each gradient sent once")
 def averages_whatever_has_a_gradient(model):
     """Takes a gradient for a sign that a parameter is trainable: a frozen one may have an old gradient."""
     parameters = [p for p in model.parameters() if p.requires_grad or p.grad is not None]
@@ -702,7 +714,7 @@ def averages_whatever_has_a_gradient(model):
         parameter.grad.copy_(mean)
 
 
-@wrong("average_gradients", fails="averages over ranks")
+@wrong("average_gradients", fails="infinities and layouts")
 def hides_what_is_not_finite(model):
     """Makes numbers of infinity and NaN, so that nobody sees that a rank has diverged."""
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
@@ -885,14 +897,14 @@ def loses_the_last_bucket(model, bucket_bytes):
     return _cut(_trainable(model)[::-1], bucket_bytes)[:-1]
 
 
-@wrong("make_buckets", fails="each trainable parameter once")
+@wrong("make_buckets", fails="as full as they may be")
 def begins_with_an_empty_one(model, bucket_bytes):
     """Opens a bucket before the first parameter, which is too large for it."""
     buckets = _cut(_trainable(model)[::-1], bucket_bytes)
-    return [[], *buckets] if buckets[0][0].nbytes > bucket_bytes else buckets
+    return [[], *buckets] if buckets and buckets[0][0].nbytes > bucket_bytes else buckets
 
 
-@wrong("make_buckets", fails="each trainable parameter once")
+@wrong("make_buckets", fails="as full as they may be")
 def an_empty_one_for_frozen_models(model, bucket_bytes):
     """Where nothing is trained there is no bucket."""
     return _cut(_trainable(model)[::-1], bucket_bytes) or [[]]
@@ -1453,25 +1465,6 @@ class HooksTheTensor(_Bucketed):
         parameter.register_hook(hook)
 
 
-@wrong("BucketedDDP", fails="averages")
-class ForwardBeginsAStep(_Bucketed):
-    """Forgets in forward what is under way: a forward pass may come before finish()."""
-
-    def forward(self, *args, **kwargs):
-        self.reset()
-        return super().forward(*args, **kwargs)
-
-
-@wrong("BucketedDDP", fails="averages")
-class TrainingForwardBeginsAStep(_Bucketed):
-    """Forgets in a forward pass with a graph what is under way: the next batch's may come before finish()."""
-
-    def forward(self, *args, **kwargs):
-        if torch.is_grad_enabled():
-            self.reset()
-        return super().forward(*args, **kwargs)
-
-
 @wrong("BucketedDDP", fails="every step")
 class NeverResets(_Bucketed):
     """Counts down once; from the second step on nothing is averaged."""
@@ -1549,7 +1542,7 @@ class AllAtTheEnd(_Bucketed):
         pass
 
 
-@wrong("BucketedDDP", fails="unused parameters")
+@wrong("BucketedDDP", fails="in order")
 class StartsTheNextWhateverIsMissing(_Bucketed):
     """Each complete bucket starts the first that has not started: right where backward goes through the
     parameters in reverse.
@@ -1559,21 +1552,6 @@ class StartsTheNextWhateverIsMissing(_Bucketed):
         self.missing[index] -= 1
         if not self.missing[index]:
             self.start(len(self.started))
-
-
-@wrong("BucketedDDP", fails="averages")
-class OnlyForwardBeginsAStep(_Bucketed):
-    """Counts anew in a forward pass with a graph: the second backward of two finds the first one's counts."""
-
-    def forward(self, *args, **kwargs):
-        if torch.is_grad_enabled():
-            self.reset()
-        return super().forward(*args, **kwargs)
-
-    def finish(self):
-        counts, self.reset = self.reset, lambda: None
-        super().finish()
-        self.reset = counts
 
 
 @wrong("BucketedDDP", fails="unused parameters")
@@ -1604,7 +1582,7 @@ class WaitsForOneAfterAnother(_Bucketed):
         self.reset()
 
 
-@wrong("BucketedDDP", fails="unused parameters")
+@wrong("BucketedDDP", fails="in order")
 class StartsWithTheBucketsLast(_Bucketed):
     """Takes the last parameter of a bucket for the last whose gradient comes."""
 
@@ -1617,7 +1595,7 @@ class StartsWithTheBucketsLast(_Bucketed):
         self.missing = [1 for _ in self.buckets]
 
 
-@wrong("BucketedDDP", fails="unused parameters")
+@wrong("BucketedDDP", fails="in order")
 class StartsOneAHook(_Bucketed):
     """`if` for `while`: buckets that waited for an earlier one are left to finish()."""
 
@@ -1660,7 +1638,7 @@ class WaitsForStartedOnly(_Bucketed):
         self.reset()
 
 
-@wrong("BucketedDDP", fails="unused parameters")
+@wrong("BucketedDDP", fails="in order")
 class StartsInAnyOrder(_Bucketed):
     """Starts a bucket whenever it is complete, in another order on every rank."""
 
@@ -1735,7 +1713,7 @@ class BroadcastsTrainableOnly(_Bucketed):
             dist.broadcast(tensor.detach(), 0)
 
 
-@wrong("BucketedDDP", fails="unused parameters")
+@wrong("BucketedDDP", fails="in order")
 class RebuildsItsBuckets(_Bucketed):
     """As PyTorch's DDP does: when all gradients have come once, buckets are filled in the order of that."""
 
@@ -2026,7 +2004,7 @@ def first_loads_twice(load):
     return load()
 
 
-@wrong("load_once", fails="every rank has the data")
+@wrong("load_once", fails="others wait for the first")
 def others_get_nothing(load):
     """Only the first rank loads."""
     value = load() if dist.get_node_local_rank() == 0 else None
@@ -2034,7 +2012,7 @@ def others_get_nothing(load):
     return value
 
 
-@wrong("load_once", fails="every rank has the data")
+@wrong("load_once", fails="others wait for the first")
 def barrier_on_one_side(load):
     """The first rank never comes to the barrier where the others wait."""
     if dist.get_node_local_rank() > 0:
@@ -2042,7 +2020,7 @@ def barrier_on_one_side(load):
     return load()
 
 
-@wrong("load_once", fails="every rank has the data")
+@wrong("load_once", fails="others wait for the first")
 def sends_the_value(load):
     """One rank loads and pickles the data to all: nobody else calls load()."""
     value = [load() if dist.get_rank() == 0 else None]
@@ -2331,7 +2309,7 @@ class ForgetsTheSeed(_Training):
         return super().indices(epoch)
 
 
-@wrong("train_ddp", fails="another order in each epoch")
+@wrong("train_ddp", fails="random state kept")
 class SeedsEverything(_Training):
     """Gives all ranks one random state: their dropouts are alike from now on."""
 
@@ -2340,7 +2318,7 @@ class SeedsEverything(_Training):
         return torch.randperm(self.length).tolist()[dist.get_rank() :: dist.get_world_size()]
 
 
-@wrong("train_ddp", fails="another order in each epoch")
+@wrong("train_ddp", fails="random state kept")
 class SeedsWhileItTrains(_Training):
     """One random state for all ranks until each gets its own back: their dropouts are alike."""
 
@@ -2350,7 +2328,7 @@ class SeedsWhileItTrains(_Training):
             return super().run(*given)
 
 
-@wrong("train_ddp", fails="another order in each epoch")
+@wrong("train_ddp", fails="random state kept")
 class SeedsNumpy(_Training):
     """Gives all ranks one random state of NumPy's, which augmentation uses."""
 
@@ -2359,7 +2337,7 @@ class SeedsNumpy(_Training):
         return np.random.permutation(self.length)[dist.get_rank() :: dist.get_world_size()].tolist()
 
 
-@wrong("train_ddp", fails="another order in each epoch")
+@wrong("train_ddp", fails="random state kept")
 class SeedsTheStandardLibrary(_Training):
     """The same with Python's own module."""
 
@@ -2537,13 +2515,30 @@ class ClearsGradientsAfterwards(_Training):
         return lost
 
 
-@wrong("train_ddp", fails="every sample once an epoch")
+@wrong("train_ddp", fails="the step of the whole batch")
 class NothingOfTheLastBatch(_Training):
     """Takes no sample of the batch before; the first step has none before."""
 
     def step(self, batch, whole):
         self.last = batch or (self.last[0][:0], self.last[1][:0])
         return super().step(self.last, whole)
+
+
+@wrong("train_ddp", fails="the step of the whole batch")
+class OlderGradientsInEachEpoch(_Training):
+    """Clears the gradients between steps, and not before the first one of an epoch."""
+
+    def epoch(self, dataset, epoch):
+        self.first = True
+        return super().epoch(dataset, epoch)
+
+    def step(self, batch, whole):
+        clear = self.optimizer.zero_grad
+        if self.first:
+            self.optimizer.zero_grad = lambda: None
+        lost = super().step(batch, whole)
+        self.optimizer.zero_grad, self.first = clear, False
+        return lost
 
 
 @wrong("train_ddp", fails="the step of the whole batch")

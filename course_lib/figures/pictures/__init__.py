@@ -6,6 +6,7 @@ They run in the kernel, know no run, and import the style, the cluster and the s
 from course_lib.figures.pictures.checkpoints import moments_picture
 from course_lib.figures.pictures.collectives import COLLECTIVES, collective_picture, collectives_picture
 from course_lib.figures.pictures.data_parallel import (
+    averaging_picture,
     bucket_picture,
     speedup_picture,
     weighted_average_picture,
@@ -25,6 +26,7 @@ from course_lib.figures.pictures.work import serial_and_parallel_picture
 
 __all__ = [
     "COLLECTIVES",
+    "averaging_picture",
     "binding_picture",
     "branches_picture",
     "bucket_picture",

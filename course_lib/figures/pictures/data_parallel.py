@@ -20,14 +20,37 @@ from course_lib.figures.style import (
 _MOST_SQUARES = 16
 
 
+def averaging_picture(counts: Sequence[int]) -> Drawing:
+    """Workers with some samples each, their gradients, the average of these, and the step that each takes.
+
+    counts: see `weighted_average_picture`.
+    """
+    total = _checked_total(counts)
+    alt = (
+        f"{total} samples on {len(counts)} workers, which have "
+        + ", ".join(map(str, counts))
+        + " of them. Each computes a gradient; an all-reduce averages the gradients and gives the average to "
+        "all; each takes the same step with it."
+    )
+    heads = ((1.0, "worker"), (3.0, "its samples"), (5.35, "gradient"), (7.0, "all-reduce"), (8.55, "step"))
+    figure, axes = _workers_figure(counts, heads, alt)
+    middle = len(counts) / 2
+    for worker in range(len(counts)):
+        for start, end in (((5.7, worker + 0.5), (6.45, middle)), ((7.55, middle), (8.25, worker + 0.5))):
+            axes.add_patch(FancyArrowPatch(start, end, arrowstyle="-|>", mutation_scale=11, color="#444444"))
+        # All take the same step: no colour of their own.
+        axes.add_patch(Rectangle((8.3, worker + 0.2), 0.5, 0.6, facecolor="white", edgecolor="#222222"))
+    axes.add_patch(Rectangle((6.5, middle - 0.36), 1.0, 0.72, facecolor="white", edgecolor="#222222"))
+    axes.text(7.0, middle, "average", ha="center", va="center", fontsize=11)
+    return figure
+
+
 def weighted_average_picture(counts: Sequence[int]) -> Drawing:
     """Workers with m_k samples each, their gradients g_k, and the weights m_k / n that they get in the sum.
 
     counts: the samples of each of 1 to 8 workers, at least one in all; else ValueError.
     """
-    total = sum(counts)
-    if not 1 <= len(counts) <= 8 or total < 1 or min(counts) < 0:
-        raise ValueError(f"The picture needs 1 to 8 workers with samples; got counts {list(counts)}.")
+    total = _checked_total(counts)
     alt = (
         f"{total} samples on {len(counts)} workers. "
         + " ".join(
@@ -36,17 +59,11 @@ def weighted_average_picture(counts: Sequence[int]) -> Drawing:
         )
         + " The sum of the weighted gradients is the gradient of the whole batch."
     )
-    workers = len(counts)
-    figure, axes = new_figure(alt=alt, height=0.55 * workers + 0.75)
-    axes.set_axis_off()
-    axes.set_xlim(0, 9)
-    axes.set_ylim(workers + 0.1, -0.75)
-    for x, head in ((1.0, "worker"), (3.0, "its samples"), (5.35, "gradient"), (6.4, "weight"), (8.2, "sum")):
-        axes.text(x, -0.4, head, ha="center", va="center", fontsize=10, style="italic")
+    heads = ((1.0, "worker"), (3.0, "its samples"), (5.35, "gradient"), (6.4, "weight"), (8.2, "sum"))
+    figure, axes = _workers_figure(counts, heads, alt, symbols=True)
+    middle = len(counts) / 2
     for worker, samples in enumerate(counts):
-        _draw_worker(axes, worker, samples, max(counts), total)
-    middle = workers / 2
-    for worker in range(workers):
+        axes.text(6.4, worker + 0.5, f"$\\times\\;{samples}/{total}$", ha="center", va="center", fontsize=11)
         axes.add_patch(
             FancyArrowPatch(
                 (6.85, worker + 0.5), (7.6, middle), arrowstyle="-|>", mutation_scale=11, color="#444444"
@@ -57,8 +74,33 @@ def weighted_average_picture(counts: Sequence[int]) -> Drawing:
     return figure
 
 
-def _draw_worker(axes: Axes, worker: int, samples: int, most: int, total: int) -> None:
-    """A worker's samples as squares (a bar if they are many), its gradient and its weight."""
+def _checked_total(counts: Sequence[int]) -> int:
+    total = sum(counts)
+    if not 1 <= len(counts) <= 8 or total < 1 or min(counts) < 0:
+        raise ValueError(f"The picture needs 1 to 8 workers with samples; got counts {list(counts)}.")
+    return total
+
+
+def _workers_figure(
+    counts: Sequence[int], heads: Sequence[tuple[float, str]], alt: str, symbols: bool = False
+) -> tuple[Drawing, Axes]:
+    """A row for each worker with its samples and its gradient, and heads at some places above the rows.
+
+    symbols: whether to write m_k and g_k, as formulas do.
+    """
+    figure, axes = new_figure(alt=alt, height=0.55 * len(counts) + 0.75)
+    axes.set_axis_off()
+    axes.set_xlim(0, 9)
+    axes.set_ylim(len(counts) + 0.1, -0.75)
+    for x, head in heads:
+        axes.text(x, -0.4, head, ha="center", va="center", fontsize=10, style="italic")
+    for worker, samples in enumerate(counts):
+        _draw_worker(axes, worker, samples, max(counts), symbols)
+    return figure, axes
+
+
+def _draw_worker(axes: Axes, worker: int, samples: int, most: int, symbols: bool) -> None:
+    """A worker's samples as squares (a bar if they are many), and its gradient."""
     colour = rank_colour(worker)
     y = worker + 0.5
     axes.text(1.0, y, f"{worker}", ha="center", va="center", fontsize=11)
@@ -74,12 +116,11 @@ def _draw_worker(axes: Axes, worker: int, samples: int, most: int, total: int) -
         axes.add_patch(
             Rectangle((1.5, y - 0.25), samples * width, 0.5, facecolor=colour, edgecolor="#222222")
         )
-    axes.text(
-        1.55 + samples * width + 0.05, y, f"$m_{worker}={samples}$", ha="left", va="center", fontsize=10.5
-    )
+    count = f"$m_{worker}={samples}$" if symbols else f"{samples}"
+    axes.text(1.6 + samples * width, y, count, ha="left", va="center", fontsize=10.5)
     axes.add_patch(Rectangle((5.1, y - 0.3), 0.5, 0.6, facecolor=colour, edgecolor="#222222"))
-    axes.text(5.35, y, f"$g_{worker}$", ha="center", va="center", fontsize=12, color=ink_on(colour))
-    axes.text(6.4, y, f"$\\times\\;{samples}/{total}$", ha="center", va="center", fontsize=11)
+    if symbols:
+        axes.text(5.35, y, f"$g_{worker}$", ha="center", va="center", fontsize=12, color=ink_on(colour))
 
 
 def speedup_picture(

@@ -13,6 +13,7 @@ from graders.grading.communication import payload_of
 from graders.grading.kit import Answer, Criterion, Finding, Findings, Kind, Observed, Rng, exercise, per_rank
 from graders.units.models import Gradients
 from graders.units.unit_02.drivers import replicas as drivers
+from graders.units.unit_02.models import chain_of, names_of
 from graders.units.unit_02.replies import AverageReply
 
 
@@ -22,9 +23,8 @@ from graders.units.unit_02.replies import AverageReply
     rubric=(
         Criterion(
             "averages over ranks",
-            2,
-            "After the call every p.grad must be the sum over ranks divided, once, by the number of ranks. "
-            "What is infinite, or NaN, on one rank stays to be seen.",
+            1,
+            "After the call every p.grad must be the sum over ranks divided, once, by the number of ranks.",
         ),
         Criterion(
             "in place",
@@ -40,13 +40,20 @@ from graders.units.unit_02.replies import AverageReply
         Criterion(
             "each gradient sent once",
             1,
-            "all_reduce is enough: no gathering, no second round, and nothing for frozen parameters.",
+            "all_reduce is enough: no gathering, no second round. Leave out frozen parameters, those whose "
+            "requires_grad is False.",
         ),
         Criterion(
             "one call",
             1,
             "Lay all gradients end to end in one flat tensor, and call all_reduce once.",
             needs=("each gradient sent once",),
+        ),
+        Criterion(
+            "infinities and layouts",
+            1,
+            "An infinity or NaN of one rank must stay visible in the mean. And not every gradient is "
+            "contiguous: view(-1) then raises an error, and flatten() makes a copy.",
         ),
     ),
     hints=(
@@ -63,8 +70,7 @@ def average_gradients(answer: Answer, rng: Rng) -> Findings:
 
     ranks = rng.integer(2, 4)
     case = draw_chain(rng, ranks)
-    observed = averaged(answer, case)
-    yield "in place", gradients_in_place(observed.results, case.values)
+    yield "in place", gradients_in_place(averaged(answer, case).results, case.values)
 
     # In double precision the dtype of zeros shows where a rank has nothing else.
     with_others, alone = (draw_chain(rng, some, torch.float64) for some in (ranks, 1))
@@ -73,9 +79,15 @@ def average_gradients(answer: Answer, rng: Rng) -> Findings:
         compare.first_failure(missing_gradients(answer, with_gaps(each)) for each in (with_others, alone)),
     )
 
-    yield "each gradient sent once", payload_of(observed, "all_reduce", case.nbytes)
-    what = f"Calls of all_reduce for {len(case.values) - FROZEN} gradients"
+    frozen = draw_chain(rng, ranks, frozen=FROZEN)
+    observed = averaged(answer, frozen)
+    left_out = gradients_in(observed, frozen)
+    sent = payload_of(observed, "all_reduce", frozen.nbytes)
+    yield "each gradient sent once", compare.first_failure([left_out, sent])
+    what = f"Calls of all_reduce for {len(frozen.values) - FROZEN} gradients"
     yield "one call", compare.at_most(len(observed.calls(0)), 1, what, kind=Kind.TOO_MUCH)
+
+    yield "infinities and layouts", infinities_and_layouts(answer, rng)
 
 
 FROZEN = 2
@@ -84,59 +96,81 @@ FROZEN = 2
 
 @dataclass(frozen=True, slots=True)
 class ChainCase:
-    """A chain of linear layers, the last one frozen, and gradients.
+    """A chain of linear layers, the last one frozen or not, and gradients.
 
     values: weights [out, in] and biases [out] in turn, the same on every rank. gradients[r]: rank r's, of the
-    same shapes, None where it has none. The frozen weight has one, from a time when it was trainable.
+    same shapes, None where it has none. frozen: how many parameters are, 0 or `FROZEN`, the last ones. Their
+    weight has a gradient, from a time when it was trainable.
     """
 
     values: list[Tensor]
     gradients: list[Gradients]
+    frozen: int
 
     def means(self) -> list[Gradients]:
         """What each rank must end with: a missing gradient is zero, the frozen layer's stay its own."""
         trainable: Gradients = []
-        for position, value in enumerate(self.values[:-FROZEN]):
+        for position, value in enumerate(self.values[: self._trainable]):
             total = torch.zeros_like(value)
             for gradients in self.gradients:
                 gradient = gradients[position]
                 total += 0 if gradient is None else gradient
             trainable.append(total / len(self.gradients))
-        return [[*trainable, *gradients[-FROZEN:]] for gradients in self.gradients]
+        return [[*trainable, *gradients[self._trainable :]] for gradients in self.gradients]
+
+    @property
+    def _trainable(self) -> int:
+        return len(self.values) - self.frozen
+
+    @property
+    def names(self) -> list[str]:
+        """Of the parameters, in the model that the driver makes; of frozen ones with that word."""
+        names = names_of(chain_of(self.values))
+        return [
+            f"{name}{', which is frozen,' if place >= self._trainable else ''}"
+            for place, name in enumerate(names)
+        ]
 
     @property
     def nbytes(self) -> int:
         """Of the trainable layers' gradients."""
-        return sum(value.nbytes for value in self.values[:-FROZEN])
+        return sum(value.nbytes for value in self.values[: self._trainable])
 
 
-def draw_chain(rng: Rng, ranks: int, dtype: torch.dtype = torch.float32) -> ChainCase:
+def draw_chain(rng: Rng, ranks: int, dtype: torch.dtype = torch.float32, frozen: int = 0) -> ChainCase:
     """Four layers of drawn widths."""
     widths = [rng.integer(2, 6) for _ in range(5)]
     shapes = [shape for wide, narrow in pairwise(widths) for shape in ((narrow, wide), (narrow,))]
     values = [rng.normal(*shape, dtype=dtype) for shape in shapes]
-    gradients: list[Gradients] = [
-        [*(rng.normal(*shape, dtype=dtype) for shape in shapes[:-1]), None] for _ in range(ranks)
-    ]
-    return ChainCase(values, gradients)
+    gradients: list[Gradients] = [[rng.normal(*shape, dtype=dtype) for shape in shapes] for _ in range(ranks)]
+    if frozen:
+        gradients = [[*rank[:-1], None] for rank in gradients]
+    return ChainCase(values, gradients, frozen)
 
 
 def with_gaps(case: ChainCase) -> ChainCase:
-    """The case without parameter 0's gradient on any rank, 1's on the first, and all trainable ones' on the
-    last.
-    """
+    """The case without parameter 0's gradient on any rank, 1's on the first, and all on the last."""
     gradients = [[None, *rank[1:]] for rank in case.gradients]
     gradients[0][1] = None
-    gradients[-1][:-FROZEN] = [None] * (len(case.values) - FROZEN)
-    return ChainCase(case.values, gradients)
+    gradients[-1] = [None] * len(case.values)
+    return ChainCase(case.values, gradients, case.frozen)
 
 
-def averaged(answer: Answer, case: ChainCase, by_columns: bool = True) -> Observed[AverageReply]:
+def averaged(answer: Answer, case: ChainCase, by_columns: bool = False) -> Observed[AverageReply]:
     """Let the answer average the case's gradients, each rank on a node of its own; by_columns: see
     `drivers.average`.
     """
-    given, nodes = (case.values, per_rank(case.gradients), by_columns), len(case.gradients)
+    given = case.values, per_rank(case.gradients), case.frozen > 0, by_columns
+    nodes = len(case.gradients)
     return answer.launch(drivers.average, *given, ranks=nodes, cluster=Cluster(nodes=nodes))
+
+
+def gradients_in(
+    observed: Observed[AverageReply], case: ChainCase, rtol: float = 1e-5, atol: float = 1e-6
+) -> Finding:
+    """Passes if each rank has the gradients that it must have."""
+    seen = [rank.gradients for rank in observed.results]
+    return gradients_as(seen, case.means(), case.names, rtol, atol)
 
 
 def averages(answer: Answer, rng: Rng) -> Finding:
@@ -144,13 +178,9 @@ def averages(answer: Answer, rng: Rng) -> Finding:
     sizes = (1, rng.choice((2, 4)), 5)
     for ranks, dtype in zip(sizes, (torch.float32, torch.float64, torch.float32), strict=True):
         case = draw_chain(rng, ranks, dtype)
-        first = case.gradients[-1][0]
-        assert first is not None
-        first[0, 0] = torch.inf  # an overflow on one rank has to be seen on all
-        seen = [rank.gradients for rank in averaged(answer, case).results]
         # In double precision a detour through single precision shows.
         rtol, atol = (1e-12, 1e-13) if dtype is torch.float64 else (1e-5, 1e-6)
-        finding = gradients_as(seen, case.means(), rtol, atol, frozen=FROZEN)
+        finding = gradients_in(averaged(answer, case), case, rtol, atol)
         if not finding.passed:
             where = "on one rank" if ranks == 1 else f"on {ranks} ranks"
             return Finding(False, f"{where}, in {str(dtype).removeprefix('torch.')}: {finding.seen}")
@@ -159,22 +189,35 @@ def averages(answer: Answer, rng: Rng) -> Finding:
 
 def missing_gradients(answer: Answer, case: ChainCase) -> Finding:
     """Passes if a gradient that a rank lacks counts as zero there."""
-    # Zeros that a rank makes are like the parameter in memory, and so must be what they are added to.
-    observed = averaged(answer, case, by_columns=False)
-    return gradients_as([rank.gradients for rank in observed.results], case.means(), frozen=FROZEN)
+    return gradients_in(averaged(answer, case), case)
+
+
+def infinities_and_layouts(answer: Answer, rng: Rng) -> Finding:
+    """Passes if an overflow on one rank is seen on all, and if gradients may stand in memory column by
+    column.
+    """
+    overflow, by_columns = draw_chain(rng, 2), draw_chain(rng, 2)
+    first = overflow.gradients[-1][0]
+    assert first is not None
+    first[0, 0] = torch.inf
+    seen = gradients_in(averaged(answer, overflow), overflow)
+    if not seen.passed:
+        return Finding(False, f"One number of rank 1's gradients is infinite: {seen.seen}")
+    seen = gradients_in(averaged(answer, by_columns, by_columns=True), by_columns)
+    return seen if seen.passed else Finding(False, f"The gradients are not contiguous: {seen.seen}")
 
 
 def gradients_as(
     seen: Sequence[Gradients],
     expected: Sequence[Gradients],
+    names: Sequence[str],
     rtol: float = 1e-5,
     atol: float = 1e-6,
-    frozen: int = 0,
 ) -> Finding:
     """Passes if each rank has the gradients expected of it, and none where None is expected.
 
     seen[r][i], expected[r][i]: rank r's of parameter i, in the order of model.parameters(), of its shape.
-    frozen: so many parameters, the last ones, are.
+    names: of the parameters.
     """
 
     def one(gradient: Tensor | None, mean: Tensor | None, what: str) -> Finding:
@@ -182,14 +225,11 @@ def gradients_as(
             return compare.equal(gradient, None, what)
         return compare.close(gradient, mean, what, rtol, atol)
 
-    def name(position: int, count: int) -> str:
-        return f"parameter {position}{', which is frozen,' if position >= count - frozen else ''}"
-
     return compare.first_failure(
         (
-            one(gradient, mean, f"the gradient of {name(position, len(means))} on rank {rank}")
+            one(gradient, mean, f"the gradient of {name} on rank {rank}")
             for rank, (own, means) in enumerate(zip(seen, expected, strict=True))
-            for position, (gradient, mean) in enumerate(compare.side_by_side(own, means))
+            for name, (gradient, mean) in zip(names, compare.side_by_side(own, means), strict=True)
         ),
         f"All gradients are as expected on all {len(seen)} ranks.",
     )

@@ -26,7 +26,7 @@ from graders.units.models import Gradients, load_values
 from graders.units.unit_02.averaging import gradients_as
 from graders.units.unit_02.cutting import Cut
 from graders.units.unit_02.drivers import bucketed as drivers
-from graders.units.unit_02.models import Branches, Chain, reaches, shapes_of
+from graders.units.unit_02.models import Branches, Chain, names_of, reaches, shapes_of
 from graders.units.unit_02.training import SLOW, never_waits_in_backward
 
 
@@ -50,7 +50,7 @@ from graders.units.unit_02.training import SLOW, never_waits_in_backward
             "as full as they may be",
             1,
             "Close a bucket before the parameter that would take it above bucket_bytes, and not before one "
-            "that fills it to the byte. p.nbytes counts bytes, p.numel() numbers.",
+            "that fills it to the byte, nor one that is empty. p.nbytes counts bytes, p.numel() numbers.",
             needs=("in the order of backward",),
         ),
     ),
@@ -81,12 +81,16 @@ def make_buckets(answer: Answer, rng: Rng) -> Findings:
     room = tied[0] + tied[3] + tied[4]
     limits = [8 * width, room, room - 1, room + tied[2]]
     seen += answer.call(drivers.cut_tied, words, width, limits, [1, 2])
-    seen += answer.call(drivers.cut_tied, words, width, [room], [0, 1, 2, 3, 4])
-    mixed = [Cut(tied, (0, 3, 4), limit) for limit in limits] + [Cut(tied, (), room)]
+    mixed = [Cut(tied, (0, 3, 4), limit) for limit in limits]
     both = list(zip([*cases, doubled, large, *mixed], seen, strict=True))
     yield "each trainable parameter once", compare.first_failure(cut.complete(got) for cut, got in both)
     yield "in the order of backward", compare.first_failure(cut.reversed(got) for cut, got in both)
-    yield "as full as they may be", compare.first_failure(cut.full(got) for cut, got in both)
+    full = compare.first_failure(cut.full(got) for cut, got in both)
+    frozen = answer.call(drivers.cut_tied, words, width, [room], [0, 1, 2, 3, 4])
+    [(nothing, _)] = compare.side_by_side(frozen, [room])
+    text = f"a model without trainable parameters: got {compare.shown(nothing)}; expected []."
+    none = Finding(compare.same(nothing, []), text)
+    yield "as full as they may be", compare.first_failure([full, none])
 
 
 @exercise(
@@ -190,15 +194,13 @@ class OneBucket:
             seen = [
                 [got for got, _ in compare.side_by_side(rank, expected)][step] for rank in observed.results
             ]
-            finding = gradients_as(seen, expected[step], rtol=1e-10, atol=1e-12)
+            names = names_of(Chain(self.widths))
+            finding = gradients_as(seen, expected[step], names, rtol=1e-10, atol=1e-12)
             if not finding.passed:
-                kept = (
-                    " (.grad was not cleared before, and has r + 1 times as much on rank r)"
-                    if step == len(expected) - 1
-                    else ""
-                )
-                which = f"step {step}{kept}, parameters {self.chosen} in the bucket"
-                return Finding(False, f"{which}: {finding.seen}")
+                inside = ", ".join(names[number] for number in self.chosen)
+                kept = step == len(expected) - 1
+                text = f"step {step}, {inside} in the bucket{_KEPT if kept else ''}"
+                return Finding(False, f"{text}: {finding.seen}")
         return Finding(True, "The bucket has the means over ranks, and the others stay as they are.")
 
     @cached_property
@@ -253,6 +255,9 @@ class OneBucket:
         return Finding(True, "The all_reduce starts as soon as the bucket is complete, on every rank.")
 
 
+_KEPT = " (.grad was not cleared before; rank r has r + 1 times as much of it, and one number is inf)"
+
+
 def _double(rng: Rng, *shape: int) -> Tensor:
     return rng.normal(*shape, dtype=torch.float64)
 
@@ -271,6 +276,10 @@ def in_any_order(answer: Answer, rng: Rng) -> Finding:
     load_values(parameters, values)
     losses = [model(own, way).square().mean() for own in inputs for way in range(2)]
     means: Gradients = [*torch.autograd.grad(torch.stack(losses).sum() / 2, parameters[:4] + parameters[6:])]
-    finding = gradients_as(observed.results, [[*means[:4], None, None, *means[4:]]] * 2, rtol=1e-4)
-    told = f"two layers in a bucket, used in the orders {orders}, before in turned ones, a third in another"
+    expected = [[*means[:4], None, None, *means[4:]]] * 2
+    finding = gradients_as(observed.results, expected, names_of(model), rtol=1e-4)
+    told = (
+        "One bucket holds branches.0 and branches.1, another one another layer. In this step rank 0 used the "
+        "branches in the order 0, 1 and rank 1 in the order 1, 0, and in the step before in the other order"
+    )
     return finding if finding.passed else Finding(False, f"{told}: {finding.seen}")

@@ -19,14 +19,14 @@ from graders.units.unit_02.replies import CombineReply
         Criterion(
             "unequal shards",
             1,
-            "Worker k's gradient is a mean over m_k samples, so in the mean over all n it weighs m_k / n. A "
-            "weight that is a tensor may change the dtype.",
+            "Worker k's gradient is a mean over m_k samples, so in the mean over all n it weighs m_k / n. "
+            "(A weight that is a tensor may change the dtype.)",
         ),
         Criterion(
             "empty shards",
             1,
             "0 * NaN is NaN: leave out a worker whose count is 0, and only such a worker. A NaN where there "
-            "were samples has to be seen.",
+            "were samples must stay visible.",
             needs=("unequal shards",),
         ),
         Criterion(

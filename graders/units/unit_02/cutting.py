@@ -16,9 +16,9 @@ class Cut:
     limit: int
 
     def complete(self, seen: PlainData) -> Finding:
-        """Passes if `seen` is a list of lists, not empty, with the trainable parameters once each."""
-        if type(seen) is not list or not all(type(bucket) is list and bucket for bucket in seen):
-            return Finding(False, f"got {seen!r:.80}; expected a list of buckets, none of them empty.")
+        """Passes if `seen` is a list of lists with the trainable parameters once each."""
+        if type(seen) is not list or not all(type(bucket) is list for bucket in seen):
+            return Finding(False, f"got {seen!r:.80}; expected a list of buckets, each a list of parameters.")
         numbers = [number for bucket in seen for number in bucket]
         passed = sorted(numbers, key=str) == sorted(self.trainable, key=str)
         text = f"of {len(self.sizes)} parameters those with the numbers {list(self.trainable)} are trainable"
@@ -32,7 +32,14 @@ class Cut:
 
     def full(self, seen: list[list[int]]) -> Finding:
         """Passes if each bucket was closed before the parameter that would take it above the limit."""
-        got = [sum(self.sizes[number] for number in bucket) for bucket in seen]
-        expected = greedy_buckets([self.sizes[number] for number in self.trainable[::-1]], self.limit)
-        text = f"with at most {self.limit} bytes the buckets have {got} bytes; expected {expected}"
+        sizes = [self.sizes[number] for number in self.trainable[::-1]]
+        parameters = f"with at most {self.limit} bytes, and parameters of {', '.join(map(str, sizes))} bytes"
+        empty = [place for place, bucket in enumerate(seen) if not bucket]
+        if empty:
+            return Finding(False, f"{parameters}, bucket {empty[0]} is empty.")
+        got, expected = (
+            [sum(self.sizes[number] for number in bucket) for bucket in seen],
+            greedy_buckets(sizes, self.limit),
+        )
+        text = f"{parameters}, the buckets have {got} bytes; expected {expected}"
         return Finding(got == expected, f"{text}.")

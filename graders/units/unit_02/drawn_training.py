@@ -23,6 +23,9 @@ STEEP = 30
 SET_UP = 256
 """Bytes that may be sent beside the model at the beginning: PyTorch's DDP tells sizes and buckets."""
 
+NAMES = ("first.weight", "first.bias", "second.weight", "second.bias")
+"""Of the parameters of a `Numbered`."""
+
 Run = Observed[TrainingReply]
 
 
@@ -31,7 +34,8 @@ class DrawnTraining:
     """A training that is drawn.
 
     values[r]: rank r's parameters before. inputs [N, 1 + F, 1]: first the sample's number. labels [N].
-    uphill: whether the optimizer goes along the gradient, so that the loss grows from epoch to epoch.
+    uphill: whether the optimizer goes along the gradient, so that the loss grows from epoch to epoch. older:
+    whether .grad holds something at the beginning.
     """
 
     values: list[list[Tensor]]
@@ -41,6 +45,7 @@ class DrawnTraining:
     batch_size: int
     seed: int
     uphill: bool = False
+    older: bool = True
     rate = 0.5
 
     @classmethod
@@ -82,7 +87,7 @@ class DrawnTraining:
         whether to watch what is moved to it, which takes as long as all the rest.
         """
         samples = self.inputs, self.labels
-        options = self.rate, self.uphill, self.epochs, self.batch_size, self.seed, device
+        options = self.rate, self.uphill, self.epochs, self.batch_size, self.seed, device, self.older
         given, nodes = (per_rank(self.values), samples, *options), len(self.values)
         return answer.launch(drivers.many_processes, *given, ranks=nodes, cluster=Cluster(nodes=nodes))
 
@@ -143,24 +148,25 @@ class DrawnTraining:
             losses.append(total / len(self.labels))
         return losses, copies_of(parameters)
 
-    def stepped(self, run: Run, expected: list[Tensor]) -> Finding:
-        """Passes if the weights are those of one process that had the whole batches, see `alone`."""
-        names = [name for name, _ in Numbered(self.values[0]).named_parameters()]
+    def stepped(self, run: Run, expected: list[Tensor], where: str) -> Finding:
+        """Passes if the weights are those of one process that had the whole batches, see `alone`. where: in
+        which situation, for a sentence.
+        """
         pairs = compare.side_by_side(run.results[0].parameters, expected)
         grows = ", in which the loss grows" if self.uphill else ""
-        what = f"after {compare.counted(self.epochs, 'epoch')}{grows}"
-        return compare.first_failure(
+        what = f"after {self.epochs} epoch{'s' if self.epochs > 1 else ''}{grows}"
+        finding = compare.first_failure(
             compare.close(seen, wanted, f"{name} {what}", rtol=1e-4, atol=1e-5)
-            for name, (seen, wanted) in zip(names, pairs, strict=True)
+            for name, (seen, wanted) in zip(NAMES, pairs, strict=True)
         )
+        return finding if finding.passed else Finding(False, f"{where}{finding.seen}")
 
     def shows_nan(self, run: Run) -> Finding:
         """Passes if the NaN of a sample has come into all weights, as it does by the gradient."""
-        names = [name for name, _ in Numbered(self.values[0]).named_parameters()]
-        pairs = compare.side_by_side(names, run.results[0].parameters)
+        pairs = compare.side_by_side(NAMES, run.results[0].parameters)
         hidden = [name for name, seen in pairs if not seen.isnan().any()]
         text = f"A sample is NaN, so the gradient is; afterwards there is no NaN in {', '.join(hidden)}"
-        return Finding(not hidden, f"{text}; expected it to show." if hidden else "NaN stays to be seen.")
+        return Finding(not hidden, f"{text}; expected it to show." if hidden else "A NaN stays visible.")
 
     def tells_nan(self, run: Run) -> Finding:
         """Passes if every rank returned NaN as the loss of each epoch."""
@@ -228,12 +234,16 @@ class DrawnTraining:
             text = f"rank {rank} makes these calls before training: {_named(set_up)}"
             return Finding(False, f"{text}; the model is needed there, by broadcast, and nothing else.")
         if len(sums) > self.epochs or any(call.nbytes > SMALL for call in sums):
-            text = f"rank {rank} makes these calls besides: {_named(sums)}"
+            each, left = divmod(len(sums), self.epochs)
+            shown, often = (sums, f"in {self.epochs} epochs") if left else (sums[:each], "in each epoch")
+            text = f"{often} rank {rank} makes {compare.counted(len(shown), 'call')} besides the gradients'"
             return Finding(
-                False, f"{text}; one of at most {SMALL} bytes is needed in each of {self.epochs} epochs."
+                False, f"{text}: {_named(shown)}; one an epoch is enough, of at most {SMALL} bytes."
             )
         return Finding(True, "")
 
 
 def _named(calls: list[Event]) -> str:
-    return ", ".join(f"{call.op} of {call.nbytes:,} bytes" for call in calls)
+    """The first few of them."""
+    named = [f"{call.op} ({call.nbytes:,} bytes)" if call.nbytes else call.op for call in calls]
+    return ", ".join([*named[:6], *(["..."] if len(named) > 6 else [])])

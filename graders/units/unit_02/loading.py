@@ -8,6 +8,7 @@ from torch import Tensor
 from course_lib.cluster.topology import Cluster
 from course_lib.runtime.communication.events import Event, Kind
 from graders.grading import compare
+from graders.grading.answer import AnswerFailed
 from graders.grading.kit import Answer, Criterion, Finding, Findings, Observed, Rng, exercise, per_rank
 from graders.units.unit_02.drivers import data as drivers
 from graders.units.unit_02.replies import LoadingReply
@@ -18,29 +19,29 @@ from graders.units.unit_02.replies import LoadingReply
     difficulty=2,
     rubric=(
         Criterion(
+            "others wait for the first",
+            1,
+            "Every rank calls load(). A barrier holds the others back until the first rank has loaded: the "
+            "first calls it after its load(), the others before theirs.",
+        ),
+        Criterion(
             "every rank has the data",
             1,
             "Every rank calls load() once, first or later, and returns what it gave.",
-        ),
-        Criterion(
-            "others wait for the first",
-            1,
-            "A barrier holds the others back until the first rank has loaded: the first calls it after its "
-            "load(), the others before theirs.",
         ),
         Criterion(
             "one first rank on each node",
             1,
             "Each node has its own disk. dist.get_node_local_rank() is 0 once on every node; get_rank() is 0 "
             "once in all. The first ranks of all nodes load at once: none has another to wait for.",
-            needs=("every rank has the data", "others wait for the first"),
+            needs=("others wait for the first", "every rank has the data"),
         ),
         Criterion(
             "an error frees the others",
             1,
             "If load() raises before the barrier, the others wait in it for ever. `try: ... finally:` runs "
             "the barrier either way, and lets the error through.",
-            needs=("every rank has the data", "others wait for the first"),
+            needs=("others wait for the first", "every rank has the data"),
         ),
     ),
     hints=(
@@ -58,13 +59,13 @@ def load_once(answer: Answer, rng: Rng) -> Findings:
     one_node = loading_cluster(nodes=1, devices=devices)
     values = [rng.normal(3) for _ in range(devices)]
     observed = answer.launch(drivers.loading, per_rank(values), ranks=devices, cluster=one_node)
+    yield "others wait for the first", first_alone(observed, one_node)
     loaded = all_loaded(observed.results, values)
     without = answer.launch(drivers.loading, None, ranks=devices, cluster=one_node)
     yield (
         "every rank has the data",
         all_loaded(without.results, [None] * devices) if loaded.passed else loaded,
     )
-    yield "others wait for the first", first_alone(observed, one_node)
 
     two_nodes = loading_cluster(nodes=2, devices=2)
     values = [rng.normal(3) for _ in range(4)]
@@ -130,9 +131,13 @@ def first_at_once(observed: Observed[Any], cluster: Cluster) -> Finding:
 
 def _after_errors(answer: Answer, value: Tensor, failing: list[int], cluster: Cluster) -> Finding:
     """Passes if first ranks whose load failed raised that error, and every other rank went on to load."""
-    given = value, failing
-    replies = answer.launch(drivers.failing_load, *given, ranks=cluster.size, cluster=cluster).results
+    given, where = (value, failing), " and ".join(map(str, failing))
     wanted = "KeyError: 'no such data set'"
+    try:
+        replies = answer.launch(drivers.failing_load, *given, ranks=cluster.size, cluster=cluster).results
+    except AnswerFailed as failure:
+        said = f"Here load() raises {wanted} on rank {where}.\n{failure.report}"
+        raise AnswerFailed(failure.kind, said, failure.error, failure.deadlock) from None
     for rank, reply in enumerate(replies):
         first = rank % cluster.devices_per_node == 0
         if first and rank in failing and reply.raised != wanted:
@@ -140,11 +145,10 @@ def _after_errors(answer: Answer, value: Tensor, failing: list[int], cluster: Cl
             return Finding(False, f"{text} {reply.raised or 'nothing'}; expected the same error.")
         if rank in failing and not reply.raised:
             text = f"load() raised {wanted} on rank {rank}, and load_once there returned"
-            return Finding(False, f"{text}; expected that who finds out is told.")
+            return Finding(False, f"{text}; expected the same error there.")
         if reply.calls > 1 or (reply.calls != 1 and not reply.raised):
             text = f"after the error on rank {failing[0]}, rank {rank} called load() {reply.calls} times"
-            return Finding(False, f"{text}; expected one call, to find out for itself.")
-    where = " and ".join(map(str, failing))
+            return Finding(False, f"{text}; expected one call, as if nothing had happened.")
     return Finding(True, f"load() raised on rank {where}, load_once there too; nobody is left waiting.")
 
 

@@ -1,11 +1,12 @@
 """Unit 02, the whole thing: a script for one process becomes one for many."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache, partial
 from itertools import chain
 
 from graders.grading.kit import Answer, Criterion, Finding, Findings, Rng, compare, exercise
-from graders.units.unit_02.drawn_training import DrawnTraining, Run
+from graders.units.unit_02.drawn_training import NAMES, DrawnTraining, Run
 
 
 @exercise(
@@ -16,15 +17,20 @@ from graders.units.unit_02.drawn_training import DrawnTraining, Run
             "every sample once an epoch",
             2,
             "Deal without padding, and give the DataLoader the rank's samples, not shuffle=True. Every rank "
-            "takes part in every step, one that has no batch left too: how many steps do all ranks need? "
-            "And as in train_one none is left out, however the losses go.",
+            "takes part in every step, also one that has no batch left: how many steps do all ranks need? "
+            "Take them all, however the losses go.",
         ),
         Criterion(
             "another order in each epoch",
             1,
             "Draw a new permutation in every epoch, and from every seed: DistributedSampler needs "
-            "set_epoch(epoch), shard_indices the epoch and the seed. Leave the ranks' own random numbers as "
-            "they are.",
+            "set_epoch(epoch), shard_indices the epoch and the seed.",
+        ),
+        Criterion(
+            "random state kept",
+            1,
+            "torch.manual_seed gives all ranks the same random numbers from then on, so dropout is alike "
+            "everywhere; random.seed and numpy.random.seed do so for augmentation. Use a torch.Generator.",
         ),
         Criterion(
             "same weights on all ranks",
@@ -34,9 +40,9 @@ from graders.units.unit_02.drawn_training import DrawnTraining, Run
         Criterion(
             "the step of the whole batch",
             3,
-            "A sample counts alike, however many its rank has in this step: the mean over ranks of the "
-            "gradients has to be that of the mean loss over the whole batch, also where some rank has none. "
-            "Nothing undoes a step: who trains has to see where it leads, NaN too.",
+            "Older gradients do not count: clear them before each step. A sample counts the same, however "
+            "many its rank has in the step: the mean over ranks of the gradients has to be that of the mean "
+            "loss over the whole batch. Do not clip it, skip or undo a step, or repair a NaN.",
             needs=("every sample once an epoch", "same weights on all ranks"),
         ),
         Criterion(
@@ -54,7 +60,7 @@ from graders.units.unit_02.drawn_training import DrawnTraining, Run
         ),
         Criterion(
             "no more communication than needed",
-            2,
+            1,
             "The model once, at the beginning; every gradient once a step; one small sum an epoch. The sizes "
             "of the batches need not be sent: every rank can compute them.",
             needs=("the step of the whole batch",),
@@ -78,48 +84,65 @@ from graders.units.unit_02.drawn_training import DrawnTraining, Run
     ),
 )
 def train_ddp(answer: Answer, rng: Rng) -> Findings:
-    """Trainings in whose last step some ranks have nothing, the batches are unequal, all are full; one where
-    a rank never has a sample, one on one rank, one with a NaN and from another seed, and one of many samples
-    and epochs. In some the loss grows.
+    """Trainings with equal batches, on one rank, with unequal batches, some of them empty; one with a NaN and
+    from another seed, and one of many samples and epochs; then one in which a rank never has a sample. In
+    some the loss grows.
     """
-    sizes = ((3, 2, 1, 3), (2, 1, 3, 2, 3), (2, 2, 0, 1), (3, 0, 2, 1), (1, 1, 1, 1))
+    sizes = ((2, 2, 0, 1), (1, 1, 1, 1), (3, 2, 1, 3), (2, 1, 3, 2, 3))
     cases = [DrawnTraining.draw(rng, *size) for size in sizes]
-    cases[1], cases[3] = replace(cases[1], uphill=True), cases[3].steep()
-    diverging = cases[0].diverging()
-    cases.append(diverging)
-    runs = [case.launch(answer) for case in cases]
-    both = list(zip(cases, runs, strict=True))
+    cases[0], cases[3] = replace(cases[0], older=False), replace(cases[3], uphill=True)
+    diverging = cases[2].diverging()
+    runs = [case.launch(answer) for case in [*cases, diverging]]
+    both = list(zip([*cases, diverging], runs, strict=True))
     drawn = DrawnTraining.draw(rng, ranks=3, full=2, rest=0, epochs=5, batch_size=8)
     long = replace(drawn, uphill=True)
     shuffled = long.launch(answer, device=False)
     dealt = (case.dealt(run) for case, run in [*both, (long, shuffled)])
     yield "every sample once an epoch", compare.first_failure(dealt)
     # With nine samples two epochs are alike too often.
-    other_seed = cases[0].dealt_otherwise(runs[0], runs[-1])
-    random = compare.first_failure(map(_still_differ, runs))
-    yield (
-        "another order in each epoch",
-        compare.first_failure([long.reshuffled(shuffled), other_seed, random]),
-    )
+    other_seed = cases[2].dealt_otherwise(runs[2], runs[-1])
+    yield "another order in each epoch", compare.first_failure([long.reshuffled(shuffled), other_seed])
+    yield "random state kept", compare.first_failure(map(_still_differ, runs))
     yield "same weights on all ranks", compare.first_failure(_same_weights(run) for run in runs)
+
+    # Who is at a loss without samples is told so here, and not before.
+    empty = DrawnTraining.draw(rng, 3, 0, 2, 1).steep()
+    idle = empty.launch(answer)
     # What one process does is worked out when it is first asked for, and once.
-    alone = [(case, run, cache(partial(case.alone, run))) for case, run in both[:-1]]
-    steps = (case.stepped(run, trained()[1]) for case, run, trained in alone)
-    yield "the step of the whole batch", compare.first_failure(chain(steps, [diverging.shows_nan(runs[-1])]))
-    told = (case.told(run, trained()[0]) for case, run, trained in alone)
+    trained = [(case, run, cache(partial(case.alone, run))) for case, run in [*both[:-1], (empty, idle)]]
+    steps = (
+        case.stepped(run, alone()[1], where)
+        for (case, run, alone), where in zip(trained, _situations(runs[:-1], idle), strict=True)
+    )
+    of_nan, of_idle = diverging.shows_nan(runs[-1]), [empty.dealt(idle), _same_weights(idle)]
+    yield "the step of the whole batch", compare.first_failure(chain(steps, of_idle, [of_nan]))
+    told = (case.told(run, alone()[0]) for case, run, alone in trained)
     yield "losses", compare.first_failure(chain(told, [diverging.tells_nan(runs[-1])]))
+    both.append((empty, idle))
     yield "one rank prints", compare.first_failure(case.printed(run) for case, run in both)
     yield "no more communication than needed", compare.first_failure(case.sent(run) for case, run in both)
-    yield "on the device", compare.first_failure(map(_moved, runs))
+    yield "on the device", compare.first_failure(_moved(run) for _, run in both)
+
+
+def _situations(runs: Sequence[Run], idle: Run) -> list[str]:
+    """What is special about each training, as the beginning of a sentence on what went wrong there."""
+    last = [[len(batch) for reply in run.results for batch in reply.batches[-1:]] for run in (*runs, idle)]
+    right = f"With equal batches, {last[0]} samples in a step, it is right"
+    return [
+        f"With equal batches, {last[0]} samples in a step: ",
+        f"{right}, but not where .grad holds something older at the beginning (here on one rank): ",
+        *(f"{right}, but not with {sizes} samples in the last step: " for sizes in last[2:]),
+    ]
 
 
 def _same_weights(run: Run) -> Finding:
     """Passes if every rank ends with the same bits."""
     first = run.results[0].parameters
     for rank, reply in enumerate(run.results):
-        for number, (seen, wanted) in enumerate(compare.side_by_side(reply.parameters, first)):
+        pairs = compare.side_by_side(reply.parameters, first)
+        for name, (seen, wanted) in compare.side_by_side(NAMES, list(pairs)):
             if not compare.same(seen.nan_to_num(), wanted.nan_to_num()):
-                text = f"parameter {number} is {compare.shown(seen)} on rank {rank}"
+                text = f"{name} is {compare.shown(seen)} on rank {rank}"
                 return Finding(False, f"{text} and {compare.shown(wanted)} on rank 0.")
     return Finding(True, f"All {len(run.results)} ranks end with the same weights, bit by bit.")
 
@@ -133,8 +156,7 @@ def _still_differ(run: Run) -> Finding:
     draws_by_library = zip(*(reply.draws for reply in run.results), strict=True)
     for library, drawn in zip(_LIBRARIES, draws_by_library, strict=True):
         if len(set(drawn)) < len(drawn):
-            text = f"ranks draw the same numbers from {library}: dropout or augmentation is alike"
-            return Finding(False, f"{text}; a generator of your own has its own state.")
+            return Finding(False, f"Ranks draw the same random numbers from {library}.")
     return Finding(True, "The ranks draw different random numbers in training and afterwards, as before.")
 
 

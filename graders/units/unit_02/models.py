@@ -34,12 +34,11 @@ class Normed(nn.Module):
 
 
 def chain_of(values: list[Tensor]) -> nn.Sequential:
-    """Linear layers with the given weights [out, in] and biases [out], in turn. The last one is frozen;
-    the first weight has a second name, in a module of its own.
+    """Linear layers with the given weights [out, in] and biases [out], in turn. The first weight has a second
+    name, in a module of its own.
     """
     pairs = list(zip(values[::2], values[1::2], strict=True))
     layers = [nn.Linear(weight.shape[1], weight.shape[0], dtype=weight.dtype) for weight, _ in pairs]
-    layers[-1].requires_grad_(False)
     model = nn.Sequential(*layers, nn.ParameterList([layers[0].weight]))
     load_values(model.parameters(), values)
     return model
@@ -133,6 +132,11 @@ def descend(model: nn.Module, rate: float) -> None:
         for parameter in model.parameters():
             if parameter.grad is not None:
                 parameter.sub_(parameter.grad, alpha=rate)
+
+
+def names_of(model: nn.Module) -> list[str]:
+    """The names of its parameters, in their order."""
+    return [name for name, _ in model.named_parameters()]
 
 
 def numbers_in(buckets: Any, model: nn.Module) -> PlainData:

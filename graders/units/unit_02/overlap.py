@@ -1,7 +1,6 @@
 """Unit 02, the same gradient while backward still computes."""
 
-from collections.abc import Sequence
-from itertools import chain, pairwise
+from itertools import chain
 from typing import Any
 
 import torch
@@ -14,12 +13,12 @@ from graders.grading.kit import Answer, Criterion, Finding, Findings, Observed, 
 from graders.units.models import Gradients, load_values
 from graders.units.unit_02.averaging import gradients_as
 from graders.units.unit_02.drivers import bucketed as drivers
-from graders.units.unit_02.models import ALL, REACHES_SHARED, Tied, reaches
+from graders.units.unit_02.models import Chain, Normed, Tied, names_of, reaches
+from graders.units.unit_02.ordering import starts_in_order, unused_parameters
 from graders.units.unit_02.replicas import draw_normed, outside_of_autograd, same_tensors
 from graders.units.unit_02.silence import accumulated, silent_only
 from graders.units.unit_02.training import (
     Training,
-    Used,
     buckets_as_specified,
     draw_training,
     never_waits_in_backward,
@@ -57,7 +56,7 @@ from graders.units.unit_02.training import (
         ),
         Criterion(
             "starts during backward",
-            2,
+            1,
             "The hook of a bucket's last gradient starts its all_reduce, for every bucket; do not leave it "
             "to a later hook, or to finish().",
             needs=("buckets",),
@@ -69,13 +68,18 @@ from graders.units.unit_02.training import (
             needs=("averages",),
         ),
         Criterion(
+            "in order",
+            1,
+            "Layers need not run in the order in which they are registered. A bucket starts when it and all "
+            "before it are complete. So one hook may have to start several buckets: a loop, not an `if`.",
+            needs=("averages", "every step", "buckets"),
+        ),
+        Criterion(
             "unused parameters",
             1,
-            "A parameter that this rank's forward did not use has no hook call. finish() starts what has not "
-            "started, with zeros for it; and every rank must start its buckets in the same order, each only "
-            "when it is complete: layers need not run in the order in which they are registered. So one hook "
-            "may have several buckets to start: those that are complete and waited for an earlier one.",
-            needs=("averages", "every step", "buckets"),
+            "A parameter that this rank's forward did not use has no hook call. finish() starts all buckets "
+            "that have not started, in order and with zeros for it, before it waits for any.",
+            needs=("averages", "every step", "buckets", "in order"),
         ),
         Criterion(
             "tied and frozen parameters",
@@ -118,7 +122,10 @@ def bucketed_ddp(answer: Answer, rng: Rng) -> Findings:
     yield "never waits in backward", free
 
     # Who starts late, or waits, anyway, or goes wrong with what is unused, is told so once.
-    unused = unused_parameters(answer, rng, started=early.passed, together=free.passed)
+    in_order = starts_in_order(answer, rng, started=early.passed)
+    yield "in order", in_order
+    started = early.passed and in_order.passed
+    unused = unused_parameters(answer, rng, started, together=free.passed)
     yield "unused parameters", unused
     yield "tied and frozen parameters", tied_and_frozen(answer, rng)
     silent = (silent_only(answer, rng, ranks) for ranks in (1, 2) if unused.passed)
@@ -136,7 +143,9 @@ def starts_equal(answer: Answer, rng: Rng) -> Finding:
     inputs = rng.normal(3, 5)
     observed = answer.launch(drivers.constructed, per_rank(values), inputs, ranks=ranks)
     replies = observed.results
-    state = same_tensors("state", [reply.state for reply in replies], values[0], "rank 0's")
+    names = [*names_of(Normed()), *(name for name, _ in Normed().named_buffers())]
+    named = dict(zip(names, values[0], strict=True))
+    state = same_tensors("tensor", [reply.state for reply in replies], named, "rank 0's")
     unrecorded = outside_of_autograd(any(reply.recorded for reply in replies))
     outputs, own = [reply.output for reply in replies], [reply.own_output for reply in replies]
     same = compare.close_on_all_ranks(outputs, own, "the wrapper's output")
@@ -150,61 +159,12 @@ def step_as_expected(training: Training, observed: Observed[list[Gradients]], st
     by_rank = [[seen for seen, _ in compare.side_by_side(rank, means)] for rank in observed.results]
     for step in steps:
         seen = [rank[step] for rank in by_rank]
-        finding = gradients_as(seen, [[*means[step]]] * len(seen), rtol=1e-4)
+        names = names_of(Chain(training.widths))
+        finding = gradients_as(seen, [[*means[step]]] * len(seen), names, rtol=1e-4)
         if not finding.passed:
             return Finding(False, f"step {step}: {finding.seen}")
     which = f"step {steps[0]}" if len(steps) == 1 else f"steps {steps[0]} to {steps[-1]}"
     return Finding(True, f"{which}: the gradients are the means over all ranks.")
-
-
-def unused_parameters(answer: Answer, rng: Rng, started: bool, together: bool) -> Finding:
-    """Passes if the averages are right where ranks use different branches, once all have used every one, and
-    one branch none uses. started, together: whether it counts that complete buckets start in backward, and
-    that those which are left are under way at once.
-    """
-    case = Used.draw(rng, rng.integer(2, 3))
-    used = [[[ALL], [1 + rank % 2], [1 + (rank + 1) % 2]] for rank in range(len(case.inputs))]
-    # One branch a bucket, so that which bucket is complete first differs from rank to rank; and two, of which
-    # the shared layer is complete last and stands first, where the first step does not use all.
-    turned = [way[::-1] for way in used]
-    first = case.launch(answer, used, case.branch_bytes)
-    second = case.launch(answer, turned, 2 * case.branch_bytes)
-    right = compare.first_failure([case.right(used, first), case.right(turned, second)])
-    return all_complete_started(first, used, started, together) if right.passed else right
-
-
-COMPLETE = {ALL: 4, 2: 2, 1: 1}
-"""How many buckets of one layer can start in a backward that uses this branch: the first is the shared
-layer's and is complete last, the second the last branch's."""
-
-
-def all_complete_started(
-    observed: Observed[Any], used: Sequence[Sequence[list[int]]], started: bool, together: bool
-) -> Finding:
-    """Passes if backward has started every bucket that was complete and that no earlier one kept back, and
-    no other.
-
-    used[r][step]: the branch that rank r used. The order is that of make_buckets in every step: as long as
-    the shared layer has no gradient, nothing may start. What is left starts at the end, before anything is
-    waited for. started, together: see above.
-    """
-    for step in steps_of(observed, "finished"):
-        [branch] = used[step.rank][step.number]
-        reached = step.marks.get(REACHES_SHARED, step.marks["finished"]).sequence
-        early = sum(call.sequence < reached for call in step.calls)
-        if early:
-            text = f"{compare.counted(early, 'call')} before the first bucket's gradients were complete"
-            return Finding(False, f"{step}: {text}; the order of the buckets is the same in every step.")
-        complete, ended = COMPLETE[branch], step.marks["backward ends"].sequence
-        made = sum(call.sequence < ended for call in step.calls)
-        if started and made < complete:
-            text = f"when the first bucket was complete, {complete} could start, and {made} did in backward"
-            return Finding(False, f"{step}: {text}.")
-        left = [call for call in step.calls if call.sequence > ended]
-        if together and any(later.start >= earlier.end for earlier, later in pairwise(left)):
-            text = "finish() waits for one all_reduce before it starts the next"
-            return Finding(False, f"{step}: {text}; expected all to be under way at once.")
-    return Finding(True, "Buckets start in order, each when it and all before it are complete.")
 
 
 def tied_and_frozen(answer: Answer, rng: Rng) -> Finding:
@@ -223,7 +183,7 @@ def tied_and_frozen(answer: Answer, rng: Rng) -> Finding:
     load_values(list(model.parameters()), values[0])
     # In double precision: a bucket has the dtype of its gradients.
     expected = _tied_means(model, inputs, targets)
-    finding = gradients_as(observed.results, expected, rtol=1e-10, atol=1e-12)
+    finding = gradients_as(observed.results, expected, names_of(model), rtol=1e-10, atol=1e-12)
     if not finding.passed:
         return finding
     nbytes = sum(parameter.nbytes for parameter in model.parameters() if parameter.requires_grad)

@@ -1,6 +1,7 @@
 """Unit 02, the same start."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import chain
 
 import torch
 from torch import Tensor
@@ -29,11 +30,6 @@ from graders.units.unit_02.replies import BroadcastReply
             "persistent=False; model.buffers() has them all.",
         ),
         Criterion(
-            "in place",
-            1,
-            "Write into the tensors that are there: an optimizer may hold references to them already.",
-        ),
-        Criterion(
             "outside of autograd",
             1,
             "Broadcast tensor.detach(), which is the same memory, or broadcast under torch.no_grad(): as a "
@@ -42,8 +38,15 @@ from graders.units.unit_02.replies import BroadcastReply
         Criterion(
             "each tensor sent once",
             1,
-            "dist.broadcast of each tensor is all it takes: no other collective, nothing sent twice.",
+            "dist.broadcast of each tensor is all it takes: no other collective, nothing sent twice. "
+            "(torch.cat gives all tensors one dtype, and num_batches_tracked is int64.)",
             needs=("parameters", "buffers"),
+        ),
+        Criterion(
+            "in place",
+            1,
+            "Write into the tensors that are there: an optimizer may hold references to them already. Of one "
+            "that is not contiguous, contiguous() and flatten() make a copy.",
         ),
     ),
     hints=(
@@ -58,22 +61,29 @@ def broadcast_parameters(answer: Answer, rng: Rng) -> Findings:
     ranks = rng.integer(3, 5)
     src = rng.integer(1, ranks - 1)
     values = [draw_normed(rng) for _ in range(ranks)]
-    observed = answer.launch(drivers.broadcast, per_rank(values), src, ranks=ranks)
+    observed = answer.launch(drivers.broadcast, per_rank(values), src, False, ranks=ranks)
 
     model = Normed()
     load_values(state_of(model), values[src])
     parameters, buffers = list(model.parameters()), list(model.buffers())
     seen = [rank.parameters for rank in observed.results]
-    yield "parameters", same_tensors("parameters", seen, parameters, f"rank {src}'s")
+    named = dict(model.named_parameters())
+    yield "parameters", same_tensors("parameter", seen, named, f"rank {src}'s")
     seen = [rank.buffers for rank in observed.results]
-    yield "buffers", same_tensors("buffers", seen, buffers, f"rank {src}'s")
-    yield "in place", kept(observed.results, [parameter.requires_grad for parameter in parameters])
+    yield "buffers", same_tensors("buffer", seen, dict(model.named_buffers()), f"rank {src}'s")
     recorded = any(rank.recorded for rank in observed.results)
     silent = any(not rank.records_again for rank in observed.results)
     off = Finding(not silent, "Gradients are off after the call: the next step would train nothing.")
     yield "outside of autograd", off if silent else outside_of_autograd(recorded)
     nbytes = sum(tensor.nbytes for tensor in (*parameters, *buffers))
     yield "each tensor sent once", payload_of(observed, "broadcast", nbytes)
+    trainable = [parameter.requires_grad for parameter in parameters]
+    by_columns = answer.launch(drivers.broadcast, per_rank(values), src, True, ranks=ranks)
+    seen = [rank.parameters for rank in by_columns.results]
+    right = same_tensors("parameter", seen, named, f"rank {src}'s")
+    strided = right if right.passed else Finding(False, f"first.weight is not contiguous: {right.seen}")
+    replies = chain(observed.results, by_columns.results)
+    yield "in place", compare.first_failure([kept([*replies], trainable), strided])
 
 
 def draw_normed(rng: Rng) -> list[Tensor]:
@@ -86,24 +96,26 @@ def draw_normed(rng: Rng) -> list[Tensor]:
 
 
 def same_tensors(
-    name: str, seen: Sequence[Sequence[Tensor]], expected: Sequence[Tensor], whose: str
+    what: str, seen: Sequence[Sequence[Tensor]], expected: Mapping[str, Tensor], whose: str
 ) -> Finding:
-    """Passes if every rank's tensors, seen[r], equal the expected ones bit by bit. name: what they are."""
+    """Passes if every rank's tensors, seen[r], equal the expected ones bit by bit. what: each of them is.
+    expected: by their names in the model.
+    """
     return compare.first_failure(
         (
-            compare.close(got, wanted.detach(), f"of the {name} tensor {position} on rank {rank}", 0, 0)
+            compare.close(got, wanted.detach(), f"{what} {name} on rank {rank}", 0, 0)
             for rank, own in enumerate(seen)
-            for position, (got, wanted) in enumerate(compare.side_by_side(own, expected))
+            for got, (name, wanted) in compare.side_by_side(own, list(expected.items()))
         ),
-        f"{name.capitalize()} on all {len(seen)} ranks: {whose}, bit by bit.",
+        f"Each {what} is {whose} on all {len(seen)} ranks, bit by bit.",
     )
 
 
 def kept(replies: Sequence[BroadcastReply], trainable: list[bool]) -> Finding:
     """Passes if every rank's model has the tensors that it had, trainable as they were."""
-    for rank, reply in enumerate(replies):
+    for reply in replies:
         if not reply.in_place:
-            return Finding(False, f"On rank {rank} other tensors have taken the place of the model's own.")
+            return Finding(False, "Other tensors have taken the place of the model's own.")
     if any(reply.trainable != trainable for reply in replies):
         return Finding(False, "requires_grad of some parameter has changed.")
     return Finding(True, "The model keeps its tensors, and what is trainable stays so.")

@@ -1,7 +1,7 @@
 """Unit 02, who gets which sample."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,10 +22,8 @@ from graders.units.unit_02.drivers import data as drivers
         Criterion(
             "disjoint and complete",
             1,
-            "The rank's number is dist.get_rank(), not that within its node. "
-            "Every rank must cut the same permutation: it may depend on seed and epoch, not on the rank and "
-            "not on the rank's own random state, nor on hash() of a text, which differs from process to "
-            "process. No index twice, none missing, also where nothing divides.",
+            "Do not pad: no index twice, none missing, also where nothing divides. All ranks must cut the "
+            "same permutation: let it depend on seed and epoch, and on nothing else.",
         ),
         Criterion(
             "balanced", 1, "Deal the permutation out like cards: the sizes then differ by at most one."
@@ -39,8 +37,8 @@ from graders.units.unit_02.drivers import data as drivers
         Criterion(
             "reshuffled each epoch",
             1,
-            "The permutation has to depend on the epoch too, as DistributedSampler's does after set_epoch. "
-            "Of seed and epoch take the sum: their product is 0 in epoch 0, whatever the seed.",
+            "The permutation has to depend on the epoch too, as DistributedSampler's does after set_epoch, "
+            "and on both numbers whatever they are.",
             needs=("disjoint and complete", "shuffled"),
         ),
         Criterion(
@@ -82,20 +80,20 @@ def shard_indices(answer: Answer, rng: Rng) -> Findings:
 
     one_rank = drawn_anew(alone.orders(0), length)
     seeds = drawn_anew(dealt.orders(2, 3), length, "seed")
-    shuffled = shuffling(dealt.indices(2), dealt.indices(3))
+    shuffled = shuffling(dealt.indices(2), dealt.indices(3), (f"with seed {seed}", f"with seed {other_seed}"))
     anew = drawn_anew(dealt.orders(0, 1, *range(7, len(times))), length)
     anew_alone = drawn_anew(alone.orders(0, 1), length)
     # Whether epochs differ at all is the next criterion's.
     random = [drawn_together(alone.orders(*range(MANY)))] if anew.passed and anew_alone.passed else []
     yield "shuffled", compare.first_failure([shuffled, one_rank, seeds, *random])
-    # In epoch 0, and with seed 0, a product of the two says nothing of the other.
     pairs = (
-        (0, 1, "in the next epoch"),
-        (0, 2, "in a later epoch"),
-        (5, 6, "in the next epoch, with seed 0"),
-        (0, 4, "with another seed, in epoch 0"),
+        (0, 1, ("in epoch 0", "in epoch 1"), ""),
+        (0, 2, ("in epoch 0", f"in epoch {epoch}"), ""),
+        # There a product of the two says nothing of the other.
+        (5, 6, ("with seed 0 in epoch 0", "with seed 0 in epoch 1"), _PRODUCT),
+        (0, 4, (f"in epoch 0 with seed {seed}", f"with seed {other_seed}"), _PRODUCT),
     )
-    others = [reshuffling(dealt.indices(one), dealt.indices(two), when) for one, two, when in pairs]
+    others = [reshuffling(dealt.indices(one), dealt.indices(two), when, why) for one, two, when, why in pairs]
     yield "reshuffled each epoch", compare.first_failure([*others, repeated(dealt), anew, anew_alone])
     yield "random state kept", random_state_kept(dealt)
     made = ", ".join(sorted(set(dealt.calls)))
@@ -177,7 +175,20 @@ def _partition(dealt: Shards, number: int) -> Finding:
     text = "; ".join(f"{what}: {_some(which)}" for what, which in problems.items() if which)
     where = f"{compare.counted(length, 'sample')} on {compare.counted(len(dealt.parts[number]), 'rank')}"
     when = f" in epoch {epoch} with seed {seed}" if text else ""
-    return Finding(not text, f"{where}{when}: {text or 'each is dealt to one rank'}.")
+    why = _why_not_a_partition(dealt.orders(number)[0], problems) if text else ""
+    return Finding(not text, f"{where}{when}: {text or 'each is dealt to one rank'}.{why}")
+
+
+def _why_not_a_partition(parts: list[list[int]], problems: Mapping[str, list[int]]) -> str:
+    """A sentence on what has probably gone wrong, if that can be told."""
+    if len(parts) > 1 and all(part == parts[0] for part in parts):
+        return " All ranks get the same; a rank's part depends on dist.get_rank(), not on its local rank."
+    if problems["dealt more than once"] and problems["missing"]:
+        return (
+            " Have all ranks drawn the same permutation? The rank and its random state must not matter, nor "
+            "hash() of a text, which differs from process to process."
+        )
+    return ""
 
 
 def balance(dealt: Shards) -> Finding:
@@ -191,11 +202,11 @@ def balance(dealt: Shards) -> Finding:
     return Finding(True, "; ".join(texts.values()) + ".")
 
 
-def shuffling(parts: list[Tensor], other_seed: list[Tensor]) -> Finding:
+def shuffling(parts: list[Tensor], other_seed: list[Tensor], when: Sequence[str]) -> Finding:
     """Passes if another seed deals other samples, and the samples of no rank come in ascending order, also
     not in an order that begins in the middle and goes on at the start.
 
-    parts: a rank's indices [n] each.
+    parts, other_seed: a rank's indices [n] each. when: both, for a sentence.
     """
     if not all(map(len, parts)):
         return Finding(False, "Not every rank returned a list of indices to look at.")
@@ -203,22 +214,25 @@ def shuffling(parts: list[Tensor], other_seed: list[Tensor]) -> Finding:
     if in_order:
         text = f"rank {in_order[0]}'s indices come in ascending order: {parts[in_order[0]].tolist()!r:.60}"
         return Finding(False, f"{text}.")
-    same = _same_samples(parts, other_seed)
+    same = _same_samples(parts, other_seed, when)
     if same:
-        return Finding(False, f"{same} with another seed.")
+        return Finding(False, f"{same}.")
     return Finding(True, "Another seed deals other samples to every rank.")
 
 
-def reshuffling(parts: list[Tensor], others: list[Tensor], when: str) -> Finding:
+_PRODUCT = " A product of seed and epoch is 0 if one of them is: take another number, such as their sum."
+
+
+def reshuffling(parts: list[Tensor], others: list[Tensor], when: Sequence[str], why: str) -> Finding:
     """Passes if another time deals other samples.
 
-    parts, others: a rank's indices [n] each. when: the other time, for a sentence.
+    parts, others: a rank's indices [n] each. when: both times, for a sentence. why: one more sentence.
     """
     if not all(map(len, parts)):
         return Finding(False, "Not every rank returned a list of indices to look at.")
-    same = _same_samples(parts, others)
+    same = _same_samples(parts, others, when)
     if same:
-        return Finding(False, f"{same} {when}.")
+        return Finding(False, f"{same}.{why}")
     return Finding(True, "Each epoch deals anew.")
 
 
@@ -241,13 +255,16 @@ def random_state_kept(dealt: Shards) -> Finding:
     return Finding(True, "The rank's own random state stays as it was.")
 
 
-def _same_samples(parts: list[Tensor], others: list[Tensor]) -> str:
-    """Whose samples stay together, in words; empty if all are dealt anew."""
+def _same_samples(parts: list[Tensor], others: list[Tensor], when: Sequence[str]) -> str:
+    """Whose samples stay together, in words; empty if all are dealt anew. when: the two times."""
+    one, other = when
     owners = {frozenset(part.tolist()): rank for rank, part in enumerate(others)}
     for rank, part in enumerate(parts):
         owner = owners.get(frozenset(part.tolist()))
+        if owner == rank:
+            return f"rank {rank} gets the same samples {one} and {other}"
         if owner is not None:
-            return f"the samples that rank {rank} gets all go to rank {owner}"
+            return f"the samples that rank {rank} gets {one} all go to rank {owner} {other}"
     return ""
 
 

@@ -17,7 +17,7 @@ from graders.grading.kit import Answer, Finding, Observed, Rng, compare, per_ran
 from graders.units.models import Gradients, load_values
 from graders.units.unit_02.averaging import gradients_as
 from graders.units.unit_02.drivers import bucketed as drivers
-from graders.units.unit_02.models import ALL, Branches, Chain, reaches, shapes_of
+from graders.units.unit_02.models import ALL, Branches, Chain, names_of, reaches, shapes_of
 
 SLOW = Link(latency=1.0, bandwidth=1e6)
 """A link on which every collective outlasts the backward pass by far."""
@@ -152,10 +152,12 @@ class Used:
             losses = [model(own, branch).square().mean() for own, branch in ways]
             total = torch.stack(losses).sum() / len(used)
             mean = [*torch.autograd.grad(total, parameters, materialize_grads=True)]
-            finding = gradients_as([rank[step] for rank in by_rank], [[*mean]] * len(used), rtol=1e-4)
+            seen = [rank[step] for rank in by_rank]
+            finding = gradients_as(seen, [[*mean]] * len(used), names_of(model), rtol=1e-4)
             if not finding.passed:
                 told = [["all" if branch == ALL else branch for branch in way[step]] for way in used]
-                return Finding(False, f"ranks use the branches {told}: {finding.seen}")
+                text = f"step {step}, in which the ranks use these of three branches: {told}"
+                return Finding(False, f"{text}: {finding.seen}")
         return Finding(True, "The gradients are the means over ranks, 0 where a rank has none.")
 
 
@@ -183,6 +185,7 @@ def never_waits_in_backward(observed: Observed[Any]) -> Finding:
         first = min((call.end for call in step.calls), default=float("inf"))
         ended = step.marks.get("backward ends", step.marks["finished"])
         if ended.end >= first:
-            text = f"backward ended {ended.end - first:.1f} s after the first all_reduce, so it waited for it"
-            return Finding(False, f"{step}: {text}.")
+            call = min(step.calls, key=lambda call: call.end)
+            text = f"an {call.op} that backward called at {call.start:.2f} s was done at {call.end:.2f} s"
+            return Finding(False, f"{step}: {text}, and backward went on only then: it waited for it.")
     return Finding(True, "Backward ends while the first all_reduce is still under way.")

@@ -2,9 +2,8 @@
 returns them.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from functools import partial
 from typing import Any
 
 import torch
@@ -39,8 +38,7 @@ def steps(
     rate: float,
     bucket_bytes: int,
 ) -> list[Gradients]:
-    """The gradients that every step of plain gradient descent used: one step a batch. Between backward and
-    finish() comes a forward pass, in the first step with a graph, then without.
+    """The gradients that every step of plain gradient descent used: one step a batch.
 
     values: of the shapes of a `Chain`'s parameters. batches: inputs [B, widths[0]], targets [B, widths[-1]].
     """
@@ -52,8 +50,7 @@ def steps(
         mark("step begins")
         model.zero_grad()
         loss = functional.mse_loss(wrapped(inputs), targets)
-        looks = torch.no_grad()(wrapped) if used else wrapped
-        used.append(_finished([wrapped], model, loss, looks=partial(looks, inputs)))
+        used.append(_finished([wrapped], model, loss))
         descend(model, rate)
     return used
 
@@ -79,6 +76,7 @@ def accumulated(
         with wrapped.no_sync():
             with wrapped.no_sync():
                 first.backward()  # type: ignore[no-untyped-call]
+            mark("leaves the inner block")
             for loss in losses:
                 loss.backward()  # type: ignore[no-untyped-call]
             raise KeyError("no more samples")
@@ -97,20 +95,19 @@ def branches(
     bucket_bytes: int,
 ) -> list[Gradients]:
     """The gradients after steps in each of which this rank used some branches, one after the other, all but
-    the last without communication. All forward passes come first. values, inputs [B, width]: float64.
+    the last without communication. values, inputs [B, width]: float64.
     """
     model = Branches(width).double()
     load_values(list(model.parameters()), values)
     wrapped = answer(model, bucket_bytes)
-    losses = [[wrapped(inputs, branch=branch).square().mean() for branch in ways] for ways in used]
     collected = []
-    for *silent, last in losses:
+    for *silent, last in used:
         mark("step begins")
         model.zero_grad()
-        for loss in silent:
+        for branch in silent:
             with wrapped.no_sync():
-                loss.backward()
-        collected.append(_finished([wrapped], model, last))
+                wrapped(inputs, branch=branch).square().mean().backward()
+        collected.append(_finished([wrapped], model, wrapped(inputs, branch=last).square().mean()))
     return collected
 
 
@@ -205,17 +202,10 @@ def in_order(
     return seen
 
 
-def _finished(
-    made: Sequence[Any], model: nn.Module, loss: Tensor, looks: Callable[[], Any] | None = None
-) -> Gradients:
-    """A step's backward and then finish() of all, each with a mark at its end; the gradients afterwards.
-
-    looks: what is called between them.
-    """
+def _finished(made: Sequence[Any], model: nn.Module, loss: Tensor) -> Gradients:
+    """A step's backward and then finish() of all, each with a mark at its end; the gradients afterwards."""
     loss.backward()  # type: ignore[no-untyped-call]
     mark("backward ends")
-    if looks:
-        looks()
     for each in made:
         each.finish()
     mark("finished")

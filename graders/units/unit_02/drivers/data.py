@@ -7,7 +7,6 @@ from torch import Tensor
 from course_lib import span
 from graders.grading.answer import AnswerFunction
 from graders.units.hashing import hashes_salted
-from graders.units.models import transposed
 from graders.units.random_states import random_states
 from graders.units.unit_02.replies import CombineReply, FailingLoadReply, LoadingReply, ShardsReply
 
@@ -18,11 +17,7 @@ AGAIN = 6
 
 
 def combine(answer: AnswerFunction, gradients: list[Tensor], counts: list[int]) -> CombineReply:
-    """What the answer makes of the gradients, all of one shape, and what it leaves of what it got.
-
-    They stand in memory column by column, as backward leaves some.
-    """
-    gradients = [transposed(gradient) for gradient in gradients]
+    """What the answer makes of the gradients, all of one shape, and what it leaves of what it got."""
     memory = {gradient.untyped_storage().data_ptr() for gradient in gradients}
     result = answer(gradients, counts)
     shared = isinstance(result, Tensor) and result.untyped_storage().data_ptr() in memory

@@ -10,11 +10,15 @@ from graders.units.unit_02.replies import AverageReply, BroadcastReply
 from graders.units.unit_02.watching import broadcasts_in_autograd
 
 
-def broadcast(answer: AnswerFunction, values: list[Tensor], src: int) -> BroadcastReply:
-    """What a broadcast makes of a `Normed` with these values, of the shapes of `state_of`."""
+def broadcast(answer: AnswerFunction, values: list[Tensor], src: int, by_columns: bool) -> BroadcastReply:
+    """What a broadcast makes of a `Normed` with these values, of the shapes of `state_of`.
+
+    by_columns: whether one stands in memory column by column, on every rank: a contiguous copy is another
+    tensor.
+    """
     model = Normed()
-    # Column by column in memory, on every rank: a contiguous copy is another tensor.
-    model.first.weight.data = model.first.weight.data.t().contiguous().t()
+    if by_columns:
+        model.first.weight.data = model.first.weight.data.t().contiguous().t()
     load_values(state_of(model), values)
     before = [(id(tensor), tensor.data_ptr()) for tensor in state_of(model)]
     recorded = broadcasts_in_autograd()
@@ -32,14 +36,15 @@ def broadcast(answer: AnswerFunction, values: list[Tensor], src: int) -> Broadca
 
 
 def average(
-    answer: AnswerFunction, values: list[Tensor], gradients: Gradients, by_columns: bool
+    answer: AnswerFunction, values: list[Tensor], gradients: Gradients, frozen: bool, by_columns: bool
 ) -> AverageReply:
-    """What averaging leaves of a chain of linear layers of which the last is frozen.
+    """What averaging leaves of a chain of linear layers. frozen: whether the last one is.
 
     values: see `chain_of`. gradients: of the same shapes, the frozen layer's too. by_columns: they lie in
     memory column by column, as backward leaves some: flattened, that is a copy.
     """
     model = chain_of(values)
+    model[len(values) // 2 - 1].requires_grad_(not frozen)
     parameters = list(model.parameters())
     for parameter, gradient in zip(parameters, gradients, strict=True):
         if gradient is not None and by_columns:

@@ -27,9 +27,11 @@ def many_processes(
     batch_size: int,
     seed: int,
     device: bool,
+    older: bool,
 ) -> TrainingReply:
     """How the answer trains a `Numbered` with these values on samples: inputs [N, 1 + F, 1] and labels [N].
-    uphill: see `Descent`. device: whether to watch what is moved there.
+    uphill: see `Descent`. device: whether to watch what is moved there. older: whether there are gradients
+    already, from whatever was done with the model before.
 
     Each rank has random numbers of its own, and what `hash` makes of a text. What libraries warn of is not
     printed: that there is no GPU to pin memory for, say.
@@ -39,7 +41,7 @@ def many_processes(
         seed_library(1000 + dist.get_rank())
     model = Numbered(values)
     for parameter in model.parameters():
-        parameter.grad = torch.ones_like(parameter)  # from whatever was done with the model before
+        parameter.grad = torch.ones_like(parameter) if older else None
     optimizer, moves = Descent(model, rate, uphill), MovesNoted()
     watched: AbstractContextManager[Any] = moves if device else nullcontext()
     with torch.enable_grad(), watched, hashes_salted(answer, dist.get_rank):
