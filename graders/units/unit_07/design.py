@@ -20,7 +20,10 @@ from graders.grading.kit import (
 )
 from graders.units.unit_07 import drivers
 from graders.units.unit_07.drivers import DesignReply
-from graders.units.unit_07.worlds import BYTES, World, drawn_of
+from graders.units.unit_07.worlds import World, drawn_of
+
+BYTES = 4
+"""Bytes of an element: float32."""
 
 CLEAR = ((4, 2, 0.1, 20, 0.001), (2, 4, 0.1, 20, 4.0), (4, 2, 0.1, 20, 40.0))
 """A short, a middling and a long tensor: nodes, GPUs of a node, its latency and its bandwidth as multiples of

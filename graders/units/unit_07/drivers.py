@@ -19,8 +19,10 @@ from graders.units.unit_07 import mpi_calls
 MPI_SECONDS = 15.0
 """What an MPI program may take: a deadlock ends then."""
 
-LAYOUTS = ("contiguous", "strided", "transposed")
-"""As torch makes a tensor; every second element of a wider one; a matrix that stands column by column."""
+LAYOUTS = ("contiguous", "strided", "transposed", "meta")
+"""As torch makes a tensor; every second element of a wider one; a matrix that stands column by column; on the
+device meta, without numbers.
+"""
 
 UNTOUCHED = -7
 """What stands between the elements of a strided tensor, and must stand there afterwards."""
@@ -129,6 +131,8 @@ def _laid_out(value: PlainData, layout: str, grounds: list[Tensor]) -> PlainData
             return _every_second(value, grounds)
         case "transposed":
             return value.mT.contiguous().mT
+        case "meta":
+            return value.to("meta")
         case _:
             return value
 
@@ -143,7 +147,9 @@ def _every_second(value: Tensor, grounds: list[Tensor]) -> Tensor:
 
 
 def _copied(value: Any) -> Any:
-    """The tensors as they are now: the next call may reuse them."""
+    """The tensors as they are now: the next call may reuse them. A name for one without numbers."""
+    if type(value) is Tensor and value.is_meta:
+        return "meta"
     if type(value) is Tensor:
         return value.detach().clone()
     if type(value) in (list, tuple):

@@ -8,6 +8,7 @@ from graders.units.unit_07 import collective_kinds as kinds
 from graders.units.unit_07.collectives import Played, measured
 from graders.units.unit_07.common import common
 from graders.units.unit_07.criteria import (
+    A_SLOW_RANK,
     ANY_DTYPE,
     LAYOUT_IN_PLACE,
     ON_A_SUBGROUP,
@@ -25,9 +26,8 @@ from graders.units.unit_07.worlds import BYTES, World
     rubric=(
         Criterion(
             "every part at its place",
-            2,
-            "outputs[i] is what rank i has for this rank in inputs. A recv without a source takes whatever "
-            "comes first.",
+            1,
+            "outputs[i] is what rank i has for this rank in inputs.",
         ),
         Criterion(
             "any number of ranks",
@@ -39,6 +39,7 @@ from graders.units.unit_07.worlds import BYTES, World
         Criterion("in place", 1, "Fill outputs and return it; inputs stay as they are."),
         LAYOUT_IN_PLACE,
         ON_A_SUBGROUP,
+        A_SLOW_RANK,
         ONLY_MESSAGES,
         Criterion(
             "bytes and messages",

@@ -6,6 +6,7 @@ from graders.units.unit_07 import collective_kinds as kinds
 from graders.units.unit_07.collectives import Played, measured
 from graders.units.unit_07.common import common
 from graders.units.unit_07.criteria import (
+    A_SLOW_RANK,
     ANY_DTYPE,
     LAYOUT_IN_PLACE,
     ON_A_SUBGROUP,
@@ -23,9 +24,9 @@ from graders.units.unit_07.worlds import BYTES, IN_ROUNDS, World
     rubric=(
         Criterion(
             "the sum on every rank",
-            2,
+            1,
             "Halve: swap halves with the partner and add. Double: swap back what has been added up, in the "
-            "reverse order. A recv without a source takes whatever comes first.",
+            "reverse order.",
         ),
         Criterion(
             "any number of ranks",
@@ -38,6 +39,7 @@ from graders.units.unit_07.worlds import BYTES, IN_ROUNDS, World
         Criterion("in place", 1, "x becomes the sum, and x itself is returned."),
         LAYOUT_IN_PLACE,
         ON_A_SUBGROUP,
+        A_SLOW_RANK,
         ONLY_MESSAGES,
         Criterion(
             "bytes and messages",

@@ -6,12 +6,13 @@ from graders.units.unit_07 import collective_kinds as kinds
 from graders.units.unit_07.collectives import Played, measured
 from graders.units.unit_07.common import common_findings
 from graders.units.unit_07.criteria import (
+    A_SLOW_RANK,
     ANY_DTYPE,
     CHUNK_LENGTHS,
     LAYOUT_IN_PLACE,
-    ON_A_SUBGROUP,
     ONLY_MESSAGES,
     RIGHT_BY_MESSAGES,
+    on_a_subgroup,
 )
 from graders.units.unit_07.worlds import BYTES, World, drawn_members
 
@@ -22,16 +23,20 @@ from graders.units.unit_07.worlds import BYTES, World, drawn_members
     rubric=(
         Criterion(
             "the sum on every rank",
-            2,
-            "Reduce-scatter within the node, all-reduce of each chunk between nodes, all-gather within. A "
-            "recv without a source takes whatever comes first.",
+            1,
+            "Reduce-scatter within the node, all-reduce of each chunk between nodes, all-gather within.",
         ),
         Criterion("any number of ranks", 1, "One node, or one rank a node, leaves one of the stages empty."),
         CHUNK_LENGTHS,
         ANY_DTYPE,
         Criterion("in place", 1, "x becomes the sum, and x itself is returned."),
         LAYOUT_IN_PLACE,
-        ON_A_SUBGROUP,
+        on_a_subgroup(
+            "Places of the group are no global ranks. dist.new_group(ranks) takes global ones, "
+            "dist.get_global_rank(group, place), and waits for all ranks of the default group unless it is "
+            "given use_local_synchronization=True; steps for a list of places need no group."
+        ),
+        A_SLOW_RANK,
         ONLY_MESSAGES,
         Criterion(
             "bytes between nodes",
