@@ -181,8 +181,12 @@ def mended_late(answer: AnswerFunction, argument: PlainData, late: int) -> Mende
     return mended(answer, argument)
 
 
+class TooLate(RuntimeError):
+    """Raised in place of an error that came out after its rank had told others something."""
+
+
 def mended_at_once(answer: AnswerFunction, argument: PlainData) -> MendedReply:
-    """As `mended`; a ValueError that comes out after the rank has told others something is no ValueError."""
+    """As `mended`; raises TooLate for a ValueError that comes out after its rank told others something."""
     group: Any = dist.group.WORLD
     carry_out = group.carry_out
     made = []
@@ -197,7 +201,8 @@ def mended_at_once(answer: AnswerFunction, argument: PlainData) -> MendedReply:
     except ValueError as error:
         told = [op for op in made if op != "recv"]
         if told:
-            raise RuntimeError(f"the ValueError ({error}) came out after {', '.join(told)}") from error
+            text = f"its ValueError ({error}) came out only after {', '.join(told)}"
+            raise TooLate(f"{text}; expected it before the rank sends or waits.") from error
         raise
 
 

@@ -32,7 +32,8 @@ from graders.units.unit_07.worlds import BYTES, World
         Criterion(
             "any number of ranks",
             1,
-            "In step s send to (rank + s) % p, receive from (rank - s) % p; rank ^ s needs a power of two.",
+            "rank ^ s needs a power of two. What if in each step all ranks send equally far round the ring? "
+            "From whom does a rank receive then?",
         ),
         _lengths("Parts may differ in length; outputs[i] has the right one already."),
         ANY_DTYPE,

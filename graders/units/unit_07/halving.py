@@ -44,8 +44,9 @@ from graders.units.unit_07.worlds import BYTES, IN_ROUNDS, World
         Criterion(
             "bytes and messages",
             2,
-            "Each round halves what is sent, also of a short tensor: n/2, n/4, ... Whole tensors in every "
-            "round are recursive doubling, which sends log2 p times the tensor.",
+            "Each round halves what is sent, down to one chunk: a half of 7 elements has 3 or 4, and nothing "
+            "is padded. Whole tensors in every round are recursive doubling, which sends log2 p times the "
+            "tensor.",
             needs=RIGHT_BY_MESSAGES,
         ),
         Criterion(
