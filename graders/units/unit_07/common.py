@@ -48,13 +48,9 @@ def common_findings(
     numbers = [play(answer, rng, collective, [world]) for world in tried(many)]
     if many:
         yield "any number of ranks", (any_number := results(*numbers))
-    by_turns = Finding(True, "There is nothing to come in another order.")
-    if following:
-        by_turns = before_it_is_over(answer, rng, collective, following)
-    if slow:
-        by_turns = compare.first_failure(with_a_slow_rank(answer, rng, collective, world) for world in slow)
+    in_order = in_any_order(answer, rng, collective, slow, following)
     several = [tried(worlds) for worlds in (uneven if any_number.passed else uneven[:1])]
-    if not by_turns.passed:
+    if not in_order.passed:
         several = [[world] for worlds in several for world in worlds]
     lengths = [play(answer, rng, collective, worlds) for worlds in several]
     any_length = results(*lengths)
@@ -73,9 +69,19 @@ def common_findings(
     yield "any layout", compare.first_failure(tries.found(each, layouts) for each in models)
     yield "on a subgroup", compare.first_failure(tries.found(each, right_in_the_group) for each in subgroups)
     if following or slow:
-        yield "calls that overlap" if following else "a slow rank", by_turns
+        yield "calls that overlap" if following else "a slow rank", in_order
     observed = [played.observed for played in (*first, *rooted, *numbers, *lengths, *tries.plays)]
     yield "only send and recv", only_messages(observed, "the answer")
+
+
+def in_any_order(
+    answer: Answer, rng: Rng, collective: Collective, slow: Sequence[World], following: Sequence[World]
+) -> Finding:
+    """Passes if results are right where messages come in another order than they are waited for."""
+    found = [Finding(True, "Nothing comes in another order.")]
+    found += [before_it_is_over(answer, rng, collective, following) for _ in following[:1]]
+    found += [with_a_slow_rank(answer, rng, collective, world) for world in slow]
+    return compare.first_failure(found)
 
 
 @dataclass(frozen=True, slots=True)

@@ -188,13 +188,10 @@ def lists_kept(observed: Observed[MendedReply], given: Sequence[list[Tensor]]) -
     for rank, (told, own) in enumerate(compare.side_by_side(observed.results, given)):
         if type(told.argument) is not list or len(told.argument) != len(own):
             return Finding(False, f"rank {rank}'s own list of rows has changed; expected it as it was.")
-    returned_it = observed.results[0].same
-    text = (
-        "the list that it was given, not a new one"
-        if returned_it
-        else "a new list; those given are as they were"
+    new = not observed.results[0].same
+    return Finding(
+        new, f"rank 0 returned {'a new list' if new else 'the list that it was given, not a new one'}."
     )
-    return Finding(not returned_it, f"rank 0 returned {text}.")
 
 
 def rows_in_order(answer: Answer, given: Sequence[list[Tensor]]) -> Finding:
@@ -203,8 +200,7 @@ def rows_in_order(answer: Answer, given: Sequence[list[Tensor]]) -> Finding:
     try:
         observed = answer.launch(drivers.mended_late, per_rank(given), 1, ranks=len(given), cluster=cluster)
     except AnswerFailed as failure:
-        text = f"Where rank 1 is late: {failure.kind}: {failure.report.splitlines()[0]}"
-        return Finding(False, text)
+        return Finding(False, f"Where rank 1 is late: {failure.kind}: {failure.report.splitlines()[0]}")
     return rows_collected(observed, given)
 
 
