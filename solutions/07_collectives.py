@@ -555,7 +555,7 @@ guesses.measured(bytes_sent_for_each_byte_of_the_tensor=busiest["ring"][1][-1])
 def recursive_doubling_all_reduce(x: Tensor, group: dist.ProcessGroup | None = None) -> Tensor:
     """Replace x by the sum of all ranks' x, by recursive doubling; returns x.
 
-    x: of one shape and dtype on all ranks. Any number p of ranks: those at the places from c on fold.
+    x: of one shape and dtype on all ranks. Any number p of ranks: those from place c on fold (above).
     Among the places below c, log2 c rounds with one message each way, at the same time: a rank swaps
     what it has added up with the partner at distance 1, then at distance 2, then 4, and so on.
     """
@@ -628,7 +628,7 @@ assert (sent.messages, sent.sent) == (3, 3 * 256_000)
 def halving_doubling_all_reduce(x: Tensor, group: dist.ProcessGroup | None = None) -> Tensor:
     """Replace x by the sum of all ranks' x, by recursive halving and doubling; returns x.
 
-    x: of one shape and dtype on all ranks. Any number p of ranks: those at the places from c on fold.
+    x: of one shape and dtype on all ranks. Any number p of ranks: those from place c on fold (above).
     Among the places below c, 2 log2 c rounds with one message each way; what is sent halves from round
     to round (halves may differ by one element; nothing is padded), and then doubles.
     """

@@ -187,7 +187,10 @@ def _same(seen: Any, wanted: Any, what: str, world: World) -> Finding:
     if wanted is None:
         return Finding(seen is None, f"{what} is {type(seen).__name__}; expected None.")
     if isinstance(wanted, Tensor):
-        return compare.close(seen, wanted, what, rtol=world.tolerance, atol=world.tolerance)
+        finding = compare.close(seen, wanted, what, rtol=world.tolerance, atol=world.tolerance)
+        if finding.passed or not isinstance(seen, Tensor) or not seen.isnan().any():
+            return finding
+        return replace(finding, seen=f"{finding.seen} (nan is what stands there before the call.)")
     if type(seen) is not list or len(seen) != len(wanted):
         return Finding(False, f"{what} is {type(seen).__name__}; expected a list of {len(wanted)}.")
     items = enumerate(zip(seen, wanted, strict=True))

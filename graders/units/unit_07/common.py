@@ -36,18 +36,19 @@ def common_findings(
     """
     first = [play(answer, rng, collective, [world]) for world in basic]
     yield values, _built(first, results(*first))
-    rooted = [play(answer, rng, collective, [world]) for world in roots]
-    any_number = any_root = results(*rooted) if roots else Finding(True, "There is no root.")
+    tries = Tries(answer, rng, collective)
+    any_number = any_root = tries.right(roots) if roots else Finding(True, "There is no root.")
     if roots:
         yield "any root", any_root
+    rooted, so_far = list(tries.plays) if any_root.passed else [], len(tries.plays)
 
     def tried(worlds: Sequence[World]) -> list[World]:
         """What a row has found wrong the rows after it do without."""
         return [world if any_root.passed else replace(world, root=0) for world in worlds]
 
-    numbers = [play(answer, rng, collective, [world]) for world in tried(many)]
     if many:
-        yield "any number of ranks", (any_number := results(*numbers))
+        yield "any number of ranks", (any_number := tries.right(tried(many)))
+    alone = [played for played in tries.plays[so_far:] if played.worlds[0].ranks == 1]
     in_order = in_any_order(answer, rng, collective, slow, following)
     several = [tried(worlds) for worlds in (uneven if any_number.passed else uneven[:1])]
     if not in_order.passed:
@@ -58,11 +59,9 @@ def common_findings(
         single, any_length = single_number(answer, rng, collective, tried(uneven[0])[0])
         lengths += single
     yield "any length", any_length
-    model, tries = basic[-1], Tries(answer, rng, collective)
+    model = basic[-1]
     yield "any dtype", any_dtype(tries, model)
-    alone = (played for played in numbers if played.worlds[0].ranks == 1)
-    others = (plays for plays, finding in ((rooted, any_root), (lengths, any_length)) if finding.passed)
-    yield "in place", in_place(*first, *alone, *chain(*others))
+    yield "in place", in_place(*first, *rooted, *alone, *(lengths if any_length.passed else ()))
     # Five rows of three: cut flat, the parts are others than if rows are cut.
     rows = 5 if any_length.passed else 2 * model.ranks
     models = [replace(model, layout="strided"), replace(model, length=rows, columns=3, layout="transposed")]
@@ -70,7 +69,7 @@ def common_findings(
     yield "on a subgroup", compare.first_failure(tries.found(each, right_in_the_group) for each in subgroups)
     if following or slow:
         yield "calls that overlap" if following else "a slow rank", in_order
-    observed = [played.observed for played in (*first, *rooted, *numbers, *lengths, *tries.plays)]
+    observed = [played.observed for played in (*first, *lengths, *tries.plays)]
     yield "only send and recv", only_messages(observed, "the answer")
 
 
@@ -103,6 +102,11 @@ class Tries:
         except AnswerFailed as failure:
             return Finding(False, f"With {world}: {failure.report}")
         return check(self.plays[-1])
+
+    def right(self, worlds: Sequence[World]) -> Finding:
+        """Passes if results are right in each of the worlds."""
+        found = (self.found(world, results) for world in worlds)
+        return compare.first_failure(found, f"right with {'; '.join(map(str, worlds))}.")
 
 
 def any_dtype(tries: Tries, model: World) -> Finding:

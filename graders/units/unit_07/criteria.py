@@ -38,7 +38,7 @@ OVERLAPPING = Criterion(
     "calls that overlap",
     1,
     "Name the source of each recv: without one it takes whatever comes first, even a message of the next "
-    "call. That may have another root.",
+    "call. And each call looks up its own root.",
     needs=("any root",),
 )
 

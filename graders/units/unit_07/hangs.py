@@ -64,7 +64,9 @@ def causes_of_hangs(answer: Answer, rng: Rng) -> Findings:
             needs=("the partner's tensor",),
         ),
         Criterion(
-            "the partner's tensor", 1, "Partners are 2k and 2k + 1: rank ^ 1, or rank + 1 and rank - 1."
+            "the partner's tensor",
+            1,
+            "Partners are 2k and 2k + 1. What is sent is x, as it was before anything arrived.",
         ),
         Criterion("x unchanged", 1, "Receive into a tensor of its own: x still has to be sent."),
         Criterion("one message each", 1, "Each rank sends once and receives once; no collective."),
