@@ -1,4 +1,4 @@
-"""A student's hour in a real browser: unit 00 in JupyterLab; an answer is typed, judged, mended; all runs."""
+"""A student's hour in a real browser: unit 00 in JupyterLab; an answer is typed, judged, fixed; all runs."""
 
 import json
 import os

@@ -21,12 +21,12 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 from course_lib import launch
 from graders import check, commands, hint, reset
 from graders.grading import registry
-from graders.grading.answer import Answer
+from graders.grading.answer import Answer, AnswerFailed, FailureKind
 from graders.grading.exercise import REGISTRY, Criterion, Exercise, Finding, Findings, Verdict
 from graders.grading.kinds import HINTS, Kind
 from graders.grading.report import Report
 from graders.grading.rng import Rng
-from graders.grading.run import grade
+from graders.grading.run import ExerciseResult, grade
 from graders.guest.renamed_calls import renamed_calls_unmentioned
 from graders.guest.usual_torch import usual_torch
 from graders.student import second_way
@@ -297,6 +297,55 @@ def test_rows_that_passed_fold_and_the_others_stay_open() -> None:
     assert "<table" not in whole.html().split("<details")[0]
     assert "✔ passed: doubles, whole numbers too" in whole.text()
     assert whole.exercises[0].criteria[0].seen not in whole.text()
+
+
+def judged(*rows: tuple[Criterion, bool | AnswerFailed]) -> ExerciseResult:
+    """The result of an exercise with these rows, each of which passed or not, or came to no end."""
+
+    def judge(answer: Answer, rng: Rng) -> Findings:
+        for criterion, found in rows:
+            if isinstance(found, AnswerFailed):
+                raise found
+            yield criterion.name, Finding(found, "seen")
+
+    exercise = Exercise("90_sample", "double", tuple(row for row, _ in rows), judge, 1, 1)
+    return grade(exercise, kernel_answer(double, "double"), Rng(1))
+
+
+DEADLOCK = AnswerFailed(FailureKind.DEADLOCK, "No rank can go on.")
+
+
+def test_a_deadlock_in_a_later_row_has_that_rows_hint_first() -> None:
+    # The ordinary case came to an end, so what the row is about, such as an odd number of ranks, is why.
+    ordinary, odd = Criterion("the sum", 1, "Add up."), Criterion("odd", 1, "One rank has no partner.")
+    first, second = judged((ordinary, DEADLOCK), (odd, True)), judged((ordinary, True), (odd, DEADLOCK))
+    assert first.criteria[0].hint == HINTS[Kind.DEADLOCK]
+    assert second.criteria[1].hint == f"One rank has no partner. {HINTS[Kind.DEADLOCK]}"
+    assert second.kind is Kind.DEADLOCK
+
+
+def test_what_is_not_judged_is_told_in_a_line_with_the_row_that_failed() -> None:
+    # Also where a row on the way is not judged itself; and the table has none of them.
+    rows = [Criterion("in place", 1, "x"), Criterion("any layout", 1, "x", needs=("in place",))]
+    rows += [Criterion(name, 1, "x", needs=("any layout",)) for name in ("odd", "groups")]
+    result = judged((rows[0], False), (rows[1], DEADLOCK), (rows[2], True), (rows[3], True))
+    report = Report("90_sample", (result,))
+    line = '– not judged: any layout, odd, groups. "in place" has to pass first.'
+    assert line in report.text()
+    assert line in unescape(report.html())
+    assert report.text().count("not judged") == report.html().count("not judged") == 1
+    assert "No rank can go on." not in report.text()
+
+
+@pytest.mark.parametrize(
+    ("name", "advice"), [("zipfile", "write `import zipfile`"), ("mine", "run that cell")]
+)
+def test_an_unknown_name_is_told_with_what_to_do(name: str, advice: str) -> None:
+    # A module of Python's is imported; what a cell defines is run.
+    def lacks(x: Any) -> Any:
+        return eval(name)
+
+    assert advice in seen(lacks)
 
 
 # --- graders that go wrong

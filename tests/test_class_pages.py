@@ -33,7 +33,8 @@ def sample():
 
 
 def judged(exercise: Exercise, *verdicts: Verdict, seen: str = "") -> ExerciseResult:
-    criteria = (CriterionResult(*pair, seen) for pair in zip(exercise.rubric, verdicts, strict=True))
+    pairs = zip(exercise.rubric, verdicts, strict=True)
+    criteria = (CriterionResult(row, verdict, seen, hint=row.hint) for row, verdict in pairs)
     return ExerciseResult(exercise, tuple(criteria))
 
 

@@ -302,3 +302,12 @@ def test_what_is_right_is_let_through(program: Program) -> None:
     # Twice, for what a launch leaves open must not disturb the next.
     for _ in range(2):
         launch(program, torch.arange(4.0), ranks=2)
+
+
+def test_a_long_message_of_several_ranks_is_told_once() -> None:
+    # It stands at the top; each rank's part has its lines, and says that it is the same.
+    with pytest.raises(RankFailed) as caught:
+        launch(receives_into_what_it_sends, torch.ones(3), ranks=2)
+    report = str(caught.value)
+    assert report.count("uses memory that is still being read") == 1
+    assert report.count("BufferInUse, as above") == 2

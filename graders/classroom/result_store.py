@@ -130,7 +130,7 @@ def _result_from_json(report: dict[str, Any], plain: dict[str, Any]) -> Exercise
             Verdict(told["verdict"]),
             told["seen"],
             figure,
-            not told["hint"],
+            told["hint"],
             kind_with(told["hint"]),
         )
         for criterion, told, figure in zip(exercise.rubric, plain["criteria"], figures, strict=True)

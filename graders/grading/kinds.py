@@ -18,7 +18,7 @@ class Kind(StrEnum):
 
 
 INSTEAD = frozenset({Kind.DEADLOCK, Kind.MISMATCH, Kind.TIMED_OUT})
-"""Nothing came out, so the hint of a criterion would be about something else."""
+"""Nothing came out."""
 
 HINTS = {
     Kind.DEADLOCK: "Take the ranks that wait one by one: which line of which other rank would end the wait? "
@@ -41,5 +41,5 @@ HINTS = {
 
 
 def kind_with(hint: str) -> Kind:
-    """The kind whose hint this is."""
-    return next((kind for kind, text in HINTS.items() if text == hint), Kind.OTHER)
+    """The kind whose hint this is, or ends with."""
+    return next((kind for kind, text in HINTS.items() if hint.endswith(text)), Kind.OTHER)

@@ -18,6 +18,7 @@ from graders.grading.words import (
     earned,
     folded_and_open,
     headline,
+    not_judged_lines,
     passed_in_a_line,
     printed_lines,
     shown_hint,
@@ -148,6 +149,7 @@ def _rich_exercise(result: ExerciseResult) -> RenderableType:
     passed, left = folded_and_open(result)
     if left:
         parts.append(_rich_table(left))
+    parts += [Text(each, style=LOOKS[Verdict.NOT_JUDGED].style) for each in not_judged_lines(result)]
     if passed:
         parts.append(Text(passed_in_a_line(passed), style=LOOKS[Verdict.PASSED].style))
     return Group(*parts, *([Text(advice)] if advice else []))

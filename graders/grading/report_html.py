@@ -10,6 +10,7 @@ from graders.grading.words import (
     advice_on,
     folded_and_open,
     headline,
+    not_judged_lines,
     passed_in_a_line,
     printed_lines,
     shown_hint,
@@ -28,13 +29,19 @@ _WRAPPING = "display:inline;white-space:normal;line-height:1.7;-webkit-box-decor
 
 
 def exercise_as_html(result: ExerciseResult) -> str:
-    """Points, the rows to look at, those that passed folded to their names, advice, what was printed."""
+    """Points, the rows to look at, the names of those that are not judged and of those that passed (folded),
+    advice, what was printed.
+    """
     passed, left = folded_and_open(result)
     advice = advice_on(result, 'hint("{}").')
-    printed = printed_lines(result)
+    printed, lines = printed_lines(result), not_judged_lines(result)
     return (
         f'<p style="margin:6px 0 4px;font-weight:bold;">{escape(headline(result))}</p>'
         + (_html_table(left, result.exercise.name) if left else "")
+        + "".join(
+            f'<p style="margin:4px 0;">{_html_badge(Verdict.NOT_JUDGED, each, _WRAPPING)}</p>'
+            for each in lines
+        )
         + (_html_passed(passed, result.exercise.name) if passed else "")
         + (f'<p style="margin:4px 0;">{escape(advice)}</p>' if advice else "")
         + (f"Your code printed:{_html_box(chr(10).join(printed))}" if printed else "")

@@ -1,9 +1,10 @@
 """From a grader's findings to verdicts: runs an exercise against an answer."""
 
 import re
+import sys
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from course_lib.runtime.communication.errors import BufferInUse
 from course_lib.threads import one_thread
@@ -26,16 +27,11 @@ class CriterionResult:
     seen: str
     figure: str = ""
     """A picture of what was seen, as HTML that needs nothing else."""
-    explained: bool = False
-    """What was seen says all: the criterion's hint would be about something else."""
+    hint: str = ""
+    """What to look at; empty where what was seen says all."""
     kind: Kind = Kind.OTHER
-
-    @property
-    def hint(self) -> str:
-        """The criterion's, or what to look at where nothing came out; empty where it would not help."""
-        if self.explained:
-            return ""
-        return HINTS[self.kind] if self.kind in INSTEAD else self.criterion.hint
+    cause: str = field(default="", compare=False)
+    """Of a row that is not judged: the criterion that failed, and has to pass first."""
 
     @property
     def points(self) -> float:
@@ -88,13 +84,14 @@ def grade(exercise: Exercise, answer: Answer, rng: Rng | None = None) -> Exercis
         for finding in _in_rubric_order(exercise, exercise.grade(answer, rng or Rng())):
             verdict = Verdict.PASSED if finding.passed else Verdict.FAILED
             criterion, seen = exercise.rubric[len(results)], readable(finding.seen)
-            results.append(CriterionResult(criterion, verdict, seen, kind=finding.kind))
+            hint = _hint(criterion, finding.kind, ordinary=not results)
+            results.append(CriterionResult(criterion, verdict, seen, hint=hint, kind=finding.kind))
             rest = _rest_if_none_counts(exercise, results)
             if rest:
                 results += rest
                 break
     except AnswerFailed as failure:
-        results += _after_failure(exercise.rubric[len(results) :], failure)
+        results += _after_failure(exercise.rubric, failure, len(results))
     except MachineLacks as lack:
         seen = readable(f"Not judged: {lack}")
         results += [CriterionResult(each, Verdict.BLOCKED, seen) for each in exercise.rubric[len(results) :]]
@@ -153,16 +150,15 @@ def _what_counts(exercise: Exercise, results: Sequence[CriterionResult]) -> tupl
     Of rows that need one another the first that failed stays: one mistake, one row.
     """
     by_name = {each.criterion.name: each for each in results}
-    needs = exercise.needs
-    roots: dict[str, str] = {}
     changed = True
     while changed:
         changed = False
         for name, each in by_name.items():
-            cause = _missing(needs, by_name, name)
-            if cause and each.verdict in (Verdict.PASSED, Verdict.FAILED):
-                roots[name] = roots.get(cause, cause)
-                by_name[name] = _not_judged(each.criterion, roots[name])
+            judged = each.verdict in (Verdict.PASSED, Verdict.FAILED)
+            missing = _missing(exercise.needs, by_name, name) if judged else each.cause
+            root = (by_name[missing].cause or missing) if missing else ""
+            if root and root != each.cause:
+                by_name[name] = _not_judged(each.criterion, root)
                 changed = True
     return tuple(by_name.values())
 
@@ -195,28 +191,37 @@ def _rest_if_none_counts(exercise: Exercise, results: Sequence[CriterionResult])
 
 
 def _not_judged(criterion: Criterion, cause: str) -> CriterionResult:
-    return CriterionResult(criterion, Verdict.NOT_JUDGED, f'"{cause}" has to be mended first.')
+    return CriterionResult(criterion, Verdict.NOT_JUDGED, f'"{cause}" has to pass first.', cause=cause)
 
 
-def _after_failure(remaining: Sequence[Criterion], failure: AnswerFailed) -> list[CriterionResult]:
-    """The answer came to no end: the first of the remaining criteria fails, those after it are not judged."""
+def _after_failure(
+    rubric: Sequence[Criterion], failure: AnswerFailed, judged: int = 0
+) -> list[CriterionResult]:
+    """The answer came to no end: the first criterion that is not judged yet fails, the rest is not judged."""
+    remaining = rubric[judged:]
     if failure.kind is FailureKind.NOT_ATTEMPTED:
         seen = readable(failure.report)
         return [CriterionResult(criterion, Verdict.NOT_ATTEMPTED, seen) for criterion in remaining]
     if not remaining:
         return []
     first, *others = remaining
+    kind = _KINDS.get(failure.kind, Kind.OTHER)
+    hint = "" if _explains_itself(failure) and not judged else _hint(first, kind, ordinary=not judged)
     return [
-        CriterionResult(
-            first,
-            Verdict.FAILED,
-            _told(failure),
-            _figure(failure),
-            _explains_itself(failure),
-            _KINDS.get(failure.kind, Kind.OTHER),
-        ),
+        CriterionResult(first, Verdict.FAILED, _told(failure), _figure(failure), hint, kind),
         *(_not_judged(criterion, first.name) for criterion in others),
     ]
+
+
+def _hint(criterion: Criterion, kind: Kind, *, ordinary: bool) -> str:
+    """The criterion's hint, and what to look at where nothing came out.
+
+    ordinary: whether this is the rubric's first row, whose hint is about what comes out. The others name the
+    case that they are tried on, and so why nothing came out in just this one.
+    """
+    if kind not in INSTEAD:
+        return criterion.hint
+    return HINTS[kind] if ordinary else f"{criterion.hint} {HINTS[kind]}"
 
 
 _KINDS = {
@@ -236,11 +241,19 @@ _AFTER_A_RESTART = (
     "\nIf a cell above defines it, run that cell. After a restart of the kernel run all of them: "
     "Run > Run All Above Selected Cell."
 )
+_UNKNOWN_NAME = re.compile(r"NameError: name '(\w+)' is not defined")
 
 
 def _told(failure: AnswerFailed) -> str:
     """The failure's report; where a name is unknown, with what to do about it."""
-    return readable(failure.report + (_AFTER_A_RESTART if failure.error == "NameError" else ""))
+    if failure.error != "NameError":
+        return readable(failure.report)
+    unknown = _UNKNOWN_NAME.search(failure.report)
+    if unknown and unknown[1] in sys.stdlib_module_names:
+        return readable(
+            f"{failure.report}\n{unknown[1]} is a module of Python's: write `import {unknown[1]}`."
+        )
+    return readable(failure.report + _AFTER_A_RESTART)
 
 
 def _explains_itself(failure: AnswerFailed) -> bool:

@@ -49,11 +49,14 @@ def shown_hint(result: CriterionResult) -> str:
 
 
 def folded_and_open(result: ExerciseResult) -> tuple[Rows, Rows]:
-    """The rows that passed, and those to look at; that the stub is still there is said once."""
+    """The rows that passed, and those to look at; that the stub is still there is said once.
+
+    In neither are those that `not_judged_lines` has.
+    """
     passed = [(each, each.seen) for each in result.criteria if each.verdict is Verdict.PASSED]
     left: list[tuple[CriterionResult, str]] = []
     for each in result.criteria:
-        if each.verdict is not Verdict.PASSED:
+        if each.verdict not in (Verdict.PASSED, Verdict.NOT_JUDGED):
             again = each.verdict is Verdict.NOT_ATTEMPTED and left and left[0][0].seen == each.seen
             left.append((each, "" if again else each.seen))
     return passed, left
@@ -62,6 +65,16 @@ def folded_and_open(result: ExerciseResult) -> tuple[Rows, Rows]:
 def passed_in_a_line(rows: Rows) -> str:
     """`✔ passed: mean over ranks, one collective`."""
     return f"{verdict_words(Verdict.PASSED)}: {', '.join(each.criterion.name for each, _ in rows)}"
+
+
+def not_judged_lines(result: ExerciseResult) -> list[str]:
+    """`– not judged: any length, any dtype. "the sum" has to pass first.`, a line for each reason."""
+    rows = [each for each in result.criteria if each.verdict is Verdict.NOT_JUDGED]
+    names: dict[str, list[str]] = {}
+    for each in rows:
+        names.setdefault(each.seen, []).append(each.criterion.name)
+    sign = verdict_words(Verdict.NOT_JUDGED)
+    return [f"{sign}: {', '.join(several)}. {seen}" for seen, several in names.items()]
 
 
 def headline(result: ExerciseResult) -> str:
@@ -73,7 +86,7 @@ def advice_on(result: ExerciseResult, hint: str) -> str:
     """One line on what to do next. hint: how to ask for one, with {} for the exercise."""
     if result.passed or result.mistake:
         return ""
-    advice = "Mend the first row that failed, then check again."
+    advice = "Fix the first row that failed, then check again."
     if not result.attempted:
         advice = 'Write the answer in place of "raise NotImplementedError".'
     return advice + (f" More help: {hint.format(result.exercise.name)}" if result.exercise.hints else "")

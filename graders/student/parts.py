@@ -27,4 +27,4 @@ def unsolved_parts(answer: object, exercise: "Exercise") -> str:
             lacking.append(f"{name} ({checks[-1]['points']:g} of {others[name].points:g} points)")
     if not lacking:
         return ""
-    return f"This answer uses {' and '.join(lacking)}: what is wrong may be wrong there. Mend that first."
+    return f"This answer uses {' and '.join(lacking)}: what is wrong may be wrong there. Fix that first."

@@ -33,6 +33,11 @@ def called_blocking(operation: str) -> bool:
 def member(members: Sequence[int], position: int) -> int:
     """The global rank at a position of a group. torch does not check the number of a peer."""
     if not 0 <= position < len(members):
+        if list(members) != list(range(len(members))):
+            raise ValueError(
+                f"There is no place {position} in the group of ranks {list(members)}: its places are 0 to "
+                f"{len(members) - 1}. dist.get_group_rank(group, rank) is the place of a rank."
+            )
         raise ValueError(
             f"There is no rank {position} in a group of {len(members)}: its ranks are 0 to "
             f"{len(members) - 1}. A neighbour on a ring is (rank + 1) % world_size."

@@ -3,6 +3,7 @@
 Every engine uses them, so that a deadlock reads the same in the simulator and on real processes.
 """
 
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
@@ -124,7 +125,10 @@ def message_mismatch_report(calls: Sequence[PendingCall]) -> str:
     parts.extend(_where(call) for call in calls)
     advice = "give recv a tensor with the dtype and the number of elements that are sent."
     if any(", meta" in call.detail for call in calls):
-        advice += " A meta tensor has no data: both sides need one, or neither."
+        advice += (
+            " A meta tensor has no data: both sides need one, or neither. What is made like x, "
+            "by torch.empty_like(x) or x.new_empty(n), is on its device."
+        )
     parts.extend(["", f"What to do: {advice}"])
     return "\n".join(parts)
 
@@ -139,7 +143,7 @@ def rank_failed_report(failures: Sequence[RankTraceback], waiting: Sequence[Pend
     for trace, same in told.items():
         follows = " (a consequence of another rank's end)" if same[0].secondary else ""
         parts.append(f"{ranks_in_words(f.rank for f in same)}{follows}:")
-        parts.append(trace.rstrip())
+        parts.append(_once(trace.rstrip(), same[0], root))
         parts.append("")
     if waiting:
         parts.append("The other ranks were stopped while they waited:")
@@ -147,6 +151,20 @@ def rank_failed_report(failures: Sequence[RankTraceback], waiting: Sequence[Pend
         if len(waiting) > _SHOWN:
             parts.append(f"... and {len(waiting) - _SHOWN} more.")
     return "\n".join(parts).rstrip()
+
+
+def _once(trace: str, failure: RankTraceback, root: RankTraceback) -> str:
+    """The traceback, without a long message at its end that is the root cause's but for numbers."""
+    lines = trace.removesuffix(failure.message).splitlines()
+    alike = _NUMBERS.sub("", failure.message) == _NUMBERS.sub("", root.message)
+    if len(failure.message) < _LONG or not alike or not trace.endswith(failure.message):
+        return trace
+    return "\n".join([*lines[:-1], f"{failure.type}, as above"])
+
+
+_NUMBERS = re.compile(r"\d+")
+_LONG = 120
+"""So many characters of a message are read twice in one report, and no more."""
 
 
 def timed_out_report(

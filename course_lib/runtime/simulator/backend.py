@@ -143,6 +143,9 @@ def as_with_gloo() -> Iterator[None]:
     @wraps(make)
     def new_group(ranks: Any = None, *arguments: Any, **options: Any) -> Any:
         rank = current_rank.get()
+        ranks = None if ranks is None else list(ranks)
+        if rank is not None and ranks == []:
+            raise ValueError("new_group([]) has no rank: a group needs at least one.")
         if rank is not None and not options.get("use_local_synchronization", False):
             _agree_on_group(rank, ranks)
         return make(ranks, *arguments, **options)

@@ -178,8 +178,10 @@ class DrawnTraining:
                 return Finding(
                     False, f"rank {rank} returned {reply.history!r:.80}; expected a float an epoch."
                 )
+        # Uphill, steps make the rounding of float32 grow as they do the loss.
+        rtol = 1e-4 if self.uphill else 5e-6
         return compare.first_failure(
-            compare.near(reply.history[epoch], wanted, f"the loss of epoch {epoch} on rank {rank}", rtol=2e-6)
+            compare.near(reply.history[epoch], wanted, f"the loss of epoch {epoch} on rank {rank}", rtol)
             for rank, reply in enumerate(run.results)
             for epoch, wanted in enumerate(expected)
         )

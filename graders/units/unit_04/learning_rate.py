@@ -21,8 +21,18 @@ from graders.units.unit_04.drivers import calls as drivers
             1,
             "The warm-up begins with the rate that is right for one worker. How many steps may it have?",
         ),
-        Criterion("between", 1, "The rate grows by the same amount in every step, not by the same factor."),
-        Criterion("no warm-up", 1, "With warmup_steps = 0 every step has the full rate."),
+        Criterion(
+            "between",
+            1,
+            "The rate grows by the same amount in every step, not by the same factor.",
+            needs=("after the warm-up", "the first step"),
+        ),
+        Criterion(
+            "no warm-up",
+            1,
+            "With warmup_steps = 0 every step has the full rate.",
+            needs=("after the warm-up", "between"),
+        ),
     ),
     hints=(
         "Which straight line goes through the rates of step 0 and step warmup_steps?",

@@ -46,6 +46,7 @@ from graders.units.unit_04.drivers import calls as drivers
             1,
             "What has been answered has to be forgotten at once: the next step brings the same names, "
             "maybe while others are held up. All that is kept is in `table`: each training has its own.",
+            needs=("requested by all", "nothing held back"),
         ),
         Criterion(
             "one question, one answer",

@@ -3,12 +3,13 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor
 
 from course_lib.cluster.topology import Cluster
+from graders.grading.answer import PlainData
 from graders.grading.communication import MEASURED, Allowance, duration_within, traffic_within
 from graders.grading.kinds import Kind
 from graders.grading.kit import Answer, Finding, Observed, Rng, compare, per_rank
@@ -100,12 +101,21 @@ def _result(world: World, expected: Sequence[Expected], values: Sequence[Any], p
     whose = next(others, None)
     if whose is not None:
         return Finding(False, f"{finding.seen} It is what rank {whose} must return.")
-    if not world.has_digits:
+    wanted = expected[place].result
+    if not world.has_digits or not _has_digits(wanted) or not _has_digits(value):
         return finding
-    told, wanted = f"{finding.seen} {WHOSE}", expected[place].result
-    if isinstance(wanted, Tensor) and (missing := lacking(world, value, wanted)):
+    told = f"{finding.seen} {WHOSE}"
+    if missing := lacking(world, value, wanted):
         return Finding(False, f"{told} Rank {missing[0]}'s part is missing.", Kind.LACKS_A_RANK)
     return Finding(False, told, finding.kind)
+
+
+def _has_digits(value: PlainData) -> TypeGuard[Tensor]:
+    """Whether these are numbers in which one can see the ranks, see `drawn_of`, or sums of such."""
+    if not isinstance(value, Tensor) or value.is_complex() or not value.numel():
+        return False
+    numbers = value.double()
+    return bool((numbers == numbers.trunc()).all() and (numbers > 0).all())
 
 
 def in_place(*plays: Played) -> Finding:

@@ -8,7 +8,8 @@ import torch
 
 from course_lib.cluster.topology import Cluster
 from graders.grading.communication import only_messages
-from graders.grading.kit import Answer, AnswerFailed, Finding, Findings, Rng, compare
+from graders.grading.kinds import Kind
+from graders.grading.kit import Answer, AnswerFailed, FailureKind, Finding, Findings, Rng, compare
 from graders.units.unit_07.collective import Collective
 from graders.units.unit_07.collectives import Played, in_place, layouts, play, results, stays_on_its_device
 from graders.units.unit_07.worlds import World, drawn_members
@@ -100,7 +101,8 @@ class Tries:
         try:
             self.plays.append(play(self.answer, self.rng, self.collective, [world]))
         except AnswerFailed as failure:
-            return Finding(False, f"With {world}: {failure.report}")
+            kind = Kind.DEADLOCK if failure.kind is FailureKind.DEADLOCK else Kind.OTHER
+            return Finding(False, f"With {world}: {failure.report}", kind)
         return check(self.plays[-1])
 
     def right(self, worlds: Sequence[World]) -> Finding:
