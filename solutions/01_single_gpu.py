@@ -43,7 +43,7 @@ if dataset == "digits":
     torch.set_num_threads(1)
 
 # %% demo=true jupyter={"source_hidden": true}
-# `%%needs` waits until an exercise is solved. The folded cells below hold the text to what was measured.
+# `%%needs` waits until an exercise is solved. The folded cells below check the text's numbers against what was measured.
 # %load_ext course_lib.notebook.magics
 
 # %% [markdown]
@@ -55,8 +55,8 @@ from course_lib.figures.pictures.training_steps import steps_picture
 steps_picture()
 
 # %% [markdown]
-# Data go in on the left, and control comes back on the left when all epochs are over. An **epoch** is one pass over the
-# training set, a **batch**, or mini-batch, is what goes through the model at once. The five marked steps are those at which devices that
+# Data come in on the left. After the last epoch the function returns (15). An **epoch** is one pass over the training set, a
+# **batch**, or mini-batch, is what goes through the model at once. The five marked steps are those at which devices that
 # train together have to agree: who reads the data, who gets which part, whose gradients count, who validates what, who
 # writes the checkpoint.
 #
@@ -65,8 +65,8 @@ steps_picture()
 # 1. Of the time that a batch takes, how much goes into taking and preparing it, into forward, into backward, and into the
 #    update? (Section 5)
 # 2. How many more samples a second does a batch of 256 bring than a batch of 1? (Section 5)
-# 3. A model has 7.5 billion parameters and trains with Adam in mixed precision. How much memory is taken before the first
-#    image goes in? (Section 6)
+# 3. A model has 7.5 billion parameters and trains with Adam in mixed precision. How much memory do its weights, its gradients
+#    and the optimizer's states take together, once all are there? (Section 6)
 
 # %% demo=true
 guesses = predict(
@@ -76,7 +76,7 @@ guesses = predict(
     percent_of_a_step_in_backward=None,
     percent_of_a_step_in_the_update=None,
     times_as_many_samples_with_batches_of_256=None,
-    gigabytes_before_the_first_image=None,
+    gigabytes_of_model_states=None,
 )
 
 # %% [markdown]
@@ -88,11 +88,13 @@ guesses = predict(
 # 7. forward: the model turns a batch of images into **logits**, one number a class;
 # 8. the loss: the mean cross-entropy between logits and labels. For one image it is $-\ln q$, if $q$ is the probability
 #    that the model gives to the right class. Its unit is the **nat**, since the logarithm is the natural one: a model that
-#    gives each of ten classes the same probability has a loss of $\ln 10 = 2.30$ nats. What one wants is a higher accuracy; but
-#    that changes in jumps, and has no gradient to follow. The loss stands for it;
+#    gives each of ten classes the same probability has a loss of $\ln 10 = 2.30$ nats;
 # 9. backward: the gradient of the loss for every parameter, into `parameter.grad`;
 # 10. update: the optimizer moves every parameter a little against its gradient, to where the loss is lower. That, again and again, is
 #     **gradient descent**.
+#
+# One wants a higher accuracy, but accuracy changes in jumps and has no useful gradient. So the loss stands in for it. Before you
+# write the step: which of the five may change places without changing the result?
 #
 # The step returns its loss, for the curves. Return it **detached**. A loss that still has its history keeps the graph of
 # its step alive. `backward` has freed the activations in it, but the graph itself stays, and with each loss that somebody
@@ -104,15 +106,12 @@ guesses = predict(
 def train_step(model: nn.Module, inputs: Tensor, targets: Tensor, optimizer: Optimizer) -> Tensor:
     """One step of training on one batch.
 
-    inputs: [B, ...]. targets: labels [B], int64. model(inputs) gives logits [B, classes]. All on one
-    device.
-    optimizer: over the model's parameters. Gradients that are there from before do not count.
+    inputs: [B, ...]. targets: labels [B], int64. model(inputs) gives logits [B, classes]. B >= 1.
+    optimizer: over the model's parameters, whose .grad may hold old gradients: clear them.
 
-    Changes the parameters by one optimizer step along the gradient of the mean cross-entropy of this
-    batch: one forward and one backward pass, in the mode (training, usually) in which the model comes
-    and stays. B may be 1. Gradient and loss are taken as they are, NaN too.
-    Returns that loss, as it was before the step: a scalar tensor without history (it does not require
-    grad). No tensor is asked for its number (`.item()`, `if loss > 5`): that would wait for the device.
+    One optimizer step along the gradient of this batch's mean cross-entropy, with one forward and one
+    backward pass. The model's mode (training or evaluation) is the caller's: leave it.
+    Returns the loss of before the step: a scalar tensor, detached. Nothing waits for the device.
     """
     ### BEGIN SOLUTION
     optimizer.zero_grad()
@@ -139,13 +138,16 @@ torch.manual_seed(0)
 model = SmallCNN(channels, class_count, size, dropout=0.25)
 optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
 images, labels = data.train[:32]
+
+# %% demo=true
+# %%needs train_step
 losses = [train_step(model, images, labels, optimizer).item() for _ in range(20)]
 print(
     f"{parameter_count(model):,} parameters; loss {losses[0]:.3f} nats at first, {losses[-1]:.3f} in the 20th step"
 )
 
 # %% demo=true jupyter={"source_hidden": true}
-# %%needs train_step
+# %%holds train_step
 # The loss begins near that of equal probabilities, and falls.
 from math import log
 
@@ -175,13 +177,12 @@ def evaluate(model: nn.Module, loader: Iterable[tuple[Tensor, Tensor]]) -> tuple
 
     loader: yields batches (inputs [B, ...], targets [B]), on the model's device; the last may be
     shorter.
-    Returns (loss, accuracy), two floats, not rounded: the mean over samples (NaN, if one is), and the
-    share, from 0 to 1, of the samples whose largest logit is at their label. Both do not depend on how
-    the samples are cut into batches.
+    Returns (loss, accuracy), two floats, not rounded: the mean over samples, and the share, from 0 to
+    1, of the samples whose largest logit is at their label. Neither depends on how the samples are cut
+    into batches.
 
-    The forward passes are those of this very model (a copy of it may not fit into memory), run in
-    evaluation mode and record no graph. Afterwards the model is in the mode in which it came, and
-    gradients are recorded again.
+    Runs this model (no copy) in evaluation mode and without a graph. Afterwards the model is in its old
+    mode, and gradients are recorded again.
     """
     ### BEGIN SOLUTION
     was_training = model.training
@@ -199,6 +200,7 @@ def evaluate(model: nn.Module, loader: Iterable[tuple[Tensor, Tensor]]) -> tuple
 
 
 # %% demo=true
+# %%needs train_step evaluate
 from torch.utils.data import DataLoader
 
 for batch_size in (7, 64, 360):
@@ -206,7 +208,7 @@ for batch_size in (7, 64, 360):
     print(f"batches of {batch_size:3}: loss {loss:.6f}, accuracy {accuracy:.4%}")
 
 # %% demo=true jupyter={"source_hidden": true}
-# %%needs train_step evaluate
+# %%holds train_step evaluate
 # The numbers in the text around this cell.
 assert 100 % 32 == 4
 assert 32 / 4 == 8
@@ -221,27 +223,15 @@ assert accuracy == reference[1]
 #
 # ## 3 All fifteen
 #
-# A lecture of NVIDIA's counts fifteen steps too. They are other ones: all of them are steps of a single batch, and they tell where the
-# data are and who has something to do. (The **host** is the computer with its processor, the **device** is the GPU in it.) For a
-# model of three layers:
+# `fit` is steps 3 to 13 of the picture, without 5 (the loader prepares the batches) and 12 (the caller sets the learning rate).
 #
-# | Step | What happens | Where |
-# |---|---|---|
-# | 1, 2 | read a batch, transport it to the host | disk to the host's memory |
-# | 3, 4 | preprocess it, put it into a queue, where finished batches wait | host, often in processes of its own |
-# | 5 | transport it to the device | host to device |
-# | 6, 7, 8 | activations of layer one, of layer two, output | device, forward |
-# | 9 | loss | device |
-# | 10, 11, 12 | gradients of layer three, of layer two, of layer one | device, backward |
-# | 13, 14 | compute the optimizer's step, update the weights | device |
-# | 15 | return control | to the program, which asks for the next batch |
+# The **host** is the computer with its processor, the **device** is the GPU in it. Two things about the device matter here
+# and later. Gradients come in the reverse order of the layers: unit 02 sends those of the last layer while those of the first
+# are still being computed. And the program goes on long before the device has updated the weights, unless it asks the device
+# for a number. So a loop that asks in every step keeps the device waiting.
 #
-# They divide what happens on the device more finely than the picture does, and leave out what happens once an epoch. (Elsewhere in
-# this unit a step's number is that of the picture.) Two things in the table matter later. Gradients come in the reverse order of the layers: unit 02 sends those of
-# the last layer while those of the first are still being computed. And the program has control again long before the
-# device has updated the weights, unless it asks the device for a number.
-#
-# Now write the loop round your two functions.
+# Now write the loop round your two functions. Its caller has chosen the optimizer and has perhaps used it before, has set the
+# random seed, and wants the weights of the last epoch, not those of the best: go on with what is there.
 
 
 # %% exercise="fit" points=8
@@ -253,24 +243,19 @@ def fit(
     epochs: int,
     device: torch.device,
 ) -> list[tuple[float, float, float]]:
-    """Train for some epochs on a device, and validate after each.
+    """Train for some epochs on a device, and validate after each. Call train_step and evaluate.
 
-    model: on whatever device, in whatever mode; what is in .grad before does not count. optimizer: over
-        its parameters; states that it has already are on the device. epochs: 0 or more.
-    train_loader, validation_loader: yield batches (inputs [B, ...], targets [B]) in the host's memory;
-        the last may be shorter. Each time that one goes through them they come in another order. They
-        have no length.
+    model: on any device, in any mode. optimizer: over its parameters, perhaps used before.
+    train_loader, validation_loader: yield batches (inputs [B, ...], targets [B]) in the host's memory,
+        each time in another order. The last batch may be shorter. len(loader) does not work.
+    epochs: 0 or more.
 
-    Each epoch: in training mode one step on each batch of train_loader, then validation on all of
-    validation_loader, in evaluation mode and without a graph. All epochs are run, whatever the
-    losses: they may grow, or be NaN, which stays to be seen. The weights stay as the last step leaves
-    them. The optimizer goes on from the states that it has; no random seed is set. Model and
-    batches are moved to the device. From an epoch's first step to its last the program asks for no
-    tensor's number (`.item()`, `if loss > 5`) and for no shape that depends on numbers (`x[x > 0]`),
-    for then it would wait for the device in every step.
+    Moves the model and each batch to the device. Each epoch: in training mode one step on each batch of
+    train_loader, then validation on all of validation_loader. All epochs are run, even if a loss grows
+    or is NaN. While an epoch's steps go on, nothing waits for the device.
     Returns (training loss, validation loss, validation accuracy) for each epoch, three floats, not
-    rounded: the training loss is the mean over the epoch's samples, each loss taken before the update
-    that it led to; the accuracy is from 0 to 1.
+    rounded; the training loss is the mean over the epoch's samples of the losses that train_step has
+    returned.
     """
     ### BEGIN SOLUTION
     model.to(device)
@@ -293,8 +278,6 @@ def fit(
 # one line, and all others run on any device:
 
 # %% demo=true
-# %%needs train_step evaluate fit
-from course_lib.notebook.curves import LiveCurves
 from course_lib.training.device import best_device
 from course_lib.training.single_device import new_batches
 
@@ -306,6 +289,10 @@ torch.manual_seed(0)
 model = SmallCNN(channels, class_count, size, dropout=0.25).to(device)
 optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
 scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs)
+
+# %% demo=true
+# %%needs train_step evaluate fit
+from course_lib.notebook.curves import LiveCurves
 
 units = {"loss": "mean cross-entropy (nats)", "accuracy": "accuracy (%)"}
 history, started = [], time.perf_counter()
@@ -328,6 +315,7 @@ print(f"test accuracy {accuracy:.2%} after {seconds:.1f} s on {device.type}")
 # What does the model still get wrong?
 
 # %% demo=true jupyter={"source_hidden": true}
+# %%needs train_step evaluate fit
 from course_lib.figures.style import new_figure
 
 model.eval()
@@ -347,9 +335,10 @@ figure
 
 # %% [markdown]
 # Step 14, the checkpoint, in its simplest form. Weights alone are not enough: AdamW keeps two running means for each
-# weight (section 6), and the scheduler has a place on its curve. A job that is killed while it writes leaves half a file; unit 03 mends that.
+# weight (section 6), and the scheduler has got to some point of its curve. A job that is killed while it writes leaves half a file; unit 03 mends that.
 
 # %% demo=true
+# %%needs train_step evaluate fit
 from course_lib.home import course_home
 
 checkpoint = course_home() / "01_single_gpu.pt"
@@ -362,7 +351,7 @@ print(f"epoch {saved['epoch']}, {checkpoint.stat().st_size / 1e6:.2f} MB,", end=
 print(f"accuracy {evaluate(model, test_batches)[1]:.2%} after loading")
 
 # %% demo=true jupyter={"source_hidden": true}
-# %%needs train_step evaluate fit
+# %%holds train_step evaluate fit
 # What the text around this cell says of the losses and of the checkpoint.
 if dataset == "digits" and epochs == 20:
     assert history[-1][0] > history[-1][1]
@@ -395,18 +384,14 @@ def accumulate_gradients(
 ) -> Tensor:
     """The gradient of a full batch, computed one micro-batch at a time.
 
-    micro_batches: pairs (inputs [m, ...], targets [m]); m may differ, and is at least 1. The list stays
-        as it is.
+    micro_batches: pairs (inputs [m, ...], targets [m]); m may differ, and is at least 1.
     loss_fn(outputs, targets): a scalar, the mean over the samples given.
     Gradients are clear (None) before the call.
 
     Afterwards every parameter's .grad is the gradient of the mean loss over the samples of all
-    micro-batches together, taken as it is, NaN too. Each micro-batch goes forward once and backward
-    once, before the next one goes forward, so that what a graph keeps for backward is in memory for
-    one of them at a time; in the mode in which the model comes and stays. No optimizer step: model and
-    micro-batches stay as they are.
-    Returns the mean loss over all samples, a scalar tensor without history. As in train_step, no tensor
-    is asked for its number.
+    micro-batches together. Each micro-batch goes forward and backward, once, before the next one, so
+    that only one graph is in memory. Leave parameters, mode and micro-batches as they are.
+    Returns the mean loss over all samples, a detached scalar tensor. Nothing waits for the device.
     """
     ### BEGIN SOLUTION
     samples = sum(len(inputs) for inputs, _ in micro_batches)
@@ -423,6 +408,7 @@ def accumulate_gradients(
 # One batch of 64 at once, and in three pieces of 30, 30 and 4:
 
 # %% demo=true
+# %%needs accumulate_gradients
 from course_lib.training.activation_memory import activation_bytes
 
 
@@ -441,14 +427,14 @@ for count in (64, 30, 4):
     print(f"{count:3} images leave {activation_bytes(model, images[:count]) / 1e3:7.0f} kB for backward")
 
 # %% demo=true jupyter={"source_hidden": true}
-# %%needs accumulate_gradients
+# %%holds accumulate_gradients
 # The gradients agree to rounding, and 30 images leave 30/64 of what 64 leave.
 assert (pieces - whole).norm() < 1e-4 * whole.norm()
 kept_by = {count: activation_bytes(model, images[:count]) for count in (64, 30)}
 assert abs(kept_by[30] / kept_by[64] - 30 / 64) < 0.02
 
 # %% [markdown]
-# The gradients agree to rounding. (The model is in evaluation mode here. Dropout would switch off other units each time.)
+# The gradients agree to rounding. (The model is in evaluation mode here. Dropout would switch off different units each time.)
 # The memory is that of the largest piece. The time does not fall: the work is the same.
 #
 # The weights follow from the two formulas. Summed over all micro-batches, $m_k L_k$ is the sum of all samples' losses, so
@@ -483,15 +469,15 @@ def measure_throughput(
     """Samples a second of a training step, on a device that works off a queue.
 
     step(): queues one training step on batch_size samples, and may return before the device has done
-    it.
+        it.
     synchronize(): waits until the device has done all that has been queued.
-    warmup: steps that come first and are not measured; may be 0. steps: those that are measured, at
-    least 1. The caller may have queued work of another kind before.
+    warmup: steps that come first and are not measured, 0 or more. steps: those that are measured, at
+        least 1.
 
-    Calls step() warmup + steps times. The time is wall-clock time (time.perf_counter): that in which
-    the device does all the work of the measured steps, and no other work. Between two measured steps
-    the device is not kept waiting. synchronize() is called twice at most. Returns measured samples
-    divided by the time, not rounded.
+    Calls step() warmup + steps times. The clock (time.perf_counter) runs from the moment when the
+    device has nothing left to do (even if warmup is 0 the queue may hold other work) until it has done
+    all measured steps. Call synchronize() at most twice, and not between measured steps.
+    Returns samples a second, not rounded: the samples of the measured steps by that time.
     """
     ### BEGIN SOLUTION
     for _ in range(warmup):
@@ -507,7 +493,7 @@ def measure_throughput(
 
 # %% [markdown]
 # The second prediction, measured: samples a second for batches of several sizes. To have enough of them, the data are drawn
-# with repetition.
+# with replacement.
 
 # %% demo=true
 from functools import partial
@@ -533,6 +519,8 @@ def throughput(batch_size: int) -> float:
     return measure_throughput(lambda: train_step(model, *batch, optimizer), batch_size, 3, steps, wait)
 
 
+# %% demo=true
+# %%needs train_step measure_throughput
 model.train()
 batch_sizes = [1, 4, 16, 64, 256, 1024]
 # Three rounds over all sizes, and the median of each size: what else the machine does falls on all of them alike.
@@ -544,6 +532,7 @@ line_figure(
     y="samples a second",
     log_x=True,
     log_y=True,
+    at_points=True,
     title=f"{rates[4] / rates[0]:.0f} times as many samples a second with a batch of 256 as with a batch of 1",
     alt="Samples a second against the batch size, both logarithmic: "
     + ", ".join(f"{rate:,.0f} at {batch_size}" for batch_size, rate in zip(batch_sizes, rates)),
@@ -560,6 +549,7 @@ line_figure(
 # the four are measured in turn, twenty-five times over, and each phase gets the median of its differences.
 
 # %% demo=true
+# %%needs train_step measure_throughput
 from course_lib.figures.style import bar_figure
 from course_lib.training.single_device import random_shift
 
@@ -608,7 +598,7 @@ bar_figure(
 )
 
 # %% demo=true jupyter={"source_hidden": true}
-# %%needs train_step measure_throughput
+# %%holds train_step measure_throughput
 # What the text around this cell says, of a CPU.
 if device.type == "cpu":
     assert rates[4] > 2 * rates[0]
@@ -643,6 +633,7 @@ guesses.measured(
 # beginning. The weights are; the gradients are made by the first backward, and Adam's states by the first update:
 
 # %% demo=true
+images, labels = (tensor.to(device) for tensor in data.train[:64])
 fresh = SmallCNN(channels, class_count, size).to(device)
 adam = torch.optim.AdamW(fresh.parameters())
 
@@ -710,14 +701,9 @@ def training_memory_bytes(parameters: int, optimizer: str, precision: str) -> in
 
     parameters: how many numbers the model learns.
     optimizer: "sgd" keeps nothing, "momentum" one number a parameter, "adam" two.
-    precision: "fp32": 4 bytes for everything. "bf16": 2 bytes for everything. "mixed": 2 bytes for a
-        weight and 2 for its gradient; the optimizer keeps a copy of the weights, and all its numbers,
-        in 4 bytes each.
+    precision: "fp32": 4 bytes for each number. "bf16": 2 bytes for each. "mixed": as in the text above,
+        with 16 bits for a weight and for its gradient; with every optimizer there is the second copy.
     Returns an int. Raises ValueError for any other optimizer or precision.
-
-    The convention for "mixed" is that of S. Rajbhandari et al., ZeRO, 2020, section 3.1: with Adam
-    2 + 2 + 12 bytes a parameter. With the other optimizers the copy stays, and what they keep beside it
-    is counted.
     """
     ### BEGIN SOLUTION
     states = {"sgd": 0, "momentum": 1, "adam": 2}
@@ -735,6 +721,7 @@ def training_memory_bytes(parameters: int, optimizer: str, precision: str) -> in
 # The third prediction: 7.5 billion parameters.
 
 # %% demo=true
+# %%needs training_memory_bytes
 optimizers, precisions = ("sgd", "momentum", "adam"), ("fp32", "mixed", "bf16")
 for precision in precisions:
     taken = [training_memory_bytes(7_500_000_000, name, precision) / 1e9 for name in optimizers]
@@ -742,7 +729,8 @@ for precision in precisions:
 
 # %% [markdown]
 # With Adam it is 120 GB, in mixed precision as in 32 bits: mixed precision saves no memory for the model states. It makes
-# the training faster, and it halves the activations. Section 3.1 of the ZeRO paper begins with such a count, and unit 09 will
+# the training faster, and it makes the activations smaller, though not by half: some of them stay in 32 bits. (With this
+# unit's small network and `torch.autocast`, seven tenths are left.) Section 3.1 of the ZeRO paper begins with such a count, and unit 09 will
 # share out the 16 bytes among the workers.
 #
 # **Question for the sliders:** how large a model can train with Adam, in mixed precision, on a device of 80 GB? How much
@@ -750,7 +738,8 @@ for precision in precisions:
 
 
 # %% demo=true jupyter={"source_hidden": true}
-from course_lib.figures.style import COLOURS
+# %%needs training_memory_bytes
+from course_lib.figures.style import COLOURS, bar_figure
 from course_lib.notebook.widgets import Slider, explore
 
 
@@ -782,37 +771,48 @@ explore(
 )
 
 # %% demo=true jupyter={"source_hidden": true}
-# %%needs training_memory_bytes
+# %%holds training_memory_bytes
 # The numbers in the text around this cell.
 assert training_memory_bytes(7_500_000_000, "adam", "mixed") == 120e9
 assert training_memory_bytes(7_500_000_000, "adam", "fp32") == 120e9
 assert training_memory_bytes(5_000_000_000, "adam", "mixed") == 80e9
 assert training_memory_bytes(13_000_000_000, "momentum", "bf16") < 80e9
 assert training_memory_bytes(14_000_000_000, "momentum", "bf16") > 80e9
-guesses.measured(gigabytes_before_the_first_image=training_memory_bytes(7_500_000_000, "adam", "mixed") / 1e9)
+guesses.measured(gigabytes_of_model_states=training_memory_bytes(7_500_000_000, "adam", "mixed") / 1e9)
 
 # %% [markdown]
 # Five billion parameters, at 16 bytes each; thirteen billion at 6 bytes. And no activation is counted yet. Those can be
 # counted too: PyTorch tells which tensors a forward pass keeps.
 
 # %% demo=true
+# %%needs training_memory_bytes
+from course_lib.training.activation_memory import activation_bytes
+
 counts = [1, 4, 16, 64, 256, 1024]
 kept = [activation_bytes(model, random_batch(count)[0]) / 1e6 for count in counts]
 states = training_memory_bytes(parameter_count(model), "adam", "fp32") / 1e6
+crossing = round(states / (kept[-1] / counts[-1]))
 line_figure(
     {"activations": (counts, kept), "model states, Adam, fp32": (counts, [states] * len(counts))},
     x="batch size (samples)",
     y="memory (MB)",
     log_x=True,
     log_y=True,
+    at_points=True,
+    title=f"activations outweigh the model states from about {crossing} samples on",
     alt=f"Activations against batch size, both logarithmic: a straight line from {kept[0]:.2f} to {kept[-1]:.0f} MB "
-    f"that crosses the model states, {states:.2f} MB.",
+    f"that crosses the model states, {states:.2f} MB, at about {crossing} samples.",
 )
 
 # %% demo=true jupyter={"source_hidden": true}
-# %%needs training_memory_bytes
+# %%holds training_memory_bytes
 # Activations are below the model states with one sample, and above them with 1,024.
 assert kept[0] < states < kept[-1]
+# And what mixed precision makes of them.
+with torch.autocast(device.type, dtype=torch.bfloat16):
+    mixed = activation_bytes(model, random_batch(64)[0])
+if dataset == "digits":
+    assert round(mixed / activation_bytes(model, random_batch(64)[0]), 1) == 0.7
 
 # %% [markdown]
 # In this convolutional network, as in most, activations soon outweigh everything else; that is where `accumulate_gradients`
@@ -824,9 +824,12 @@ assert kept[0] < states < kept[-1]
 # The simplest use of several processes sends no data at all: trainings that differ in one setting. `train_once` below is
 # an ordinary function; `launch` runs it in two processes, each with a learning rate of its own. A process that has loaded its
 # data waits for the other one (`dist.barrier()` returns when all have called it), so that both train at the same time.
+# `new_batches` makes the two loaders, `train_epoch` calls your `train_step` on each batch, and `span` names a part of the
+# timeline.
 
 
 # %% demo=true
+# %%needs train_step evaluate
 from course_lib.runtime.communication.events import span
 from course_lib.training.single_device import train_epoch
 
@@ -859,10 +862,12 @@ print(f"alone {alone.results[0][1]:,.0f} samples a second, two together {togethe
 print(f"bytes sent: {both.traffic.sent}")
 
 # %% demo=true jupyter={"source_hidden": true}
+# %%holds train_step evaluate
 # Trainings that differ in one setting send each other nothing.
 assert both.traffic.sent == 0
 
 # %% demo=true
+# %%needs train_step evaluate
 both.timeline(title="two trainings that know nothing of each other")
 
 # %% [markdown]
@@ -909,6 +914,26 @@ Compute nodes often have no network. Get the data before, on a login node:
   31.4, 16.6 and 1.9 GB when 64 devices share optimizer states, gradients and weights, step by step.
 - **Activations.** V. Korthikanti et al., arXiv:2205.05198: a transformer layer keeps $sbh (34 + 5as/h)$ bytes for a
   sequence of $s$ tokens, micro-batches of $b$, hidden size $h$ and $a$ heads.
+
+<details><summary>Other fifteen steps</summary>
+
+A lecture of NVIDIA's counts fifteen steps too, but different ones: all of them are steps of a single batch, and they tell
+where the data are and who has something to do. For a model of three layers:
+
+| Step | What happens | Where |
+|---|---|---|
+| 1, 2 | read a batch, transport it to the host | disk to the host's memory |
+| 3, 4 | preprocess it, put it into a queue, where finished batches wait | host, often in processes of its own |
+| 5 | transport it to the device | host to device |
+| 6, 7, 8 | activations of layer one, of layer two, output | device, forward |
+| 9 | loss | device |
+| 10, 11, 12 | gradients of layer three, of layer two, of layer one | device, backward |
+| 13, 14 | compute the optimizer's step, update the weights | device |
+| 15 | return control | to the program, which asks for the next batch |
+
+They divide what happens on the device more finely than the picture does, and leave out what happens once an epoch.
+
+</details>
 
 ## 10 What goes wrong in practice
 

@@ -22,8 +22,8 @@
 # - let a job go on with fewer or more workers without changing what it learns.
 
 # %% tags=["parameters"]
-# For the demonstrations: how many ranks they have where the text does not say, and whether these are "simulated"
-# or "processes".
+# For the demonstrations: their number of ranks, unless the text says otherwise; and whether these are "simulated" or
+# "processes".
 ranks = 4
 on = "simulated"
 
@@ -86,9 +86,10 @@ cluster_picture()
 # 1. Eight ranks on two nodes stand in a ring, each sends to the next. How many of the eight connections lead over the
 #    network if the ranks fill one node after the other? How many if the two nodes get ranks in turn?
 # 2. A script says `--ntasks=4 --nodes=2`. How many tasks does each of the two nodes get?
-# 3. On a node of LUMI, 64 cores and eight GPUs: which core is beside GPU 0?
+# 3. A node of LUMI has 64 cores, numbered from 0, and eight GPUs, each plugged in beside one quarter of the cores. Beside
+#    which quarter is GPU 0: the first, second, third or fourth?
 # 4. A node fails once in 264 days, and a checkpoint takes two minutes. How often should a job on 2,048 nodes save?
-# 5. One GPU of a thousand computes at half the speed. How much slower is a step of all?
+# 5. One GPU of a thousand computes at half the speed. How many times as long does a step of all thousand take?
 
 # %% demo=true
 guesses = predict(
@@ -96,7 +97,7 @@ guesses = predict(
     connections_over_the_network_in_blocks=None,
     connections_over_the_network_in_turn=None,
     tasks_of_the_first_and_the_second_node=None,
-    core_beside_gpu_0=None,
+    quarter_of_the_cores_beside_gpu_0=None,
     minutes_between_two_checkpoints=None,
     times_as_long_a_step_with_one_slow_gpu=None,
 )
@@ -109,7 +110,8 @@ guesses = predict(
 # **shared file system**; often only login nodes reach the internet, so data and packages are fetched there, once.
 #
 # A **portal** is a web page in front of both. It starts Jupyter for you as a job on a compute node, and its form asks
-# for what every job needs. The form of TACC's Analysis Portal, beside what the same line is called in a script:
+# for what every job needs. Here is the form of the Analysis Portal of TACC, the Texas Advanced Computing Center, whose
+# supercomputers include Frontera and Vista; beside it, what the same line is called in a script:
 #
 # | In the form | In a script | Which means |
 # |---|---|---|
@@ -118,15 +120,15 @@ guesses = predict(
 # | Project | `--account` | whose budget pays |
 # | Queue | `--partition` | a kind of node, with limits on their number and on time |
 # | Nodes | `--nodes` | how many machines |
-# | Tasks | `--ntasks` | how many processes altogether: for training, one a GPU |
+# | Tasks | `--ntasks` | how many processes altogether: for training, one per GPU |
 # | Job Name | `--job-name` | how lists of jobs call it; at most 20 characters |
-# | Time Limit | `--time` | when the job is ended, whether or not it is ready; two hours if nothing is typed in |
+# | Time Limit | `--time` | when the job is ended, whether or not it is finished; two hours if nothing is typed in |
 # | Reservation | `--reservation` | nodes that are kept free for a course at its hour |
 # | VNC Desktop Resolution | | the size of a desktop's picture; Jupyter needs none |
 #
 # Three things surprise newcomers. Closing the browser does not end the job: it costs until its time is up or you end
 # it. Two nodes mean that Jupyter runs on the first and the second stands idle, until something is started there. And
-# what may be asked for where differs: a queue called `rtx` exists on Frontera only, LUMI wants `--account`, TACC
+# sites differ in what one may ask for: a queue called `rtx` exists on Frontera only, LUMI wants `--account`, TACC
 # refuses `--mem`. The command `course doctor` says where you are, what you hold, and what is forbidden there; here it
 # is for this machine:
 
@@ -140,22 +142,23 @@ for heading, text in findings(look_around()):
 # ## 2 The names of the nodes
 #
 # Slurm gave you nodes; the variable `SLURM_JOB_NODELIST` says which. Names of a cluster's nodes differ in their
-# numbers only, so Slurm writes them in a short form: `c101-[001-004,007]` on Frontera, `nid[005000-005003]` on LUMI.
+# numbers only, so Slurm writes them in a short form: `c101-[001-004,007]` on Frontera, `nid[005000-005003]` on LUMI, a
+# supercomputer in Finland.
 # Two things in it are not what they look like: the numbers are texts, whose leading zeros belong to the name, and a
 # comma separates names outside of brackets, but numbers inside of them.
 
 
 # %% exercise="expand_hostlist" points=6
 def expand_hostlist(text: str) -> list[str]:
-    """The host names that Slurm's short form stands for, in its order.
+    """The host names that Slurm's short form stands for, in order.
 
     text: names separated by commas, such as "login1,c101-[001-004,007]". Brackets hold numbers and
         ranges, separated by commas; a number keeps its leading zeros, and the numbers of a range are
-        filled with zeros to the width of its first. A name may have two brackets, of which the second
-        counts fastest, and ends with a bracket, if it has one. A name that comes twice is kept twice.
-        The empty text stands for no host.
+        filled with zeros to the width of its first. A name may have one or two brackets, the last at
+        its end. Of two, the second counts faster: "a[1-2]b[1-2]" is a1b1, a1b2, a2b1, a2b2. A name that
+        comes twice is kept twice. "" gives [].
 
-    Nothing but the text is needed: it works on a laptop, without Slurm.
+    Do not call scontrol: it must work without Slurm.
     """
     ### BEGIN SOLUTION
     hosts = []
@@ -191,16 +194,16 @@ print(expand_hostlist("login1,nid[005000-005003]"))
 #
 # Every process of a job needs to know four numbers:
 #
-# | | counts | from | to choose |
+# | | what it counts | range | used to choose |
 # |---|---|---|---|
 # | **rank** | this process among all | 0 to world size - 1 | its part of the data; who prints |
 # | **world size** | all processes | | how many parts there are |
-# | **local rank** | this process on its node | 0 to processes a node - 1 | its GPU |
-# | **node rank** | this node among the nodes | 0 to nodes - 1 | who of the nodes fetches the data first |
+# | **local rank** | this process on its node | 0 to processes per node - 1 | its GPU |
+# | **node rank** | this node among the nodes | 0 to nodes - 1 | which node fetches the data |
 #
-# Whoever starts the processes knows the numbers, and leaves them in environment variables, each launcher in its own. Here is one and
-# the same process, started by four launchers: of eight, four on each of two nodes, it is the third on the second node. What
-# each launcher left it, as recorded; all else that they set is left out:
+# Whoever starts the processes knows the numbers, and leaves them in environment variables, each launcher in its own. Eight processes
+# run, four on each of two nodes. The table shows what four launchers put into the environment of the third process on the
+# second node (as recorded; other variables are left out):
 #
 # | srun | torchrun | mpirun (Open MPI) | horovodrun |
 # |---|---|---|---|
@@ -212,12 +215,13 @@ print(expand_hostlist("login1,nid[005000-005003]"))
 # | `SLURM_STEP_ID=0` | `WORLD_SIZE=8` | `PMIX_RANK=6` | `HOROVOD_SIZE=8` |
 #
 # Which variable is which of the four numbers? Do not go by the names alone: one of them says something else than it seems to.
+# `PMIX_RANK` is there under `srun --mpi=pmix`, too.
 #
 # The trouble begins where launchers are nested, for environment variables are inherited. With `srun torchrun`, one
-# torchrun a node, every worker has both sets, and Slurm's describe the torchruns. A batch script itself, which no srun
-# has started, has `SLURM_PROCID=0` and the `SLURM_NTASKS` that the job asked for, though it is a single process. Whatever
-# mpirun starts on the same node inherits that from it. To the other nodes mpirun sends a helper by srun, one a node, and
-# what this helper starts inherits the helper's variables. Here `mpirun -n 8` was run by a batch script on two nodes,
+# torchrun per node, every worker has both sets, and Slurm's describe the torchruns. A batch script itself, which no srun
+# has started, has `SLURM_PROCID=0` and the `SLURM_NTASKS` that the job asked for, though it is a single process. If such a
+# script calls mpirun, the ranks on the first node inherit the script's variables. On every other node mpirun starts a helper
+# through srun, and the ranks there inherit the helper's. Here `mpirun -n 8` was run by a batch script on two nodes,
 # which asked for 8 tasks; on a virtual cluster of this machine, if it has Slurm and Open MPI:
 
 # %% demo=true jupyter={"source_hidden": true}
@@ -233,7 +237,7 @@ said = [os.uname().nodename, *(os.environ.get(name, "(not set)") for name in nam
 
 
 def under_mpirun() -> list[str]:
-    """What eight ranks find in their environments, a line a rank. Raises ClusterFailed."""
+    """What eight ranks find in their environments, one line per rank. Raises ClusterFailed."""
     if shutil.which("mpirun") is None:
         raise ClusterFailed("Open MPI is not installed here.")
     with temporary_cluster(Shape(nodes=2)) as cluster:
@@ -261,23 +265,27 @@ except ClusterFailed as missing:
 
 # %% [markdown]
 # All eight have `SLURM_PROCID=0`. The four of the first node have the script's `SLURM_NTASKS=8` and no `SLURM_STEP_ID`;
-# the four of the second have the helper's, 1 and 0. So `SLURM_STEP_ID` tells whether srun started something, and only
-# `OMPI_COMM_WORLD_RANK` tells which rank this is.
+# the four of the second have the helper's, 1 and 0. Only `OMPI_COMM_WORLD_RANK` tells which rank this is. And which
+# variable tells whether srun has started a process?
 
 
 # %% exercise="rank_from_environment" points=7
 def rank_from_environment(env: dict[str, str]) -> dict[str, int]:
     """This process's place among all, whatever has started it.
 
-    env: environment variables, as in os.environ; they stay as they are. Launchers: srun, torchrun,
-        mpirun (Open MPI), horovodrun. Where one was started by another, the innermost counts: torchrun,
-        Horovod and Open MPI before Slurm.
-        Users set variables, too, in scripts and shells: MASTER_ADDR, WORLD_SIZE, and some that begin
-        like a launcher's, such as OMPI_MCA_btl and HOROVOD_FUSION_THRESHOLD.
+    env: environment variables, as in os.environ; they stay as they are.
     Returns {"rank": ..., "local_rank": ..., "node_rank": ..., "world_size": ...}: whole numbers;
-        node_rank is the number of this process's node. mpirun does not tell it: there, but only there,
-        ranks fill one node after another, and all nodes have equally many. A process that no launcher
-        has started is rank 0 of 1 on node 0; a batch script itself, outside of srun, is one.
+        node_rank is the number of this process's node.
+
+    Launchers are srun, torchrun, mpirun (Open MPI) and horovodrun. If they are nested, the one that
+    started this process counts: torchrun's, Horovod's or Open MPI's variables, where there are any,
+    before Slurm's. A process that no launcher has started is rank 0 of 1 on node 0. So is a batch
+    script itself, outside of srun.
+
+    mpirun does not tell node_rank: under mpirun, but not under the others, you may assume that ranks
+    fill one node after another and all nodes have equally many.
+    Users set MASTER_ADDR, WORLD_SIZE, OMPI_MCA_btl or HOROVOD_FUSION_THRESHOLD themselves, so none of
+    these shows which launcher it was.
     """
     ### BEGIN SOLUTION
     if "RANK" in env:
@@ -337,25 +345,15 @@ del visitor, store
 # on who is there, and tell their workers ranks, world size and `MASTER_ADDR`. After a failure they meet again and deal
 # out new numbers. So, if you allow it to run with fewer nodes, torchrun goes on when a node is lost. There is one
 # exception: the table of this meeting is kept on the node that `--rdzv-endpoint` names. If that node is lost, the agents
-# of all others end with a `RendezvousConnectionError`, and the job has to be started anew. srun knows of one meeting only,
-# at the start: it cannot go on without a rank. And Slurm itself ends a job that loses a node, unless it was submitted with
+# of all others end with a `RendezvousConnectionError`, and the job has to be started anew. With srun the ranks meet once, at
+# the start; if one is lost, the job cannot go on. And Slurm itself ends a job that loses a node, unless it was submitted with
 # `--no-kill`; with `--requeue` it goes back into the queue.
 #
 # ## 5 One job, four ways to start it
 #
 # A program that prints where it is. It uses your function, so it does not care who starts it:
 
-# %% demo=true
-# %%needs rank_from_environment
-folder = Path(tempfile.mkdtemp(prefix="unit-03-"))
-program = folder / "where.py"
-body = """
-import os, sys
-place = rank_from_environment(dict(os.environ))
-line = "rank {rank} of {world_size}, local rank {local_rank} on node {node_rank}\\n"
-sys.stdout.write(line.format(**place))
-"""
-program.write_text(inspect.getsource(rank_from_environment) + body)
+# %% demo=true jupyter={"source_hidden": true}
 
 
 def start(command: str) -> None:
@@ -376,7 +374,18 @@ def start(command: str) -> None:
     assert lines == [f"rank {k} of {ranks}, local rank {k} on node 0" for k in range(ranks)]
 
 
+# %% demo=true
+# %%needs rank_from_environment
 python = shlex.quote(sys.executable)
+folder = Path(tempfile.mkdtemp(prefix="unit-03-"))
+program = folder / "where.py"
+body = """
+import os, sys
+place = rank_from_environment(dict(os.environ))
+line = "rank {rank} of {world_size}, local rank {local_rank} on node {node_rank}\\n"
+sys.stdout.write(line.format(**place))
+"""
+program.write_text(inspect.getsource(rank_from_environment) + body)
 # `torchrun` is another name of `python -m torch.distributed.run`.
 start(f"{python} -m torch.distributed.run --standalone --nproc-per-node={ranks} {program}")
 start(f"mpirun --oversubscribe -n {ranks} {python} {program}")
@@ -388,7 +397,7 @@ shutil.rmtree(folder)
 # ```bash
 # export MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1) MASTER_PORT=29500
 #
-# # torchrun: srun starts one agent a node, each agent four workers
+# # torchrun: srun starts one agent per node, each agent four workers
 # srun --ntasks-per-node=1 torchrun --nnodes=2 --nproc-per-node=4 --rdzv-id="$SLURM_JOB_ID" \
 #      --rdzv-backend=c10d --rdzv-endpoint="$MASTER_ADDR:29400" train.py
 #
@@ -398,7 +407,7 @@ shutil.rmtree(folder)
 # # mpirun starts all eight; it learns from Slurm which nodes there are
 # mpirun -n 8 --map-by ppr:4:node python train.py
 #
-# # srun, each rank bound to the core beside its GPU (section 7 finds them)
+# # srun, each rank bound to a core beside its GPU (section 7 finds them)
 # srun --ntasks=8 --ntasks-per-node=4 --cpu-bind=map_cpu:$CORES python train.py
 # ```
 #
@@ -433,7 +442,7 @@ def ring_on_nodes(distribution: str, gpus: int):
 explore(
     ring_on_nodes,
     distribution=Slider(["block", "plane=2", "cyclic"], label="--distribution"),
-    gpus=Slider([2, 4, 8], start=4, label="GPUs a node"),
+    gpus=Slider([2, 4, 8], start=4, label="GPUs per node"),
 )
 
 # %% demo=true jupyter={"source_hidden": true}
@@ -449,15 +458,15 @@ guesses.measured(
 )
 
 # %% [markdown]
-# The first prediction: two of eight in blocks, all eight in turn. In blocks it stays at one connection a node,
+# The first prediction: two of eight in blocks, all eight in turn. In blocks it stays at one connection per node,
 # however many GPUs the nodes have: each node's network card carries one message in each direction, and the rest goes
-# over the links inside. In turn, everything that the ring sends goes through the network cards, and more GPUs a node
+# over the links inside. In turn, everything that the ring sends goes through the network cards, and more GPUs per node
 # make it worse. With `plane=2` every second connection does, as soon as a node has more than two GPUs.
 #
 # ## 6 A batch script
 #
 # Slurm has three parts. **slurmctld**, one for the cluster, keeps the queue and decides which job gets which nodes. **slurmd**,
-# one a node, starts a job's processes there, and ends them. **slurmdbd** keeps the accounts in a database, often for several
+# one per node, starts a job's processes there, and ends them. **slurmdbd** keeps the accounts in a database, often for several
 # clusters: who may use how much, and what has become of each job. You talk to them by commands:
 #
 # | Command | What it does |
@@ -485,11 +494,12 @@ guesses.measured(
 def batch_script(nodes: int, gpus_per_node: int, command: str) -> str:
     """The text of a Slurm batch script that runs `command` on every GPU of several nodes.
 
+    command: one program and its arguments, already quoted for a shell.
+
     The job asks for `nodes` nodes with `gpus_per_node` GPUs each, for 10 to 30 minutes; it names no
-    partition, account or host. One srun starts `command`, a program and its arguments (quoted for a
-    shell where they need it; no `a && b`), as one task a GPU. Each task finds MASTER_ADDR, the job's
-    first host, and MASTER_PORT in its environment; its rank it has from srun. If the command fails, the
-    job does.
+    partition, account or host. One srun starts the command, as one task for each GPU. Each task finds
+    MASTER_ADDR, the job's first host, and MASTER_PORT in its environment; it has its rank from srun. If
+    the command fails, so does the job.
     """
     ### BEGIN SOLUTION
     return f"""#!/bin/bash
@@ -514,7 +524,7 @@ srun --kill-on-bad-exit=1 {command}
 # you one to play with). It submits your script with a small program in place of the training: its processes look where
 # they are, meet at `MASTER_ADDR`, and leave a note.
 #
-# And the second prediction? Ask a real Slurm, again on a virtual cluster, which hands out 8 cores a node:
+# And the second prediction? Ask a real Slurm, again on a virtual cluster, which hands out 8 cores per node:
 
 # %% demo=true jupyter={"source_hidden": true}
 
@@ -533,8 +543,8 @@ except ClusterFailed as missing:
     print(missing)
 
 # %% [markdown]
-# `--ntasks=4 --nodes=2` gives three tasks to one node and one to the other. Every node gets one, and then Slurm fills up
-# from the front, for what it hands out are cores. Say `--ntasks-per-node`.
+# `--ntasks=4 --nodes=2` gives three tasks to one node and one to the other. Every node gets one, and then Slurm fills
+# the first node, since it allocates cores. Say `--ntasks-per-node`.
 #
 # ### What it costs
 #
@@ -561,32 +571,34 @@ assert 80 <= cost.gpu_minutes <= 240
 # %% [markdown]
 # ### The form, once more
 #
-# What a portal does with its form is to write such a script. The lecture's form is filled in so: System `Frontera`, Application
+# What a portal does with its form is to write such a script. A course of TACC's fills it in so: System `Frontera`, Application
 # `Jupyter notebook`, Project `Frontera-Training`, Queue `rtx`, Nodes `1`, Tasks `1`, no Job Name, Time Limit `04:00:00`,
-# Reservation `ML_Institute_Thu`, no VNC Desktop Resolution. A form also says no, before anything waits in a queue for hours to
-# be refused, and there a program is judged by its errors: who has made two mistakes should read of both.
+# Reservation `ML_Institute_Thu`, no VNC Desktop Resolution. A form also checks what was typed in, so that a job is not refused
+# after hours in a queue. All mistakes should be reported at once.
+#
+# In a line of `#SBATCH` a value with blanks is quoted as for a shell: `#SBATCH --job-name='my job'`.
 
 
 # %% exercise="form_to_script" points=8
 def form_to_script(form: dict[str, str], queues: dict[str, dict[str, dict[str, int]]]) -> str:
     """The batch script for TACC's portal's form.
 
-    form: field -> what was typed in, by section 1's names; it stays as it is. Fields that are missing
-        are as if they were empty. Defaults: 1 node, as many tasks as nodes, a time limit of 2:0:0; no
-        project, job name or reservation.
+    form: field -> what was typed in, by section 1's names; it stays as it is. A missing field counts as
+        empty. Empty Nodes mean 1, empty Tasks as many as nodes, an empty Time Limit 2:0:0.
     queues: system -> queue -> its limits, {"nodes": the most of a job, "hours": the longest time
         limit}.
 
-    Returns a script that asks for what the form says (tasks: altogether), names nothing that is empty
-    and nothing that TACC refuses, and ends by `jupyter lab --no-browser`, whatever the application is
-    called. What the VNC field says does not matter.
+    Returns a script that asks for what the form says and for nothing else: it leaves out options whose
+    field is empty. Its last line is `jupyter lab --no-browser`, whatever the application is called. VNC
+    Desktop Resolution is ignored.
 
-    Raises ValueError for a system or a queue that is not there; for nodes and tasks that are no whole
-    numbers from 1 on, in digits alone; for more nodes than the queue has; for fewer tasks than nodes;
-    for a job name of more than 20 characters; for a time limit that is not hours:minutes:seconds (the
-    latter two below 60), not above zero, or longer than the queue's. The message calls each field that
-    is wrong by its name in the form and, where there is a largest value, says it: nodes, characters,
-    hours.
+    Raises ValueError that names every wrong field, as the form calls it, and no other, and the largest
+    value allowed, where there is one (nodes, characters, hours):
+        System, Queue: not in queues.
+        Nodes, Tasks: not digits, or 0; more nodes than the queue's; fewer tasks than nodes.
+        Job Name: more than 20 characters.
+        Time Limit: not hours:minutes:seconds with minutes and seconds below 60; zero; longer than the
+            queue's.
     """
     ### BEGIN SOLUTION
     field = {name: text for name, text in form.items() if text}
@@ -603,7 +615,7 @@ def form_to_script(form: dict[str, str], queues: dict[str, dict[str, dict[str, i
     elif _whole(nodes) > limits.get("nodes", math.inf):
         mistakes.append(f"Nodes: this queue gives at most {limits['nodes']}")
     if _whole(tasks) < max(1, _whole(nodes)):
-        mistakes.append("Tasks: a whole number, at least one a node")
+        mistakes.append("Tasks: a whole number, at least one per node")
     if len(name) > 20:
         mistakes.append("Job Name: at most 20 characters")
     if _time(time_limit) == (0, 0, 0):
@@ -666,8 +678,8 @@ except ValueError as mistakes:
 #
 # A **container** brings a whole system of files with it, in one **image**, a file: Python, PyTorch, and all that
 # they need. Docker wants rights that no cluster gives; Apptainer, which was called Singularity until 2021, runs as you.
-# NVIDIA publishes its build of PyTorch as an image; on ACES, where compute nodes reach the internet through a proxy only, the
-# lecture fetches it and looks inside by
+# NVIDIA publishes its build of PyTorch as an image; on ACES, a supercomputer of Texas A&M
+# University whose compute nodes reach the internet through a proxy only, a course fetches it and looks inside by
 #
 # ```bash
 # ml purge
@@ -692,19 +704,18 @@ def container_command(site: dict, image: str, command: list[str]) -> str:
     site: what is known of the machine:
         "runtime": "apptainer" or "singularity"; both read the same arguments.
         "gpus": "NVIDIA", "AMD", or None where there are none.
-        "modules": names, of which each may need those before it. Where there are any, exactly these are
-            loaded when the program starts. Where there are none, the machine has no command `module`.
+        "modules": names, to be loaded in this order; no others may be loaded when the program starts.
+            An empty list: the machine has no command `module`.
         "launcher": the words that start something once for each task, such as ["srun",
             "--ntasks-per-node=4"].
         "mounted": folders that are in every container, with all that is in them.
-        "folders": path -> "read" or "write": those that the program needs, and what it may do there.
-            They have the same path inside; those that are in the container anyway are not bound. One
-            may lie in another.
+        "folders": path -> "read" or "write", what the program has to be able to do there, and no more.
+            Each is bound to the same path inside, except where it lies in a mounted folder. A folder
+            may lie inside another that is to be bound.
     image: path of the image. command: the program and its arguments. All arguments stay as they are.
 
-    Paths and words may hold blanks, quotes, dollars, backslashes, and all else that means something to
-    a shell; paths have no comma or colon. Returns text for bash; nothing but what is asked for gets
-    into the container.
+    Returns text for bash. Bind nothing else. Paths and words may hold any character that means
+    something to a shell; paths have no comma or colon.
     """
     ### BEGIN SOLUTION
     lines = []
@@ -736,19 +747,19 @@ print(container_command(aces, "pytorch.sif", ["python", "train.py", "--note", "t
 #
 # A node is a small network too. Its processor consists of parts with their own memory, **NUMA nodes**, and each GPU is
 # plugged into one of them. A rank that runs on another part sends every batch and every gradient through the links
-# between the parts. To **bind** a rank is to allow it the cores beside its GPU only. The lecture counts 2,928 GPU nodes of LUMI (it has
-# got some more since), and each has, by the lecture and the user guide ([GPU
-# nodes](https://docs.lumi-supercomputer.eu/hardware/lumig/)):
+# between the parts. To **bind** a rank is to allow it the cores beside its GPU only. A lecture on LUMI counts 2,928 GPU nodes
+# (there are some more by now). By this lecture and the user guide ([GPU
+# nodes](https://docs.lumi-supercomputer.eu/hardware/lumig/)), each has:
 #
 # | Part | In a node |
 # |---|---|
 # | processor | one AMD EPYC 7A53, 64 cores in four NUMA nodes |
-# | caches | L1 of 32 kB and L2 of 512 kB a core, L3 of 32 MB for each eight cores |
-# | memory | 512 GB, DDR4-3200 in eight channels, two a NUMA node |
-# | GPUs | four AMD MI250X with two dies (GCDs) each: eight GPUs for Slurm and PyTorch |
-# | GPU memory | 64 GB a die, so 128 GB an MI250X |
+# | caches | L1 of 32 kB and L2 of 512 kB per core, L3 of 32 MB per eight cores |
+# | memory | 512 GB, DDR4-3200 in eight channels, two per NUMA node |
+# | GPUs | four AMD MI250X with two dies each, which AMD calls GCDs: eight GPUs for Slurm and PyTorch |
+# | GPU memory | 64 GB per die, so 128 GB per MI250X |
 # | processor to GPU | Infinity Fabric, 36 GB/s to each die and 36 GB/s from it |
-# | network | Slingshot-11, four cards of 200 Gbit/s, one an MI250X: 25 GB/s in each direction a card, 100 GB/s (800 Gbit/s) altogether |
+# | network | Slingshot-11, four cards of 200 Gbit/s, one per MI250X: 25 GB/s in each direction per card, 100 GB/s (800 Gbit/s) altogether |
 #
 # Such a node says of itself:
 
@@ -780,11 +791,10 @@ Cpus_allowed_list:	1-7,9-15,17-23,25-31,33-39,41-47,49-55,57-63
 # `nvidia-smi topo -m` prints a table with tabs between its columns. Of a DGX A100, in part:
 #
 # ```
-#         GPU0    GPU1    ...  NIC0    CPU Affinity      NUMA Affinity
-# GPU0     X      NV12    ...  PXB     48-63,176-191     3
-# GPU1    NV12     X      ...  PXB     48-63,176-191     3
+#         ...     CPU Affinity      NUMA Affinity
+# GPU0    ...     48-63,176-191     3
+# GPU1    ...     48-63,176-191     3
 # ...
-# NIC0    PXB     PXB     ...   X
 # ```
 #
 # Newer drivers have one more column at the end, `GPU NUMA ID`, and on a Grace Hopper node of Vista `lscpu` lists NUMA
@@ -808,12 +818,13 @@ def cpu_bind_map(node: dict) -> list[int]:
 
     node: as read_topology returns it: "numa_of_gpu", for each GPU its NUMA node; "cpus_of_numa", for
         each NUMA node its CPUs in ascending order; "threads_per_core"; "allowed", the CPUs that the job
-        may use, None for all. First threads of cores have lower numbers than all second (third, ...).
+        may use, None for all. All first hardware threads have lower numbers than all second ones, these
+        than all third ones.
 
-    Each GPU has cores of its own: of those that are beside it and that the job may use, as many as the
-    other GPUs of its NUMA node, and as many as that allows. The GPU with the smaller number has the
-    lower ones, and what cannot be shared equally is left over at the end. A rank is bound to the lowest
-    core of its GPU; the other ones are for the threads that help it.
+    In each NUMA node, take the cores that the job may use (first hardware threads only), in ascending
+    order, and cut them into equal blocks, as long as possible, one for each GPU of that node. The GPU
+    with the smaller number gets the earlier block, and cores that are left over stay at the end. A rank
+    is bound to the first core of its GPU's block; the others are for the threads that help it.
     """
     ### BEGIN SOLUTION
     cpus, nodes = node["cpus_of_numa"], node["numa_of_gpu"]
@@ -838,13 +849,14 @@ binding = cpu_bind_map(lumi_node)
 print("--cpu-bind=map_cpu:" + ",".join(map(str, binding)))
 # A mask has a bit for each core: seven cores, from the given one on.
 print("--cpu-bind=mask_cpu:" + ",".join(hex(0b1111111 << core) for core in binding))
-guesses.measured(core_beside_gpu_0=binding[0])
+guesses.measured(quarter_of_the_cores_beside_gpu_0=binding[0] // 16 + 1)
 
 # %% [markdown]
-# The third prediction: core 49. The first form gives each rank one core. The second gives it the seven of its block,
-# as a **mask**, which is better for training: the threads that read and augment data need cores too.
+# The third prediction: the fourth quarter. GPU 0 is beside the cores 48 to 63, and 49 is the first of them that a job may use.
+# The first form gives each rank one core. The second gives it the seven of its block, as a **mask**, which is better for
+# training: the threads that read and augment data need cores too.
 #
-# In a mask bit b stands for CPU b, so two hexadecimal digits are eight CPUs. The lecture writes `0x${fe}000000000000`, in which the
+# In a mask bit b stands for CPU b, so two hexadecimal digits are eight CPUs. The lecture on LUMI writes `0x${fe}000000000000`, in which the
 # variable `fe` holds the digits fe, the last seven of eight CPUs; 12 zeros behind them make them the CPUs 49 to 55. It asks for
 # the whole node, by `--exclusive` and `--gpus=8`, eight altogether: only then all these CPUs are the job's.
 #
@@ -853,16 +865,17 @@ guesses.measured(core_beside_gpu_0=binding[0])
 
 # %% exercise="misplaced_cpus" points=6
 def misplaced_cpus(option: str, node: dict) -> list[list[int]]:
-    """For each rank the CPUs, in ascending order, that srun gives to it and that it should not have.
+    """For each rank its misplaced CPUs, in ascending order.
 
     option: "--cpu-bind=mask_cpu:MASK,MASK,..." or "--cpu-bind=map_cpu:CPU,CPU,...", with one entry for
         each rank, the first for rank 0. Masks are hexadecimal, with 0x before them or without; CPUs are
         decimal, or hexadecimal with 0x.
     node: as for cpu_bind_map; rank r uses GPU r. There may be fewer ranks than GPUs.
 
-    A rank should have CPUs beside its GPU only, which the job may use, and on whose cores no other rank
-    runs whose GPU is beside the same NUMA node. (A rank that came from another NUMA node is wrong
-    itself.) CPU c is a thread of core c modulo the number of cores.
+    A CPU of rank r is misplaced if it is not in the NUMA node of r's GPU; or if the job may not use it;
+    or if another rank, whose GPU is in the same NUMA node, has a CPU of the same core. Where a rank
+    strays in from another NUMA node, only that rank's CPUs are misplaced. CPU c is a thread of core
+    c % (number of cores).
     """
     ### BEGIN SOLUTION
     kind, _, entries = option.removeprefix("--cpu-bind=").partition(":")
@@ -908,7 +921,7 @@ assert found_misplaced == [[], list(range(65, 72)), [], [], [], [], [], list(ran
 # %%needs cpu_bind_map
 bindings = {
     "none: eight cores in a row": [1, 2, 3, 4, 5, 6, 7, 9],
-    "one a group, in order": [1, 9, 17, 25, 33, 41, 49, 57],
+    "one per group, in order": [1, 9, 17, 25, 33, 41, 49, 57],
     "beside the GPU": binding,
 }
 
@@ -935,9 +948,9 @@ assert binding[0] == 49
 # Without a binding two of the eight ranks sit beside their GPU; with a rank in each group of cores, in the order of the
 # numbers, it is two again. With your map it is all eight.
 #
-# The POP Centre of Excellence has measured what this does on LUMI, with eight ranks, one a GPU ([GPU
+# The POP Centre of Excellence has measured what this does on LUMI, with eight ranks, one per GPU ([GPU
 # affinity](https://co-design.pop-coe.eu/experiments/gpu-affinity/lumi.html)). Unbound, the ranks ran on the cores 1 to
-# 8, all in NUMA node 0; bound with `--cpu-bind=map_ldom:3,3,1,1,0,0,2,2`, on 49, 57, 17, 25, 1, 9, 33 and 41. Most of
+# 8, all in NUMA node 0; bound to NUMA nodes by `--cpu-bind=map_ldom:3,3,1,1,0,0,2,2`, on 49, 57, 17, 25, 1, 9, 33 and 41. Most of
 # the large difference in runtime comes from the memory: in the first run all copies to the GPUs go through the
 # channels of one NUMA node, in the second through those of four. By the table's numbers:
 
@@ -948,10 +961,10 @@ batch = 256 * 3 * 224 * 224 * 4  # 256 images in 32 bits
 for name, channels in {"one NUMA node": 2, "four NUMA nodes": 8}.items():
     each = min(to_a_die, channels * channel / dies)
     print(
-        f"data in {name:15} {channels * channel / 1e9:5.1f} GB/s, {each / 1e9:4.1f} GB/s a die: "
+        f"data in {name:15} {channels * channel / 1e9:5.1f} GB/s, {each / 1e9:4.1f} GB/s per die: "
         f"{batch / each * 1e3:4.1f} ms for a batch of {batch / 1e6:.0f} MB"
     )
-print(f"the link alone: {to_a_die / 1e9:.0f} GB/s a die, {batch / to_a_die * 1e3:.1f} ms")
+print(f"the link alone: {to_a_die / 1e9:.0f} GB/s per die, {batch / to_a_die * 1e3:.1f} ms")
 
 # %% demo=true jupyter={"source_hidden": true}
 assert (round(batch / 1e6), round(batch / to_a_die * 1e3, 1)) == (154, 4.3)
@@ -962,9 +975,8 @@ assert 4 * 200e9 == 800e9 == 8 * 100e9
 
 # %% [markdown]
 # So eight ranks that all have their data in one NUMA node get 6.4 GB/s each, less than a fifth of what the link to a die can
-# carry, and 25.6 GB/s if the data lie in all four. A batch of this size fits into no cache. But what the threads of one rank
-# hand to each other does, if they run on one group of eight cores: then they share 32 MB of L3. That is what the masks are
-# for.
+# carry, and 25.6 GB/s if the data lie in all four. A batch of this size fits into no cache. What the threads of one rank pass to
+# each other may fit, if all run on one group of eight cores and so share 32 MB of L3. That is why each rank gets a mask.
 #
 # The same can be seen without a GPU: a core reads memory of its own NUMA node, and of another one. The documentation of
 # [NUMA.jl](https://juliaperf.github.io/NUMA.jl/stable) records it for a node with two AMD EPYC 7763 and eight NUMA nodes:
@@ -1003,7 +1015,7 @@ if len(nodes_here) == 1:
 # | `TORCHELASTIC_RESTART_COUNT`, `TORCHELASTIC_MAX_RESTARTS` | how often this launcher has started its workers anew, and how often it may |
 # | `TORCHELASTIC_RUN_ID` | the name of the job, from `--rdzv-id` |
 #
-# Here worker 1 of 2 is killed by SIGKILL, as by a node's memory guard, when it runs for the first time.
+# Here worker 1 of 2 is killed by SIGKILL, as the kernel kills a process when memory runs out, when it runs for the first time.
 
 # %% demo=true
 DYING = """
@@ -1042,9 +1054,10 @@ assert sorted(done.stdout.split()[3::4]) == [f"TORCHELASTIC_RESTART_COUNT={count
 # 2. What is not in the checkpoint is lost: weights, optimizer, random state, place in the data.
 # 3. Nothing may depend on a rank's number being the same as before.
 #
-# torchrun is the older `torch.distributed.launch` and three things more: it survives the loss of workers, sets these variables by
-# itself, and is **elastic**: `--nnodes=1:2` begins as soon as one node is there, and takes in a second. Here both are this machine.
-# The second comes late, and leaves again; then the worker of the first fails, as any does whose peer is gone:
+# torchrun does what the older `torch.distributed.launch` did, and three things more: it survives the loss of workers, it sets these
+# variables by itself, and it is **elastic**: with `--nnodes=1:2` it begins as soon as one node is there, and lets another join later.
+# Here both nodes are this machine. The second joins late, and leaves again; then the worker of the first fails, as any does whose
+# peer is gone:
 
 # %% demo=true jupyter={"source_hidden": true}
 ELASTIC = """
@@ -1105,7 +1118,7 @@ print(told)
 assert sorted(told.splitlines()[1:3]) == ["rank 0 of 2, restart 0", "rank 1 of 2, restart 0"]
 
 # %% [markdown]
-# All workers are started anew each time, with another `WORLD_SIZE`; that somebody joins is not counted as a failure. Section
+# All workers are started anew each time, with another `WORLD_SIZE`; a node that joins is not counted as a failure. Section
 # 12 is about what that does to training. On several nodes PyTorch 2.13 needs `export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1`:
 # without it every restart that we tried on two nodes failed, with it every one worked.
 #
@@ -1129,7 +1142,7 @@ assert sorted(told.splitlines()[1:3]) == ["rank 0 of 2, restart 0", "rank 1 of 2
 def checkpoint_interval(
     checkpoint_seconds: float, mean_time_between_failures: float, nodes: int = 1
 ) -> float:
-    """Young's interval: the seconds of work between two checkpoints that waste the least time.
+    """Young's interval: how many seconds to work between two checkpoints so that least time is lost.
 
     checkpoint_seconds: how long a checkpoint takes. mean_time_between_failures: of one node, in
         seconds. nodes: how many the job has; it stops as soon as one of them fails.
@@ -1143,8 +1156,8 @@ def checkpoint_interval(
 # At the optimum both losses are equal, and together they are $\sqrt{2C/M}$: to waste half as much, checkpoints must become four
 # times as fast.
 #
-# Young leaves out that failures strike during checkpoints and restarts too. With failures that come at random (a Poisson
-# process), a restart of $R$ seconds and pieces of work of $T$ seconds, the expected time for one piece is
+# Young leaves out that failures strike during checkpoints and restarts too. With failures that come at random, at every moment
+# equally likely (a Poisson process), a restart of $R$ seconds and pieces of work of $T$ seconds, the expected time for one piece is
 # $M e^{R/M}\,(e^{(T + C)/M} - 1)$. Daly (2006) looks for the $T$ at which this is least for each second of work, and finds
 #
 # $$ T = \sqrt{2\,C\,M}\,\Big[\,1 + \tfrac13 \sqrt{\tfrac{C}{2M}} + \tfrac19\,\tfrac{C}{2M}\Big] - C \quad\text{for } C < 2M,
@@ -1170,7 +1183,7 @@ def waste(nodes: int, seconds: int):
     failure = NODE / nodes
     intervals = [best * 2 ** (step / 4) for step in range(-8, 9)]
     curve = [100 * expected_overhead(each, seconds, failure, 60) for each in intervals]
-    dots = [100 * drawn_overhead(each, seconds, failure, 60, pieces=1000) for each in intervals[::4]]
+    dots = [100 * drawn_overhead(each, seconds, failure, 60, pieces=10_000) for each in intervals[::4]]
     least = 100 * expected_overhead(best, seconds, failure, 60)
     figure, axes = new_figure(
         alt=f"Time lost, in percent of the work, against the interval for {nodes} nodes and checkpoints of {seconds} s: "
@@ -1184,7 +1197,7 @@ def waste(nodes: int, seconds: int):
         dots,
         "o",
         color=COLOURS["orange"],
-        label="1,000 pieces, failures drawn",
+        label="10,000 pieces, failures drawn",
     )
     axes.axvline(
         best / 60,
@@ -1198,6 +1211,7 @@ def waste(nodes: int, seconds: int):
         xlabel="work between two checkpoints (min)",
         ylabel="time lost (% of the work)",
     )
+    axes.set_ylim(bottom=0.85 * min(curve + dots))
     for ticks, digits in ((axes.xaxis, "25"), (axes.yaxis, "2345")):
         ticks.set_major_formatter("{x:g}")
         ticks.set_minor_formatter(
@@ -1223,12 +1237,20 @@ lost = expected_overhead(at_start, 120, NODE / 2048, 60)
 assert (round(at_start / 60), round(100 * lost), round(100 * lost / (1 + lost))) == (27, 17, 14)
 for factor in (0.5, 2):
     assert 1.15 < expected_overhead(factor * at_start, 120, NODE / 2048, 60) / lost < 1.35
+alone = checkpoint_interval(120, NODE, 1)
+assert [round(100 * expected_overhead(part * alone, 120, NODE, 60), 1) for part in (1, 0.25, 4)] == [
+    0.3,
+    0.7,
+    0.7,
+]
 at_most = expected_overhead(checkpoint_interval(2, NODE, 2048), 2, NODE / 2048, 60)
 assert at_most < 0.03
 assert expected_overhead(checkpoint_interval(120, NODE, 16_384), 120, NODE / 16_384, 60) > 0.5
 
 # %% [markdown]
-# The minimum is flat: half or twice the best interval costs about a quarter more. So an estimate of $M$ will do. But
+# On one node it hardly matters how often you save: with the best interval 0.3 % of the work is lost, with a quarter of it or four
+# times as much 0.7 %. The minimum is flat on many nodes too: half or twice the best interval costs about a quarter more. So an
+# estimate of $M$ will do. But
 # 2,048 nodes that save every 27 minutes, two minutes each time, lose 17 % of the work, which is 14 % of the whole time. On
 # 16,384 nodes it is more than half of the work. Faster checkpoints help: with two seconds each, 2,048 nodes lose less
 # than 3 %. Section 13 makes them cheaper.
@@ -1239,36 +1261,33 @@ assert expected_overhead(checkpoint_interval(120, NODE, 16_384), 120, NODE / 16_
 # reached *because* the checkpoint took so long. `torch.save(state, path)` begins by emptying the file of that name. From
 # then until its end there is no checkpoint at all.
 #
-# POSIX offers one step that happens wholly or not at all: `os.replace(source, target)` lets the name `target` lead to the file that
-# had the name `source`; both must be on one disk. With it a save can be made safe against a killed process. A power failure, or a
+# POSIX has one step that happens wholly or not at all. `os.replace(source, target)` renames a file; if `target` exists, it is
+# replaced. Both must be on one file system. With it a save can be made safe against a killed process. A power failure, or a
 # node that crashes, takes more: what you write goes through three places,
 #
 # | Place | Lost with | Emptied by |
 # |---|---|---|
-# | Python's buffer | the process | `file.flush()` |
+# | Python's buffer | the process | `file.flush()`, which `torch.save` calls itself |
 # | the operating system's memory | the node | `os.fsync(file.fileno())` |
 # | the disk | (keep copies elsewhere) | |
 #
-# and the operating system may bring to the disk in another order what you have written. What could a reader find under the name after a power failure, if
-# the disk learns of the new name first? And where is a name written?
+# and the operating system may bring to the disk in another order what you have written. A name is written in its folder, which
+# can be opened, by `os.open(folder, os.O_RDONLY)`, and brought to the disk like a file. What could a reader find under the name
+# after a power failure, if the disk learns of the new name first?
 
 
 # %% exercise="save_checkpoint" points=10
 def save_checkpoint(path: Path, state: dict) -> None:
     """Write state to path so that path always holds a whole checkpoint, the old one or the new one,
-    whatever happens.
+    whenever the process is killed.
 
-    path: its folder exists, and is the working directory if path is a name alone; path itself may
-        exist, and is replaced.
+    path: its folder exists; a bare name lies in the working directory. An existing file is replaced.
     state: what torch.save can write; afterwards torch.load(path) returns it.
 
-    At no moment may a kill leave less than a whole checkpoint at path. What is being written stands in
-    path's folder under a name that ends in ".tmp". All bytes are on the disk before the file gets the
-    name path, and the name is on the disk when the function returns; no file stays open. A temporary
-    file that an earlier crash has left behind, of whatever length, is no obstacle. If writing fails, or
-    a disk that is full says so at fsync, the error goes on to the caller, path is as it was, and no
-    temporary file is left. If it is the name that cannot be brought to the disk, the caller hears of
-    that, too.
+    Write to a file in the same folder whose name ends in ".tmp"; one of an earlier crash may be there.
+    All bytes are on the disk before the file gets the name path, and the name is on the disk when the
+    function returns; no file stays open. If writing or fsync raises, remove the temporary file and let
+    the error through. An error from the folder's fsync goes to the caller as well.
     """
     ### BEGIN SOLUTION
     temporary = path.with_name(path.name + ".tmp")
@@ -1293,8 +1312,7 @@ def save_checkpoint(path: Path, state: dict) -> None:
 # The grader kills real processes in the middle of real writes. Here is what it sees: four ways to save over an older
 # checkpoint, and what a kill would leave at each moment at which something in the folder changes.
 
-# %% demo=true
-# %%needs save_checkpoint
+# %% demo=true jupyter={"source_hidden": true}
 from course_lib.figures.pictures import moments_picture
 from graders.units.unit_03.fault_injection import run_forked, watched
 
@@ -1330,6 +1348,8 @@ def moments(save) -> list[str]:
     return [words.get(content, "torn") for content in contents]
 
 
+# %% demo=true
+# %%needs save_checkpoint
 ways = {
     "straight to its name": straight,
     "remove, then rename": remove_first,
@@ -1365,8 +1385,8 @@ assert zeros > 0
 assert zipfile.is_zipfile(io.BytesIO(content))
 
 # %% [markdown]
-# A file of `torch.save` is a zip archive, as its first two bytes say. Such an archive has a checksum of each part, at which `torch.load`
-# does not look. But somebody in Python's standard library does.
+# A file of `torch.save` is a zip archive, as its first two bytes say. Such an archive has a checksum of each part. `torch.load` does
+# not look at it; the standard library's module for zip archives can.
 
 
 # %% exercise="load_latest" points=9
@@ -1374,12 +1394,11 @@ def load_latest(directory: Path) -> dict | None:
     """The newest checkpoint in directory that is whole; None if there is none, or no such directory.
 
     directory: holds files step-N.pt, which torch.save has written after N steps, N in digits, with or
-        without zeros before them. The newest has the largest N. Whatever has another kind of name is
-        left alone, and so is what lies in folders of it.
+        without zeros before them. The newest has the largest N. Ignore other names, and subfolders.
 
-    A file that is cut off, empty or full of something else does not count, nor does one whose length is
-    right and whose content is not: then the one before it counts. Every file that was skipped is named
-    in a warning (warnings.warn). No file is changed or removed.
+    A file that is cut off, empty, no checkpoint at all, or of the right length with damaged content is
+    skipped; the next older one counts. A warning (warnings.warn) names every file that was skipped. No
+    file is changed or removed.
     """
     ### BEGIN SOLUTION
     steps = {}
@@ -1414,35 +1433,25 @@ def load_latest(directory: Path) -> dict | None:
 #
 # Not all of it need be saved. `DistributedSampler` saves no order of the samples, and has the right one after every restart:
 # from what does it follow? On GPUs equality takes `torch.use_deterministic_algorithms(True)` besides.
-#
-# <details><summary>Answers</summary>
-#
-# 1. The optimizer's state: momentum, Adam's moments. 2. How many steps are done. 3. The place in the data. 4. The random state, from
-# which dropout and augmentation draw: `torch.get_rng_state()`, and those of CUDA, NumPy and `random` where they are used. An order
-# follows from the epoch's number, if that seeds a generator of its own.
-#
-# </details>
 
 
 # %% exercise="resume" points=12
 def resume(training: Training, directory: Path, save_every: int, save, load_latest) -> None:
-    """Train to the end, from the beginning or from the newest checkpoint in directory; killed anywhere
-    and called again, it ends with the weights, equal in every bit, with which it would have ended
-    without the kill.
+    """Train to the end, from the newest checkpoint in directory if there is one. However often it is
+    killed and called again, the final weights are, bit for bit, those of an uninterrupted run.
 
     training: see course_lib.training.checkpoints.Training. An epoch has every sample once, in batches
-        of batch_size of which the last may be smaller, in an order that is drawn anew for each epoch:
-        training.train_step(training.samples[indices]). It draws from torch's global generator, other
-        numbers in every step; so may you.
-    save(path, state), load_latest(directory): the two functions above, or others that do the same. A
-        file that is there may be damaged: what load_latest returns is the newest that counts.
+        of batch_size of which the last may be smaller, in an order that is drawn anew for each epoch. A
+        step is training.train_step(training.samples[indices]). It draws from torch's global generator,
+        as dropout does, other numbers in every step; you may draw from it, too.
+    save(path, state), load_latest(directory): the two functions above, or others that do the same.
+        Files may be damaged, so go by what load_latest returns, not by the names.
 
     Saves directory / f"step-{N}.pt" when N steps are done, for every N that save_every divides, and
-    after the last step. The process that goes on knows nothing but what the checkpoint holds; it starts
-    with new weights, with the module's variables as they are when its cells have run, and with the
-    state of torch's generator that every start begins with. NumPy's and Python's generators, and the
-    clock, are elsewhere. If the training has ended already, the final weights are loaded and no step is
-    made.
+    after the last step. A process that starts again has new weights and fresh variables; torch's global
+    generator is in the same state at every start. Do not rely on NumPy's or Python's generators or on
+    the clock: they differ from start to start. If the training has ended already, load the final
+    weights and make no step.
     """
     ### BEGIN SOLUTION
     samples, batch_size = len(training.samples), training.batch_size
@@ -1471,12 +1480,21 @@ def resume(training: Training, directory: Path, save_every: int, save, load_late
 
 
 # %% [markdown]
+# What was forgotten, in the order of the questions above:
+#
+# <details><summary>Answers</summary>
+#
+# 1. The optimizer's state: momentum, Adam's moments. 2. How many steps are done. 3. The place in the data. 4. The random state, from
+# which dropout and augmentation draw: `torch.get_rng_state()`, and those of CUDA, NumPy and `random` where they are used. An order
+# follows from the epoch's number, if that seeds a generator of its own.
+#
+# </details>
+#
 # A classifier with dropout and momentum, in a process that is killed by SIGKILL three times, and started again each time.
 # It saves after every ten steps; each process ends, after a number of steps that is drawn, between one checkpoint and the
 # next:
 
-# %% demo=true
-# %%needs save_checkpoint load_latest resume
+# %% demo=true jupyter={"source_hidden": true}
 from course_lib.training.data_parallel import fingerprint
 
 data = load("digits")
@@ -1524,8 +1542,10 @@ def run_until_done(*kills: int) -> tuple[str, list[list[float]]]:
     return weights, told
 
 
+# %% demo=true
+# %%needs save_checkpoint load_latest resume
 whole, (curve,) = run_until_done()
-kills = [random.randint(11, 14) for _ in range(3)]
+kills = [random.randint(16, 19) for _ in range(3)]
 killed, parts = run_until_done(*kills)
 print(f"killed after {', '.join(map(str, kills))} steps of its first, second, third process")
 print(f"uninterrupted: weights {whole[:16]}\nkilled 3 times: weights {killed[:16]}")
@@ -1541,7 +1561,8 @@ assert all(part == curve[begin : begin + len(part)] for begin, part in zip(begin
 # %%needs save_checkpoint load_latest resume
 figure, axes = new_figure(
     alt="Training loss against steps: a grey line for the uninterrupted training, and on it the pieces of four processes; each "
-    "piece begins at a multiple of ten steps, some steps before the end of the piece before.",
+    "piece begins at a ring, after a multiple of ten steps, and makes the last six to nine steps of the piece before, up to its "
+    "cross, once more.",
     height=3.2,
 )
 axes.plot(range(1, len(curve) + 1), curve, color="#888888", linewidth=5, alpha=0.5, label="uninterrupted")
@@ -1556,6 +1577,8 @@ for number, (begin, part, colour) in enumerate(
         linestyle=("-", "--", "-.", ":")[number],
         label=f"process {number + 1}",
     )
+    if number:
+        axes.plot(steps[0], part[0], "o", color=COLOURS[colour], markersize=9, fillstyle="none")
     if number < len(kills):
         axes.plot(steps[-1], part[-1], "x", color=COLOURS[colour], markersize=10, markeredgewidth=2)
 axes.set(xlabel="step", ylabel="training loss")
@@ -1565,16 +1588,14 @@ figure
 # %% [markdown]
 # ### Told to stop
 #
-# Not every end is a crash. Before a job's time is up Slurm sends its processes SIGTERM and, half a minute later unless the site
-# says otherwise, SIGKILL. Half a minute may be too short for a checkpoint, so a script can ask for a word before: `#SBATCH
+# Not every end is a crash. When a job's time is up, Slurm sends its processes SIGTERM and, 30 seconds later unless the site says
+# otherwise, SIGKILL. That may be too short for a checkpoint, so a script can ask to be warned earlier: `#SBATCH
 # --signal=USR1@120` sends SIGUSR1 to the tasks of the job's steps two minutes before the end, or up to a minute earlier
-# still. Who saves then loses nothing, however seldom it saves otherwise.
+# still. A job that saves then loses nothing, however rarely it saves otherwise.
 #
 # In one process that is easy: `signal.signal(number, handler)` has Python call `handler(number, frame)` between two lines of whatever
-# runs then. Among ranks it is not. The signal reaches them at different moments, perhaps in different steps, and some not at
-# all; and a rank that stops by itself leaves the others waiting for it. (It may also reach all ranks, for Slurm sends it to all tasks.
-# If each of 256 ranks then notes a 1, and the notes are added up as `uint8`, the sum is 256, which one byte cannot hold: it is 0.
-# So it is with `bool`, which Gloo adds up as bytes.)
+# runs then. Among ranks it is not. The signal reaches them at different moments, perhaps in different steps. It may reach all of
+# them, or only one; and a rank that stops by itself leaves the others waiting for it.
 
 
 # %% exercise="save_on_signal" points=10
@@ -1587,15 +1608,14 @@ def save_on_signal(train_step, steps: int, save, set_handler) -> int:
     save(done): writes a checkpoint; done is how many steps have been made. One rank calls it, once,
         after its last step, whether the training has ended or was stopped.
     set_handler(number, handler): what signal.signal does, which works in a process's main thread only;
-        so it is handed in. The handlers stay set; another training may follow in this process, with
-        others. What they note is kept in the function's variables, not in the module's, a class's or a
-        default value, which simulated ranks may share.
+        so it is handed in.
     Returns how many steps have been made, the same on all ranks.
 
-    A signal may come at any moment, from the call of set_handler to the return, to one rank or to
-    several, and more than once. A step that was begun is brought to its end; at most one more is made.
-    A signal between two steps is one of the next step. Beside what train_step does: one collective a
-    step, of one number, and at most one more at the end.
+    Signals may come at any moment after set_handler, to any ranks, repeatedly; there may be hundreds of
+    ranks. A signal during step k, or just before it, stops all ranks after step k or k + 1. Beside what
+    train_step does: one collective per step, of one number, and at most one more at the end.
+    Keep the note in a local variable (`nonlocal`): simulated ranks share globals, class attributes and
+    default values. Leave the handlers set at the end.
     """
     ### BEGIN SOLUTION
     asked = False
@@ -1621,6 +1641,9 @@ def save_on_signal(train_step, steps: int, save, set_handler) -> int:
 
 
 # %% [markdown]
+# Slurm sends its signal to all tasks. If each of 256 ranks notes a 1 and the notes are added up as `uint8`, the sum is 256, which one
+# byte cannot hold: it is 0. So it is with `bool`, which Gloo adds up as bytes. The largest of the notes, by `MAX`, cannot overflow.
+#
 # On processes `set_handler` is `signal.signal`. One rank gets a signal from outside, in its sixth step:
 
 # %% demo=true
@@ -1695,15 +1718,14 @@ def elastic_batch(global_batch: int, world_size: int, rank: int) -> tuple[range,
 # Sixty steps, in which the world shrinks from 4 ranks to 3, grows to 5 and shrinks to 2; beside it one rank that does all the
 # work, and a world where every rank keeps the 12 samples that it had among four.
 
-# %% demo=true
-# %%needs elastic_batch
+# %% demo=true jupyter={"source_hidden": true}
 GLOBAL_BATCH = 48
 data = load("digits")
 inputs, labels = data.train.images.flatten(1), data.train.labels
 
 
 def keep_own_batch(global_batch: int, world_size: int, rank: int) -> tuple[range, float]:
-    """12 samples a rank, however many ranks there are."""
+    """12 samples per rank, however many ranks there are."""
     return range(12 * rank, 12 * (rank + 1)), 1.0
 
 
@@ -1741,6 +1763,8 @@ def through_worlds(worlds: list[int], deal) -> list[float]:
     return losses
 
 
+# %% demo=true
+# %%needs elastic_batch
 one = through_worlds([1], elastic_batch)
 elastic = through_worlds([4, 3, 5, 2], elastic_batch)
 naive = through_worlds([4, 3, 5, 2], keep_own_batch)
@@ -1764,7 +1788,7 @@ for name, losses, colour, style in [
 ]:
     difference = [max(abs(a - b), 1e-9) for a, b in zip(losses, one)]
     right.semilogy(steps, difference, style, color=COLOURS[colour], label=name)
-right.set(xlabel="step", ylabel="difference from 1 rank")
+right.set(xlabel="step", ylabel="difference from 1 rank (0 as 1e-9)")
 right.legend(frameon=False)
 figure
 
@@ -1782,9 +1806,11 @@ assert max(apart[1][15:]) > 1e-2
 #
 # ## 13 Checkpoints in parts
 #
-# So far rank 0 writes everything. A model of 70 billion parameters, trained by Adam in mixed precision, has 16 bytes a
-# parameter: 2 for the weight and 2 for its gradient in 16 bits, and 12 for three numbers in 32 bits, the exact weight and
-# Adam's two averages. That is 1.1 TB. No rank can hold it, and one disk at 2 GB/s writes it for nine minutes.
+# So far rank 0 writes everything. Take a model of 70 billion parameters that Adam trains in mixed precision: per parameter it
+# has 2 bytes for the weight and 2 for its gradient in 16 bits, and 12 for three numbers in 32 bits, the exact weight and
+# Adam's two averages. These 16 bytes per parameter are 1.1 TB, more than one rank can hold. A checkpoint needs no gradients,
+# and the 16-bit weights follow from the exact ones: 12 bytes per parameter, 0.84 TB. One disk at 2 GB/s needs seven minutes
+# to write that.
 #
 # So each rank holds a part of every tensor. In PyTorch such a tensor is a `DTensor`, a distributed tensor, and the usual way to
 # train with them is FSDP, fully sharded data parallelism (unit 09). To save them there is `torch.distributed.checkpoint`:
@@ -1842,7 +1868,8 @@ for step, rows, first in loaded:
     begin += rows
 assert begin == 240
 assert round(70e9 * 16 / 1e12, 1) == 1.1
-assert round(70e9 * 16 / 2e9 / 60) == 9
+assert round(70e9 * 12 / 1e12, 2) == 0.84
+assert round(70e9 * 12 / 2e9 / 60) == 7
 
 # %% [markdown]
 # Why is one of the files larger by more than a thousand bytes? The number of the step is the same on all ranks, so only
@@ -1853,8 +1880,7 @@ assert round(70e9 * 16 / 2e9 / 60) == 9
 # here is the idea in a few lines. So that it can be seen on any disk, each write here takes a fifth of a second longer, as
 # to a file system that others use too:
 
-# %% demo=true
-# %%needs save_checkpoint
+# %% demo=true jupyter={"source_hidden": true}
 weights = torch.randn(2_000_000)
 
 
@@ -1862,14 +1888,6 @@ def slowly(path: Path, state: dict) -> None:
     """Save to a busy file system."""
     time.sleep(0.2)
     save_checkpoint(path, state)
-
-
-def in_the_background(path: Path, state: dict) -> threading.Thread:
-    """Copy the state now, write the copy meanwhile; the thread's end is the checkpoint's."""
-    copied = {name: value.clone() for name, value in state.items()}
-    writing = threading.Thread(target=slowly, args=(path, copied))
-    writing.start()
-    return writing
 
 
 def seconds_of_stops(save) -> list[float]:
@@ -1886,6 +1904,16 @@ def seconds_of_stops(save) -> list[float]:
         if writing:
             writing.join()
     return sorted(stops)
+
+
+# %% demo=true
+# %%needs save_checkpoint
+def in_the_background(path: Path, state: dict) -> threading.Thread:
+    """Copy the state now, write the copy meanwhile; the thread's end is the checkpoint's."""
+    copied = {name: value.clone() for name, value in state.items()}
+    writing = threading.Thread(target=slowly, args=(path, copied))
+    writing.start()
+    return writing
 
 
 stops = {}
@@ -1969,14 +1997,14 @@ for late in (None, last):
 assert min(steps) > 0.015
 
 # %% [markdown]
-# Every rank shows the same slow step, so a rank's own step time does not tell who is slow. What does: the time it *waits* in
-# the collective, which is least on the straggler; the timeline above shows it.
+# Every rank shows the same slow step, so a rank's own step time does not tell who is slow. The time that it *waits* in the
+# collective does: it is least on the straggler, as in the timeline above.
 #
 # And nobody needs to be broken. If a rank's step time varies by chance, with a standard deviation of 5 %, the step takes the
 # largest of $p$ times, and the largest of many is far from the mean:
 
 # %% demo=true
-sizes = [2**power for power in range(13)]
+sizes = [2**power for power in range(1, 13)]
 draws = {
     spread: torch.randn(200, 4096, generator=torch.Generator().manual_seed(0))
     .mul(spread / 100)
@@ -1990,7 +2018,7 @@ left_over = {
 line_figure(
     {f"spread of {spread} %": (sizes, speeds) for spread, speeds in left_over.items()},
     x="ranks",
-    y="speed, of a rank alone (%)",
+    y="speed (% of one rank alone)",
     log_x=True,
     alt="Speed of a synchronous step against the number of ranks, for step times that vary by 1, 5 and 10 percent: on 4,096 "
     "ranks about 96, 85 and 73 percent are left.",
@@ -2001,8 +2029,8 @@ line_figure(
 assert [round(speeds[-1]) for speeds in left_over.values()] == [96, 85, 73]
 
 # %% [markdown]
-# What helps, in the order in which it is tried: find the slow node and leave it out (`--exclude` at sites that allow it); keep
-# evaluation, logging and checkpoints off the path of single ranks; give slow ranks less, by weights as in section 12; and
+# What helps, in the order in which it is tried: find the slow node and leave it out (`--exclude` at sites that allow it); do not
+# let single ranks evaluate, log or save while the others wait; give slow ranks less, by weights as in section 12; and
 # give up waiting, with asynchronous methods, which train differently.
 #
 # ## 15 Now on real processes
@@ -2011,8 +2039,7 @@ assert [round(speeds[-1]) for speeds in left_over.values()] == [96, 85, 73]
 # `course_lib.training.elastic`, which the batch scripts run on nodes too. Rank 1 is killed after a random step; the launch is
 # made again, and it goes on.
 
-# %% demo=true
-# %%needs save_checkpoint load_latest
+# %% demo=true jupyter={"source_hidden": true}
 from course_lib.training.checkpoints import SavedByFunctions
 from course_lib.training.elastic import train
 from course_lib.training.recipe import Recipe
@@ -2047,24 +2074,26 @@ def final_weights(*kills: int) -> str:
         return json.loads((Path(name) / "finished").read_text())["weights"]
 
 
+# %% demo=true
+# %%needs save_checkpoint load_latest
 uninterrupted = final_weights()
 survived = final_weights(random.randint(5, 11))
 assert survived == uninterrupted
 print(f"The same weights in every bit: {survived[:16]}")
 
 # %% [markdown]
-# That several ranks sum the gradients changes nothing in what has to be saved, but one thing in what has to be the same:
-# with another number of ranks sums are taken in another order, and weights agree to rounding only. There is a finer trap,
+# With several ranks nothing more has to be saved, but one thing more has to stay the same: their number. With another number
+# of ranks sums are taken in another order, and weights agree to rounding only. There is a finer trap,
 # too. After its first backward pass `DistributedDataParallel` puts the parameters into other buckets, the tensors in which it
 # sends gradients, and sums round differently there. A resumed process has its first backward pass later. The loop
 # therefore makes one at the start that it throws away.
 #
-# The same loss on nodes. `course slurm render train_torchrun` writes a script in which one `torchrun` a node starts the ranks,
+# The same failure on nodes. `course slurm render train_torchrun` writes a script in which one `torchrun` per node starts the ranks,
 # and starts them again after a failure; before the time limit Slurm sends it a signal, on which training saves its state
 # and the job goes back into the queue. Here it runs on a virtual cluster of two nodes, where Slurm is installed; rank 1 is
 # killed, and the job ends well:
 
-# %% demo=true
+# %% demo=true jupyter={"source_hidden": true}
 from course_lib.slurm.scripts import Job, render
 
 MORTAL = """
@@ -2121,8 +2150,6 @@ except ClusterFailed as missing:
 # an allocation as you would, and launches from inside.
 
 # %% demo=true
-from course_lib.slurm.allocation import NoAllocation, present_allocation
-
 on_nodes = """
 import socket
 import torch
@@ -2137,6 +2164,10 @@ def total() -> str:
 for rank, said in enumerate(launch(total, on="slurm", timeout=240).results):
     print(f"rank {rank} on {said}")
 """
+
+# %% demo=true jupyter={"source_hidden": true}
+from course_lib.slurm.allocation import NoAllocation, present_allocation
+
 try:
     held = present_allocation()
     print(f"in job {held.job}, on {len(held.hosts)} nodes:")
@@ -2170,7 +2201,7 @@ assert done.returncode == 0, done.stderr
 # | All ranks say that they are rank 0 of 1 | The program was started without a launcher, or reads another launcher's variables | `srun python train.py`; section 3 |
 # | Every rank computes on GPU 0 | The rank, or nothing, was taken for the local rank | `torch.cuda.set_device(local_rank)` |
 # | The job waits for ever: `PartitionNodeLimit`, `QOSMaxNodePerUserLimit` | More nodes or time than the queue allows | `squeue --me` shows the reason; ask for less, or another queue |
-# | One GPU of four works | One task a node, and no torchrun to start more | `--ntasks-per-node`: as many as GPUs |
+# | One GPU of four works | One task per node, and no torchrun to start more | `--ntasks-per-node`: as many as GPUs |
 # | Slow, and one core at 100 % | All ranks and their data loaders are bound to one core | Masks, `--cpus-per-task`; `taskset -cp $$` shows where you may run |
 # | In the container there is no GPU, or no data | Started without `--nv` or `--rocm`; the folder was not bound | Section 6, containers |
 # | The job is "completed", but nothing was trained | The last command of the script was not the training | `set -e`, or the training last |
@@ -2188,13 +2219,13 @@ assert done.returncode == 0, done.stderr
 # ## 18 Where it comes from
 #
 # - A. B. Yoo, M. A. Jette, M. Grondona, *SLURM: Simple Linux Utility for Resource Management*, Job Scheduling
-#   Strategies for Parallel Processing, LNCS 2862, 2003: one controller, a daemon a node, and nothing that a plugin
+#   Strategies for Parallel Processing, LNCS 2862, 2003: one controller, one daemon per node, and nothing that a plugin
 #   could do.
 # - E. Gabriel et al., *Open MPI: Goals, Concept, and Design of a Next Generation MPI Implementation*, EuroPVM/MPI
 #   2004.
 # - LUMI documentation, *Distribution and binding*
 #   ([docs.lumi-supercomputer.eu](https://docs.lumi-supercomputer.eu/runjobs/scheduled-jobs/distribution-binding/)): 56
-#   of 64 cores a node, and the map that you have derived.
+#   of 64 cores per node, and the map that you have derived.
 # - J. W. Young, *A First Order Approximation to the Optimum Checkpoint Interval*, Communications of the ACM 17(9), 1974.
 # - J. T. Daly, *A higher order estimate of the optimum checkpoint interval for restart dumps*, Future Generation Computer
 #   Systems 22(3), 2006.
@@ -2202,8 +2233,8 @@ assert done.returncode == 0, done.stderr
 #   466 interruptions in 54 days on 16,384 GPUs, 419 of them unexpected.
 # - T. S. Pillai et al., *All File Systems Are Not Created Equal: On the Complexity of Crafting Crash-Consistent
 #   Applications*, OSDI 2014: what a power failure may leave between `write`, `rename` and `fsync`.
-# - J. Mohan, A. Phanishayee, V. Chidambaram, *CheckFreq: Frequent, Fine-Grained DNN Checkpointing*, FAST 2021: snapshot
-#   first, write while training goes on, and a data loader that can be taken up again.
+# - J. Mohan, A. Phanishayee, V. Chidambaram, *CheckFreq: Frequent, Fine-Grained DNN Checkpointing*, FAST 2021: copy the
+#   state first (a snapshot), write it while training goes on, and a data loader that can be taken up again.
 # - J. Dean, L. A. Barroso, *The Tail at Scale*, Communications of the ACM 56(2), 2013: when many must answer, the slowest
 #   sets the time.
 

@@ -220,6 +220,23 @@ def test_the_picture_of_a_collective_is_legible(name, ranks):
     assert figure.alt.startswith(f"{name}: ")
 
 
+def test_collectives_side_by_side_are_legible():
+    figure = pictures.collectives_picture(("broadcast", "reduce", "all_reduce"), ranks=3)
+    assert_legible(figure)
+    assert_apart(drawn_texts(figure))
+    assert all(f"{name}: " in figure.alt for name in ("broadcast", "reduce", "all_reduce"))
+
+
+def test_ticks_at_the_points_are_plain_numbers():
+    # Who reads a batch size off the axis finds the sizes that were measured.
+    lines = {"training": ([1, 32, 1024], [200, 3000, 5500])}
+    figure = style.line_figure(lines, x="x", y="y", alt="a", log_x=True, log_y=True, at_points=True)
+    figure_png(figure)
+    [axes] = figure.axes
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["1", "32", "1,024"]
+    assert {"200", "1,000", "5,000"} <= {label.get_text() for label in axes.get_yticklabels()}
+
+
 @pytest.mark.parametrize("name", list(pictures.COLLECTIVES))
 def test_a_collective_invents_no_data(name):
     # What is there afterwards was there before: every origin and part, summed or not.

@@ -30,6 +30,7 @@ from matplotlib.figure import Figure
 from matplotlib.legend import Legend
 from matplotlib.lines import Line2D
 from matplotlib.text import Text
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 from matplotlib.typing import RcKeyType
 
 COLOURS = MappingProxyType(
@@ -173,10 +174,12 @@ def line_figure(
     log_x: bool = False,
     log_y: bool = False,
     order: Sequence[str] = (),
+    at_points: bool = False,
 ) -> Drawing:
     """Lines that differ in colour, dashes and markers: name -> (x values, y values).
 
-    x, y: the axes' labels, with units. order: as of `draw_lines`.
+    x, y: the axes' labels, with units. order: as of `draw_lines`. at_points: the x axis has its ticks where
+    the first line has its points, and both axes have plain numbers, as `1,024`.
     """
     figure, axes = new_figure(alt=alt, height=_HEIGHT)
     draw_lines(axes, series, x=x, y=y, order=order)
@@ -187,6 +190,14 @@ def line_figure(
         axes.set_xscale("log")
     if log_y:
         axes.set_yscale("log")
+    if at_points:
+        xs, _ = next(iter(series.values()))
+        axes.set_xticks(xs, [f"{place:,}" for place in xs])
+        axes.xaxis.set_minor_locator(NullLocator())
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.12g}"))
+        axes.yaxis.set_minor_locator(NullLocator())
+        if log_y:
+            axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     return figure
 
 

@@ -16,7 +16,6 @@ from course_lib.launch.failures import (
 from course_lib.launch.run import Run
 from course_lib.runtime.communication.diagnosis import (
     deadlock_report,
-    find_cycle,
     left_open_report,
     lost_report,
     message_mismatch_report,
@@ -29,6 +28,7 @@ from course_lib.runtime.communication.errors import PendingCall, RankTraceback
 from course_lib.runtime.communication.events import LazyEvents, SourceLine
 from course_lib.runtime.communication.matching import Mismatch
 from course_lib.runtime.communication.traffic import CountedEvents
+from course_lib.runtime.communication.wait_cycle import find_cycle
 from course_lib.runtime.request import LaunchRequest
 from course_lib.runtime.simulator.thread_driver import Ending
 from course_lib.runtime.simulator.trace.batched_replay import MessageTable

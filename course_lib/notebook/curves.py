@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, SupportsFloat
 
+from matplotlib.ticker import MaxNLocator
+
 from course_lib.figures.style import Drawing, draw_lines, look, new_figure
 from course_lib.notebook.history import Entry, History, HistoryFile, last_history
 from course_lib.notebook.reporting import Progress, reporter
@@ -114,6 +116,8 @@ def curves_figure(history: History) -> Drawing:
         draw_lines(panel, lines, x=history.unit, y=only + history.labels.get(quantity, quantity))
         last = max(xs[-1] for xs, _ in lines.values())
         panel.set_xlim(0, max(last, history.total or 0) * 1.02)
+        if all(x == round(x) for xs, _ in lines.values() for x in xs):
+            panel.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
         if len(lines) > 1:
             with look():
                 panel.legend(loc="best")

@@ -34,7 +34,7 @@ class Cost:
         sums = [_counted(self.node_hours, "node-hour")]
         sums += [_counted(self.gpu_minutes, "GPU-minute")] if self.gpus else []
         units = self.node_hours * site.units_per_node_hour + self.gpu_minutes / 60 * site.units_per_gpu_hour
-        charged = f" {site.title} counts this as {units:g} {site.unit}." if units else ""
+        charged = f" {site.title} counts this as {round(units, 2):g} {site.unit}." if units else ""
         return f"At most {' x '.join(factors)} = {', '.join(sums)}.{charged}"
 
 
@@ -72,7 +72,7 @@ def _gpus(script: Script, site: Site, nodes: int) -> int:
 
 
 def _counted(number: float, unit: str) -> str:
-    return f"{number:g} {unit}{'s' if number != 1 else ''}"
+    return f"{round(number, 2):g} {unit}{'s' if number != 1 else ''}"
 
 
 def _number(text: str) -> int:

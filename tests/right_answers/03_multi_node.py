@@ -228,6 +228,59 @@ def in_place_of_the_shell(form, queues):
     return "\n".join(["#!/bin/bash", *lines, "module load python3", "exec jupyter lab --no-browser", ""])
 
 
+@right("form_to_script")
+def forgives_blanks(form, queues):
+    """Cuts blanks off, reads numbers as int does, and puts all values in double quotes."""
+    typed = {name: text.strip() for name, text in form.items() if text.strip()}
+    wrong = []
+
+    def number(text):
+        try:
+            return int(text)
+        except ValueError:
+            return 0
+
+    limits = queues.get(typed.get("System"), {}).get(typed.get("Queue"))
+    if typed.get("System") not in queues:
+        wrong.append("System")
+    elif limits is None:
+        wrong.append("Queue")
+    limits = limits or {"nodes": math.inf, "hours": math.inf}
+    nodes = number(typed.setdefault("Nodes", "1"))
+    if not 1 <= nodes <= limits["nodes"]:
+        wrong.append(f"Nodes (1 to {limits['nodes']})")
+    if number(typed.setdefault("Tasks", typed["Nodes"])) < max(1, nodes):
+        wrong.append("Tasks")
+    if len(typed.get("Job Name", "")) > 20:
+        wrong.append("Job Name (at most 20 characters)")
+    parts = [
+        number(part) if number(part) or not part.strip("0") else -1
+        for part in typed.setdefault("Time Limit", "2:0:0").split(":")
+    ]
+    well = (
+        len(parts) == 3
+        and "" not in typed["Time Limit"].split(":")
+        and min(parts) >= 0
+        and max(parts[1:]) < 60
+    )
+    seconds = 3600 * parts[0] + 60 * parts[1] + parts[2] if well else 0
+    if not 0 < seconds <= 3600 * limits["hours"]:
+        wrong.append(f"Time Limit (at most {limits['hours']} hours)")
+    if wrong:
+        raise ValueError("Look again at: " + ", ".join(wrong))
+    options = {
+        "partition": "Queue",
+        "nodes": "Nodes",
+        "ntasks": "Tasks",
+        "time": "Time Limit",
+        "account": "Project",
+        "job-name": "Job Name",
+        "reservation": "Reservation",
+    }
+    lines = [f'#SBATCH --{option}="{typed[name]}"\n' for option, name in options.items() if name in typed]
+    return f"#!/bin/bash\n{''.join(lines)}jupyter lab --no-browser\n"
+
+
 @right("container_command")
 def in_one_line(site, image, command):
     """Modules by `ml`, all joined by &&; each folder by -B, and one option that names several."""

@@ -177,7 +177,7 @@ def clips_the_gradient(model, inputs, targets, optimizer):
     return loss.detach()
 
 
-@wrong("train_step", fails="one update")
+@wrong("train_step", fails="the model's mode")
 def always_in_training_mode(model, inputs, targets, optimizer):
     """Whoever has frozen the batch norms by model.eval() did so on purpose."""
     model.train()
@@ -228,7 +228,7 @@ def steps_twice(model, inputs, targets, optimizer):
     return loss.detach()
 
 
-@wrong("train_step", fails="one update")
+@wrong("train_step", fails="the model's mode")
 def in_evaluation_mode(model, inputs, targets, optimizer):
     """Trains without dropout."""
     model.eval()
@@ -239,7 +239,7 @@ def in_evaluation_mode(model, inputs, targets, optimizer):
     return loss.detach()
 
 
-@wrong("train_step", fails="one update")
+@wrong("train_step", fails="the model's mode")
 def leaves_it_in_training_mode(model, inputs, targets, optimizer):
     """The step is right, and whoever had frozen the batch norms gets them back thawed."""
     optimizer.zero_grad()
@@ -291,7 +291,7 @@ def clears_afterwards_only(model, inputs, targets, optimizer):
     return loss.detach()
 
 
-@wrong("train_step", fails="no history kept")
+@wrong("train_step", fails="loss")
 def keeps_the_graph(model, inputs, targets, optimizer):
     """Whoever collects these losses collects the graphs of all steps."""
     optimizer.zero_grad()
@@ -1363,7 +1363,7 @@ def attached_loss(model, micro_batches, loss_fn):
     return total
 
 
-@wrong("accumulate_gradients", fails="loss of the full batch")
+@wrong("accumulate_gradients", fails="nothing else changes")
 def empties_the_list(model, micro_batches, loss_fn):
     """Takes each micro-batch out of the list, which is the caller's."""
     samples = sum(len(inputs) for inputs, _ in micro_batches)
@@ -1376,7 +1376,7 @@ def empties_the_list(model, micro_batches, loss_fn):
     return total
 
 
-@wrong("accumulate_gradients", fails="loss of the full batch")
+@wrong("accumulate_gradients", fails="nothing else changes")
 def takes_a_step_itself(model, micro_batches, loss_fn):
     """The gradients are there, so they are used: the caller's optimizer then goes on from other weights."""
     loss = _accumulated(model, micro_batches, loss_fn)
@@ -1384,7 +1384,7 @@ def takes_a_step_itself(model, micro_batches, loss_fn):
     return loss
 
 
-@wrong("accumulate_gradients", fails="loss of the full batch")
+@wrong("accumulate_gradients", fails="nothing else changes")
 def scales_inputs_in_place(model, micro_batches, loss_fn):
     """What is no longer needed here may be needed again by the caller."""
     loss = _accumulated(model, micro_batches, loss_fn)
@@ -1393,7 +1393,7 @@ def scales_inputs_in_place(model, micro_batches, loss_fn):
     return loss
 
 
-@wrong("accumulate_gradients", fails="loss of the full batch")
+@wrong("accumulate_gradients", fails="nothing else changes")
 def largest_first(model, micro_batches, loss_fn):
     """Sorts the caller's list, so that what does not fit shows at once."""
     micro_batches.sort(key=lambda batch: len(batch[0]), reverse=True)
@@ -1405,7 +1405,7 @@ def largest_first(model, micro_batches, loss_fn):
     return total
 
 
-@wrong("accumulate_gradients", fails="loss of the full batch")
+@wrong("accumulate_gradients", fails="nothing else changes")
 def frees_what_it_has_done(model, micro_batches, loss_fn):
     """Puts None in the place of each micro-batch, to save memory that is the caller's."""
     total, n = 0.0, _samples(micro_batches)
@@ -1417,14 +1417,14 @@ def frees_what_it_has_done(model, micro_batches, loss_fn):
     return total
 
 
-@wrong("accumulate_gradients", fails="loss of the full batch")
+@wrong("accumulate_gradients", fails="nothing else changes")
 def sets_training_mode(model, micro_batches, loss_fn):
     """It has gradients to compute; but batch norms that were frozen learn again."""
     model.train()
     return _accumulated(model, micro_batches, loss_fn)
 
 
-@wrong("accumulate_gradients", fails="loss of the full batch")
+@wrong("accumulate_gradients", fails="nothing else changes")
 def sets_evaluation_mode(model, micro_batches, loss_fn):
     """So that small micro-batches do no harm to batch norms; and nothing is dropped any more."""
     mode = model.training
@@ -1434,7 +1434,7 @@ def sets_evaluation_mode(model, micro_batches, loss_fn):
     return loss
 
 
-@wrong("accumulate_gradients", fails="loss of the full batch")
+@wrong("accumulate_gradients", fails="nothing else changes")
 def a_single_sample_in_evaluation_mode(model, micro_batches, loss_fn):
     """A batch norm cannot train on one sample; but who calls has chosen the mode."""
     total, n, mode = 0.0, _samples(micro_batches), model.training
@@ -1447,7 +1447,7 @@ def a_single_sample_in_evaluation_mode(model, micro_batches, loss_fn):
     return total
 
 
-@wrong("accumulate_gradients", fails="loss of the full batch")
+@wrong("accumulate_gradients", fails="nothing else changes")
 def leaves_training_mode(model, micro_batches, loss_fn):
     """Sets a mode when it is done, which the model may not have come in."""
     loss = _accumulated(model, micro_batches, loss_fn)

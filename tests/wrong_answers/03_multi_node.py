@@ -619,7 +619,7 @@ def tasks_of_a_node(form, queues):
     return _script({"--ntasks-per-node" if name == "--ntasks" else name: asked[name] for name in asked})
 
 
-@wrong("form_to_script", fails="what is asked for")
+@wrong("form_to_script", fails="a name of two words")
 def name_not_quoted(form, queues):
     """For sbatch a second word is another argument."""
     return _script(_asked(_judged(form, queues))).replace("'", "")
@@ -677,14 +677,6 @@ def a_desktop_is_too_much(form, queues):
     if form.get("VNC Desktop Resolution"):
         raise ValueError("VNC Desktop Resolution: there is none")
     return _script(_asked(_judged(form, queues)))
-
-
-@wrong("form_to_script", fails="what is asked for")
-def double_quotes(form, queues):
-    """A name may have double quotes itself."""
-    options = _asked(_judged(form, queues))
-    quoted = f'"{options["--job-name"]}"' if "--job-name" in options else ""
-    return _script(options).replace(shlex.quote(options.get("--job-name", "")), quoted)
 
 
 @wrong("form_to_script", fails="what is asked for")
@@ -863,23 +855,6 @@ def limits_what_was_typed(form, queues):
     return _but(form, queues, *(() if form.get("Time Limit") else ("Time Limit",)))
 
 
-@wrong("form_to_script", fails="limits")
-def as_int_reads_it(form, queues):
-    """int takes 1_0 for ten and +1 for one."""
-    read = {
-        name: str(int(form[name]))
-        for name in ("Nodes", "Tasks")
-        if re.match(r"\+?[\d_]+$", form.get(name, ""))
-    }
-    return _script(_asked(_judged({**form, **read}, queues)))
-
-
-@wrong("form_to_script", fails="limits")
-def blanks_do_no_harm(form, queues):
-    """Digits alone: what is cut off here is in the script again if it is read elsewhere."""
-    return _script(_asked(_judged({name: text.strip() for name, text in form.items()}, queues)))
-
-
 @wrong("form_to_script", fails="what is asked for")
 def two_digits_of_all(form, queues):
     """Hours, minutes and seconds may have one digit."""
@@ -926,14 +901,6 @@ def system_first(form, queues):
 
 
 @wrong("form_to_script", fails="what is asked for")
-def single_quotes(form, queues):
-    """A name may have a single quote itself."""
-    options = _asked(_judged(form, queues)).items()
-    lines = [f"#SBATCH {option}='{value}'" for option, value in options]
-    return "\n".join(["#!/bin/bash", *lines, "jupyter lab --no-browser"])
-
-
-@wrong("form_to_script", fails="what is asked for")
 def two_digits_of_hours(form, queues):
     """A hundred hours have three."""
     field = _filled(form)
@@ -955,18 +922,6 @@ def _judged_by(form, queues, seconds):
     if not 0 < seconds(parts) <= 3600 * hours:
         mistakes.append(f"Time Limit: at most {hours} hours")
     return _unless(mistakes, field)
-
-
-@wrong("form_to_script", fails="limits")
-def minutes_below_zero(form, queues):
-    """1:-5:0 is 55 minutes, but nobody writes them so."""
-    return _judged_by(
-        form,
-        queues,
-        lambda parts: (
-            3600 * parts[0] + 60 * parts[1] + parts[2] if len(parts) == 3 and max(parts[1:]) < 60 else 0
-        ),
-    )
 
 
 @wrong("form_to_script", fails="limits")
@@ -1150,7 +1105,7 @@ def a_list_of_words(site, image, command):
     return [*site["launcher"], site["runtime"], "exec", *_gpus(site), *_binds(site), image, *command]
 
 
-@wrong("container_command", fails="the program in the image")
+@wrong("container_command", fails="one container per task")
 def launcher_in_the_image(site, image, command):
     """The image has no srun, and if it had, not the machine's."""
     words = [site["runtime"], "exec", *_gpus(site), *_binds(site), image, *site["launcher"], *command]
@@ -1171,13 +1126,13 @@ def in_the_background(site, image, command):
     return _text(site, image, command) + " &"
 
 
-@wrong("container_command", fails="one container a task")
+@wrong("container_command", fails="one container per task")
 def one_container_altogether(site, image, command):
     """On the first node, once."""
     return _text({**site, "launcher": []}, image, command)
 
 
-@wrong("container_command", fails="one container a task")
+@wrong("container_command", fails="one container per task")
 def launcher_without_its_options(site, image, command):
     """As many tasks as the launcher likes."""
     return _text({**site, "launcher": [site["launcher"][0], "-v"]}, image, command)
@@ -1591,6 +1546,12 @@ def shares_before_rights(node):
     return cores
 
 
+@wrong("cpu_bind_map", fails="real machines")
+def always_a_list(node):
+    """Where nothing is said of what the job may use, it may use all."""
+    return _dealt(node["numa_of_gpu"], _cores(node, allowed=set(node["allowed"])))
+
+
 @wrong("cpu_bind_map", fails="hardware threads")
 def as_many_gpus_everywhere(node):
     """Another NUMA node may have more GPUs."""
@@ -1636,39 +1597,39 @@ def _judged_cpus(given, node, beside=True, allowed=True, taken=None):
     return found
 
 
-@wrong("misplaced_cpus", fails="the lecture's masks")
+@wrong("misplaced_cpus", fails="masks")
 def bits_from_the_left(option, node):
     """The last digit of a number is its smallest."""
     masks = [bin(int(entry, 16))[2:] for entry in option.rpartition(":")[2].split(",")]
     return _judged_cpus([[cpu for cpu, bit in enumerate(mask) if bit == "1"] for mask in masks], node)
 
 
-@wrong("misplaced_cpus", fails="the lecture's masks")
+@wrong("misplaced_cpus", fails="masks")
 def a_digit_a_cpu(option, node):
     """A hexadecimal digit is four CPUs."""
     entries = [entry.removeprefix("0x")[::-1] for entry in option.rpartition(":")[2].split(",")]
     return _judged_cpus([[cpu for cpu, digit in enumerate(entry) if digit != "0"] for entry in entries], node)
 
 
-@wrong("misplaced_cpus", fails="the lecture's masks")
+@wrong("misplaced_cpus", fails="masks")
 def bits_from_one(option, node):
     """The first bit is CPU 0."""
     return _judged_cpus([[cpu + 1 for cpu in own] for own in _given(option)], node)
 
 
-@wrong("misplaced_cpus", fails="the lecture's masks")
+@wrong("misplaced_cpus", fails="one rank per core")
 def the_victim_too(option, node):
     """Rank 0 is where it should be; the other is wrong there."""
     return _judged_cpus(_given(option), node, taken=lambda rank, other: rank != other)
 
 
-@wrong("misplaced_cpus", fails="the lecture's masks")
+@wrong("misplaced_cpus", fails="masks")
 def the_ranks_only(option, node):
     """Which ranks, but not which CPUs."""
     return [rank for rank, cpus in enumerate(_judged_cpus(_given(option), node)) if cpus]
 
 
-@wrong("misplaced_cpus", fails="beside the GPU")
+@wrong("misplaced_cpus", fails="masks")
 def knows_the_slide(option, node):
     """Two misprints, wherever one looks."""
     return [[], list(range(65, 72)), [], [], [], [], [], list(range(49, 56))]
@@ -1685,7 +1646,7 @@ def node_by_division(option, node):
     return _judged_cpus(_given(option), {**node, "cpus_of_numa": cpus})
 
 
-@wrong("misplaced_cpus", fails="beside the GPU")
+@wrong("misplaced_cpus", fails="masks")
 def always_with_0x(option, node):
     """Masks are hexadecimal without it, too."""
     entries = option.rpartition(":")[2].split(",")
@@ -1707,19 +1668,25 @@ def all_cpus_of_the_node(option, node):
     return _judged_cpus(_given(option), node, allowed=False)
 
 
-@wrong("misplaced_cpus", fails="one rank a core")
+@wrong("misplaced_cpus", fails="maps")
+def allowed_is_always_a_list(option, node):
+    """Where nothing is said of what the job may use, it may use all."""
+    return _judged_cpus(_given(option), {**node, "allowed": list(node["allowed"])})
+
+
+@wrong("misplaced_cpus", fails="one rank per core")
 def each_rank_for_itself(option, node):
     """Two ranks on one core are not seen."""
     return _judged_cpus(_given(option), node, taken=lambda rank, other: False)
 
 
-@wrong("misplaced_cpus", fails="one rank a core")
+@wrong("misplaced_cpus", fails="one rank per core")
 def same_cpu_only(option, node):
     """Two threads of one core are one core."""
     return _judged_cpus(_given(option), {**node, "threads_per_core": 1})
 
 
-@wrong("misplaced_cpus", fails="one rank a core")
+@wrong("misplaced_cpus", fails="one rank per core")
 def the_second_rank_only(option, node):
     """Who comes later is wrong; but the first is disturbed as much."""
     nodes = node["numa_of_gpu"]
@@ -1728,7 +1695,7 @@ def the_second_rank_only(option, node):
     )
 
 
-@wrong("misplaced_cpus", fails="one rank a core")
+@wrong("misplaced_cpus", fails="one rank per core")
 def the_neighbours_only(option, node):
     """Of three ranks beside a NUMA node the first and the last may meet."""
     nodes = node["numa_of_gpu"]
@@ -1757,7 +1724,7 @@ def a_rank_for_each_gpu(option, node):
     return [_judged_cpus(_given(option), node)[rank] for rank in range(len(node["numa_of_gpu"]))]
 
 
-@wrong("misplaced_cpus", fails="one rank a core")
+@wrong("misplaced_cpus", fails="one rank per core")
 def only_who_may_be_there(option, node):
     """A rank that runs where it may not run is in the way of the others all the same."""
     given = _given(option)
@@ -1778,7 +1745,7 @@ def only_who_may_be_there(option, node):
     return found
 
 
-@wrong("misplaced_cpus", fails="one rank a core")
+@wrong("misplaced_cpus", fails="one rank per core")
 def all_numa_nodes_have_cpus(option, node):
     """As many times the first one's CPUs as there are NUMA nodes."""
     cpus, nodes, given = node["cpus_of_numa"], node["numa_of_gpu"], _given(option)
@@ -1854,19 +1821,19 @@ def a_partition_of_another_machine(nodes, gpus_per_node, command):
     return _HEAD + options + _MEET + f"srun {command}\n"
 
 
-@wrong("batch_script", fails="one task a GPU")
+@wrong("batch_script", fails="one task per GPU")
 def quoted_twice(nodes, gpus_per_node, command):
     """The quotes of the command end those round it."""
     return _HEAD + _options(nodes, gpus_per_node) + _MEET + f'srun bash -c "{command}"\n'
 
 
-@wrong("batch_script", fails="one task a GPU")
+@wrong("batch_script", fails="one task per GPU")
 def without_srun(nodes, gpus_per_node, command):
     """The script runs once, on the first node, and so does the command."""
     return _HEAD + _options(nodes, gpus_per_node) + _MEET + f"{command}\n"
 
 
-@wrong("batch_script", fails="one task a GPU")
+@wrong("batch_script", fails="one task per GPU")
 def only_the_total(nodes, gpus_per_node, command):
     """--ntasks alone: Slurm gives every node one task and fills the first node with the rest."""
     options = _options(nodes, gpus_per_node)
@@ -1874,7 +1841,7 @@ def only_the_total(nodes, gpus_per_node, command):
     return _HEAD + options + _MEET + f"srun {command}\n"
 
 
-@wrong("batch_script", fails="one task a GPU")
+@wrong("batch_script", fails="one task per GPU")
 def for_nodes_of_eight(nodes, gpus_per_node, command):
     """srun -n 16 was right where it was tried; a step of more tasks than the job has is refused."""
     return _HEAD + _options(nodes, gpus_per_node) + _MEET + f"srun -n {8 * nodes} {command}\n"
@@ -1920,7 +1887,7 @@ def nodes_for_gpus(nodes, gpus_per_node, command):
     return _HEAD + _options(gpus_per_node, nodes) + _MEET + f"srun {command}\n"
 
 
-@wrong("batch_script", fails="one task a GPU")
+@wrong("batch_script", fails="one task per GPU")
 def a_task_a_node_a_node(nodes, gpus_per_node, command):
     """Right where there are as many GPUs a node as nodes."""
     options = _options(nodes, gpus_per_node)
@@ -2503,18 +2470,6 @@ def what_stands_between_hyphens(directory):
     """The second part of step-12-best is a number."""
     paths = [path for path in directory.glob("step-*.pt") if path.stem.split("-")[1].isdigit()]
     return _newest(_by_number(paths))
-
-
-@wrong("load_latest", fails="other files")
-def what_int_reads(directory):
-    """int makes 120 of 12_0, which is the part of rank 0."""
-    numbers = {}
-    for path in directory.glob("step-*.pt"):
-        try:
-            numbers[path] = int(path.stem.removeprefix("step-"))
-        except ValueError:
-            continue
-    return _newest(sorted(numbers, key=numbers.get, reverse=True))
 
 
 @wrong("load_latest", fails="other files")
@@ -3153,7 +3108,7 @@ def each_for_itself(train_step, steps, save, set_handler):
     return _save_on(0, save, done)
 
 
-@wrong("save_on_signal", fails="all stop after the same step")
+@wrong("save_on_signal", fails="both signals")
 def never_listens(train_step, steps, save, set_handler):
     """A signal without a handler ends the process."""
     for step in range(steps):
@@ -3161,7 +3116,7 @@ def never_listens(train_step, steps, save, set_handler):
     return _save_on(0, save, steps)
 
 
-@wrong("save_on_signal", fails="all stop after the same step")
+@wrong("save_on_signal", fails="both signals")
 def ignores_signals(train_step, steps, save, set_handler):
     """Until SIGKILL comes, which nobody can ignore."""
     for number in (signal.SIGTERM, signal.SIGUSR1):
@@ -3171,7 +3126,7 @@ def ignores_signals(train_step, steps, save, set_handler):
     return _save_on(0, save, steps)
 
 
-@wrong("save_on_signal", fails="all stop after the same step")
+@wrong("save_on_signal", fails="both signals")
 def one_kind_of_signal(train_step, steps, save, set_handler):
     """SIGTERM ends it as before."""
     came = _noted(set_handler, signal.SIGUSR1)
@@ -3425,7 +3380,7 @@ def no_handler_while_it_saves(train_step, steps, save, set_handler):
     return _save_on(0, save, done)
 
 
-@wrong("save_on_signal", fails="one number a step")
+@wrong("save_on_signal", fails="one number per step")
 def asks_and_waits(train_step, steps, save, set_handler):
     """A barrier in each step that nobody needs."""
     came = _noted(set_handler)
@@ -3437,7 +3392,7 @@ def asks_and_waits(train_step, steps, save, set_handler):
     return _save_on(0, save, done)
 
 
-@wrong("save_on_signal", fails="one number a step")
+@wrong("save_on_signal", fails="one number per step")
 def tells_all_about_it(train_step, steps, save, set_handler):
     """Which rank has heard of what: two numbers a rank, and nobody asks."""
     came = _noted(set_handler)
@@ -3518,7 +3473,7 @@ def an_event_of_the_module(train_step, steps, save, set_handler):
     return _save_on(0, save, _train_until(lambda done: _total(_told_to_stop.is_set()), train_step, steps))
 
 
-@wrong("save_on_signal", fails="one number a step")
+@wrong("save_on_signal", fails="one number per step")
 def meets_in_many_barriers(train_step, steps, save, set_handler):
     """When it has been stopped, nobody seems to be in a hurry."""
     done = _until_told(train_step, steps, _noted(set_handler))
@@ -3528,7 +3483,7 @@ def meets_in_many_barriers(train_step, steps, save, set_handler):
     return _save_on(0, save, done)
 
 
-@wrong("save_on_signal", fails="one number a step")
+@wrong("save_on_signal", fails="one number per step")
 def by_objects(train_step, steps, save, set_handler):
     """Pickles, sends their lengths, then sends them."""
     came = _noted(set_handler)
@@ -3541,7 +3496,7 @@ def by_objects(train_step, steps, save, set_handler):
     return _save_on(0, save, done)
 
 
-@wrong("save_on_signal", fails="all stop after the same step")
+@wrong("save_on_signal", fails="hundreds of ranks")
 def notes_of_one_byte(train_step, steps, save, set_handler):
     """Slurm sends the signal to all: where 256 ranks each note 1, the sum of bytes is 0."""
     came = _noted(set_handler)
@@ -3563,7 +3518,7 @@ def one_or_all(train_step, steps, save, set_handler):
     return _save_on(0, save, done)
 
 
-@wrong("save_on_signal", fails="all stop after the same step")
+@wrong("save_on_signal", fails="hundreds of ranks")
 def notes_of_a_truth_value(train_step, steps, save, set_handler):
     """Gloo takes truth values for bytes: 256 of them are none."""
     came = _noted(set_handler)
@@ -3576,7 +3531,7 @@ def notes_of_a_truth_value(train_step, steps, save, set_handler):
     return _save_on(0, save, _train_until(told, train_step, steps))
 
 
-@wrong("save_on_signal", fails="one number a step")
+@wrong("save_on_signal", fails="one number per step")
 def a_number_a_signal(train_step, steps, save, set_handler):
     """Which of the two it was, nobody asks."""
     came = _noted(set_handler)

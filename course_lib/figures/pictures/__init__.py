@@ -4,7 +4,7 @@ They run in the kernel, know no run, and import the style, the cluster and the s
 """
 
 from course_lib.figures.pictures.checkpoints import moments_picture
-from course_lib.figures.pictures.collectives import COLLECTIVES, collective_picture
+from course_lib.figures.pictures.collectives import COLLECTIVES, collective_picture, collectives_picture
 from course_lib.figures.pictures.data_parallel import (
     bucket_picture,
     speedup_picture,
@@ -30,6 +30,7 @@ __all__ = [
     "bucket_picture",
     "cluster_picture",
     "collective_picture",
+    "collectives_picture",
     "cut_picture",
     "frameworks_picture",
     "layout_picture",

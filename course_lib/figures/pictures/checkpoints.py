@@ -34,13 +34,19 @@ def moments_picture(moments: Mapping[str, Sequence[str]]) -> Drawing:
             axes.add_patch(
                 Rectangle(corner, width, 0.72, facecolor=colour, hatch=hatch, edgecolor="white", linewidth=2)
             )
-            box = {"facecolor": colour, "edgecolor": "none", "pad": 1.5}
+            behind = "white" if hatch else colour  # Words on hatching are hard to read.
+            box = {"facecolor": behind, "edgecolor": "none", "pad": 1.5}
             middle = (moment + 0.5) * width
-            axes.text(middle, place, found, ha="center", va="center", color=ink_on(colour), bbox=box)
+            axes.text(middle, place, found, ha="center", va="center", color=ink_on(behind), bbox=box)
     axes.set(xlim=(0, longest), ylim=(len(moments) - 0.5, -0.5), xticks=[], xlabel="while it saves →")
     axes.set_yticks(range(len(moments)), list(moments))
     axes.grid(visible=False)
-    meaning = {"old": "the old one", "none": "no file", "torn": "a part of one", "new": "the new one"}
+    meaning = {
+        "old": "old: the one before",
+        "none": "none: no file",
+        "torn": "torn: a part of it",
+        "new": "new",
+    }
     patches = [
         Patch(facecolor=MOMENTS[key][0], hatch=MOMENTS[key][1], edgecolor="white", label=label)
         for key, label in meaning.items()

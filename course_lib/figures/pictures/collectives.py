@@ -1,6 +1,6 @@
 """What every rank holds before and after a communication operation, as boxes coloured by their origin."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from matplotlib.axes import Axes
@@ -70,6 +70,30 @@ def collective_picture(name: str, ranks: int = 4) -> Drawing:
         axes, "send, recv" if name == "point_to_point" else name, slots, slots + gap, ranks / 2 - 0.06
     )
     _write_sum(axes, (*before, *after), ranks, slots + gap / 2)
+    return figure
+
+
+def collectives_picture(names: Sequence[str], ranks: int = 3) -> Drawing:
+    """Several of `COLLECTIVES`, two in a row, so that they can be compared; 2 to 4 ranks."""
+    chosen = {name: (COLLECTIVES[name].before(ranks), COLLECTIVES[name].after(ranks)) for name in names}
+    rows, width = -(-len(chosen) // 2), 2 * ranks + 2.4 + 1.8
+    figure, axes = new_figure(
+        alt=" ".join(_in_words(name, *states) for name, states in chosen.items()),
+        height=rows * (ranks + 1.9) * WIDTH * 0.48 / width,
+        rows=rows,
+        columns=2,
+        squeeze=False,
+    )
+    for panel in axes.flat:
+        panel.set_axis_off()
+    for panel, (name, (before, after)) in zip(axes.flat, chosen.items(), strict=False):
+        panel.set_aspect("equal")
+        panel.set_xlim(-1.6, width - 1.6)
+        panel.set_ylim(ranks + 0.75, -0.95)
+        _draw_state(panel, before, 0.0, ranks, "before")
+        _draw_state(panel, after, ranks + 2.4, ranks, "after")
+        _draw_arrow(panel, name, ranks, ranks + 2.4, ranks / 2 - 0.06)
+        _write_sum(panel, (*before, *after), ranks, ranks + 1.2)
     return figure
 
 

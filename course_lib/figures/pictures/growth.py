@@ -108,7 +108,7 @@ def frameworks_picture() -> Drawing:
     axes.set(
         xlabel="devices", ylabel="parameters", xscale="log", yscale="log", xlim=(5, 15_000), ylim=(1e7, 4e11)
     )
-    legend_beside(axes, title="what is shared out")
+    legend_beside(axes, title="what is cut")
     return figure
 
 

@@ -46,8 +46,8 @@ def cluster_picture(nodes: int = 3, gpus_per_node: int = 4) -> Drawing:
     axes.text(13.5, 3.25, "network", rotation=90, ha="center", va="center", fontsize=9.5)
     axes.add_patch(Rectangle((3.1, 0.2), 9.8, 0.8, facecolor=_PALE, edgecolor=_EDGE))
     axes.text(8.0, 0.6, "shared file system: code, environment, data, checkpoints", ha="center", va="center")
-    for x in (4.15, 11.1):
-        axes.plot([x, x], [1.0, 1.5 if x > 9 else 2.9], color=_EDGE, linestyle="-", linewidth=1.2)
+    for x, top in ((4.15, 2.9), (11.1, 5.0 - nodes * height + 0.08)):
+        axes.plot([x, x], [1.0, top], color=_EDGE, linestyle="-", linewidth=1.2)
     return figure
 
 
@@ -126,27 +126,29 @@ def binding_picture(
         for number, core in enumerate(own):
             seats[core] = (left + 0.1 + number % 8 * 0.48, 0.2 + number // 8 * 0.48)
     for core, (x, y) in seats.items():
-        _draw_core(axes, x, y, bound.index(core) if core in bound else None)
+        _draw_core(axes, x, y, core, bound.index(core) if core in bound else None)
     _draw_gpus(axes, numa_of_gpu, seats, bound, far)
     return figure
 
 
-def _draw_core(axes: Axes, x: float, y: float, rank: int | None) -> None:
-    """A core, with the rank that is bound to it."""
+def _draw_core(axes: Axes, x: float, y: float, core: int, rank: int | None) -> None:
+    """A core with its number, in the colour of the rank that is bound to it."""
     colour = "white" if rank is None else rank_colour(rank)
     box = Rectangle((x, y), 0.42, 0.42, facecolor=colour, edgecolor="#888888", linewidth=0.7, zorder=3)
     axes.add_patch(box)
-    if rank is not None:
-        axes.text(
-            x + 0.21,
-            y + 0.22,
-            str(rank),
-            ha="center",
-            va="center",
-            fontsize=8,
-            color=ink_on(colour),
-            zorder=5,
-        )
+    ink = "#777777" if rank is None else ink_on(colour)
+    weight = "normal" if rank is None else "bold"
+    axes.text(
+        x + 0.21,
+        y + 0.22,
+        str(core),
+        ha="center",
+        va="center",
+        fontsize=6.5,
+        color=ink,
+        weight=weight,
+        zorder=5,
+    )
 
 
 def _draw_gpus(
@@ -164,10 +166,15 @@ def _draw_gpus(
         axes.add_patch(Rectangle((x, 2.75), 1.65, 0.7, facecolor=colour, edgecolor="#222222", zorder=3))
         axes.text(x + 0.82, 3.1, f"GPU {gpu}", ha="center", va="center", color=ink_on(colour), zorder=4)
         core_x, core_y = seats[bound[gpu]]
+        # From the upper row down through the gap beside its core, so that no line seems to leave from
+        # another core.
+        start = [(core_x + 0.21, core_y + 0.42)]
+        if core_y < 0.5:
+            start = [(core_x + 0.42, core_y + 0.21), (core_x + 0.45, core_y + 0.21), (core_x + 0.45, 1.2)]
         crossing = gpu in far
         axes.plot(
-            [core_x + 0.21, x + 0.82],
-            [core_y + 0.42, 2.75],
+            [*(there for there, _ in start), x + 0.82],
+            [*(there for _, there in start), 2.75],
             color=COLOURS["vermillion"] if crossing else "#222222",
             linewidth=2.4 if crossing else 1.1,
             linestyle="-",

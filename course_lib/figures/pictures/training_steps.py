@@ -6,6 +6,7 @@ from itertools import pairwise
 
 from matplotlib.axes import Axes
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, Patch
+from matplotlib.path import Path
 
 from course_lib.figures.style import COLOURS, Drawing, look, new_figure
 
@@ -49,7 +50,7 @@ STEPS = (
     TrainingStep(12, "set the\nlearning rate", "scheduler.step()", Repeats.EPOCH, 3, 1),
     TrainingStep(13, "validate", "evaluate()", Repeats.EPOCH, 3, 2, changes=True),
     TrainingStep(14, "write a\ncheckpoint", "torch.save()", Repeats.EPOCH, 3, 3, changes=True),
-    TrainingStep(15, "return control", "return", Repeats.RUN, 3, 0),
+    TrainingStep(15, "return", "return history", Repeats.RUN, 3, 0),
 )
 
 _BOX_WIDTH, _BOX_HEIGHT = 0.86, 0.72
@@ -72,6 +73,8 @@ def steps_picture() -> Drawing:
         for step, following in pairwise(STEPS):
             if step.row == following.row and step.column + 1 == following.column:
                 _arrow(axes, step)
+            else:
+                _arrow_round(axes, step, following)
         _legend(axes)
     return figure
 
@@ -136,6 +139,19 @@ def _arrow(axes: Axes, step: TrainingStep) -> None:
         FancyArrowPatch(
             (start, step.row), (end, step.row), arrowstyle="-|>", mutation_scale=9, color="#222222"
         )
+    )
+
+
+def _arrow_round(axes: Axes, step: TrainingStep, following: TrainingStep) -> None:
+    """From a step down, along between the rows, and on to one that is below it, or in its row."""
+    below = step.row < following.row
+    leaves = step.row + _BOX_HEIGHT / 2
+    turns = leaves + (0.18 if below and step.repeats is not following.repeats else 0.13)
+    enters = following.row + (-_BOX_HEIGHT / 2 if below else _BOX_HEIGHT / 2)
+    corners = [(step.column, leaves), (step.column, turns), (following.column, turns)]
+    path = Path([*corners, (following.column, enters)])
+    axes.add_patch(
+        FancyArrowPatch(path=path, arrowstyle="-|>", mutation_scale=9, color="#222222", fill=False)
     )
 
 

@@ -12,7 +12,6 @@ import torch
 from course_lib.runtime.communication.call import Operation
 from course_lib.runtime.communication.diagnosis import (
     deadlock_report,
-    find_cycle,
     message_mismatch_report,
     mismatch_report,
     rank_failed_report,
@@ -20,6 +19,7 @@ from course_lib.runtime.communication.diagnosis import (
 )
 from course_lib.runtime.communication.errors import PendingCall, RankTraceback
 from course_lib.runtime.communication.matching import Mismatch
+from course_lib.runtime.communication.wait_cycle import find_cycle
 from course_lib.runtime.processes.agents import Agents
 from course_lib.runtime.processes.call_log import Record, RecordParser, line_of
 from course_lib.runtime.processes.observed_run import ObservedRank, ObservedRun, merged

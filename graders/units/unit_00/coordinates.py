@@ -16,8 +16,8 @@ Machine = list[int]
         Criterion(
             "one node, or one GPU on each",
             1,
-            "There is one way then, in turn or not: a pair of two ints, first the node, then the local rank, "
-            "both counted from 0. The list is the caller's.",
+            "Return the pair (node, local rank), two ints counted from 0. Here both orders give the same. Do "
+            "not change the list `gpus`.",
         ),
         Criterion(
             "node after node",

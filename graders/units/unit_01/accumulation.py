@@ -21,27 +21,32 @@ from graders.units.unit_01.watched import Batch
         Criterion(
             "equal micro-batches",
             1,
-            "backward() adds up gradients of means over micro-batches; the mean over all is their mean.",
+            "backward() adds each micro-batch's gradient to what is there. With k equal micro-batches the "
+            "sum is k times too large, unless each loss is scaled first. Nothing may be cleared in between.",
         ),
         Criterion(
             "uneven micro-batches",
             1,
-            "A micro-batch of m samples weighs m / n in the mean over all n: scale its loss before backward. "
-            "And change nothing afterwards, not even NaN: who trains has to see that.",
+            "A micro-batch of m samples weighs m / n in the mean over all n: scale its loss before backward.",
         ),
         Criterion(
             "loss of the full batch",
             1,
-            "Return the mean over all samples, weighted in the same way, as a tensor without history: "
-            "whoever asks for its number waits for the device. The list, and the mode of the model, are the "
-            "caller's, who may need them again: leave both as they are.",
+            "Return the mean over all samples, weighted in the same way, as a detached tensor: `.item()` "
+            "would wait for the device.",
             needs=("uneven micro-batches",),
         ),
         Criterion(
             "one graph at a time",
-            2,
+            1,
             "Call backward() on each micro-batch before the next goes forward: it frees that graph (unless "
             "retain_graph=True keeps it), and saving memory is what all this is for.",
+        ),
+        Criterion(
+            "nothing else changes",
+            1,
+            "The caller may need them again: leave the model's mode, its parameters and the list of "
+            "micro-batches as they are.",
         ),
     ),
     hints=(
@@ -72,14 +77,14 @@ def accumulate_gradients(answer: Answer, rng: Rng) -> Findings:
                 full_batch_loss(uneven, seen),
                 nan_told(hidden.loss),
                 asks_for_no_number(seen),
-                mode_kept(in_evaluation, False),
-                mode_kept(seen, True),
             ]
         ),
     )
     # Who goes wrong with uneven ones may have left some out.
     judged = (uneven, seen) if weighted.passed else (equal, in_evaluation)
     yield "one graph at a time", one_graph_at_a_time(*judged)
+    kept = [nothing_changed(seen), mode_kept(in_evaluation, False), mode_kept(seen, True)]
+    yield "nothing else changes", compare.first_failure(kept)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,10 +130,40 @@ def gradients_as_expected(accumulation: Accumulation, seen: AccumulationReply) -
     _, expected = accumulation.expected()
     names = [name for name, _ in accumulation.problem.model().named_parameters()]
     sizes = f"micro-batches of {accumulation.sizes} samples, {accumulation.loss}"
-    return compare.first_failure(
+    finding = compare.first_failure(
         compare.close(got, wanted, f"the gradient of {name} ({sizes})", rtol=1e-4, atol=1e-5)
         for name, (got, wanted) in zip(names, compare.side_by_side(seen.gradients, expected), strict=True)
     )
+    mistake = "" if finding.passed else _mistake_in(accumulation, seen)
+    if not mistake:
+        return finding
+    text = f"After {sizes}, .grad is {mistake}; expected the gradient of the mean over all samples"
+    return Finding(False, f"{text}.", finding.kind)
+
+
+def _mistake_in(accumulation: Accumulation, seen: AccumulationReply) -> str:
+    """What the wrong gradients are; empty if that cannot be told."""
+    if any(not isinstance(got, Tensor) or got.dtype != torch.float32 for got in seen.gradients):
+        return ""
+    got = _one_vector(seen.gradients)
+    parts = [
+        _one_vector(replace(accumulation, micro_batches=[each]).expected()[1])
+        for each in accumulation.micro_batches
+    ]
+    if got.shape != parts[0].shape:
+        return ""
+    count = len(parts)
+    factor = float(got @ parts[-1] / (parts[-1] @ parts[-1]))
+    if factor and torch.allclose(got, factor * parts[-1], rtol=1e-3, atol=1e-5):
+        return "the last micro-batch's gradient alone"
+    uneven = len(set(accumulation.sizes)) > 1
+    if uneven and torch.allclose(got, sum(parts, torch.zeros(())) / count, rtol=1e-3, atol=1e-5):
+        return f"the sum of the micro-batches' gradients, each weighted by 1/{count}"
+    return ""
+
+
+def _one_vector(gradients: Sequence[Tensor | None]) -> Tensor:
+    return torch.cat([gradient.flatten() for gradient in gradients if gradient is not None])
 
 
 def nan_kept(accumulation: Accumulation, seen: AccumulationReply) -> Finding:
@@ -144,8 +179,6 @@ def full_batch_loss(accumulation: Accumulation, seen: AccumulationReply) -> Find
     """Passes if the answer returned the mean over all samples, without a graph behind it."""
     if seen.history:
         return Finding(False, "The loss that was returned requires grad: it keeps its graph in memory.")
-    if seen.changed:
-        return Finding(False, f"{seen.changed[0]} is another one afterwards; expected it as it was.")
     what = f"the loss over micro-batches of {accumulation.sizes} samples"
     return compare.close(seen.loss, accumulation.expected()[0], what, rtol=1e-4)
 
@@ -154,6 +187,14 @@ def asks_for_no_number(seen: AccumulationReply) -> Finding:
     """Passes if nobody waited for a number of the device's."""
     text = f"accumulate_gradients asked for a tensor's number {compare.counted(seen.waits, 'time')}"
     return Finding(not seen.waits, f"{text}, and waited for the device; expected never.")
+
+
+def nothing_changed(seen: AccumulationReply) -> Finding:
+    """Passes if micro-batches and parameters are what they were."""
+    text = (
+        f"{seen.changed[0]} has changed; expected it as it was." if seen.changed else "Nothing has changed."
+    )
+    return Finding(not seen.changed, text)
 
 
 def mode_kept(seen: AccumulationReply, training: bool) -> Finding:

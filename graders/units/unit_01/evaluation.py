@@ -21,15 +21,14 @@ from graders.units.unit_01.watched import Batch
         Criterion(
             "accuracy",
             1,
-            "The share of samples whose largest logit is at their label, however small it is, from 0 to 1, "
-            "as a float, in the second place.",
+            "The second value: the share of samples whose largest logit is at their label, a float from 0 to "
+            "1.",
         ),
         Criterion(
             "loss",
             1,
-            "The mean cross-entropy over all samples, not its sum, as a float with all its digits. "
-            "cross_entropy takes logits: a probability near 0 has no logarithm to rely on. NaN is not left "
-            "out.",
+            "The first value: the mean cross-entropy over all samples, not its sum, a float. "
+            "functional.cross_entropy takes logits.",
         ),
         Criterion(
             "uneven last batch",
@@ -47,8 +46,7 @@ from graders.units.unit_01.watched import Batch
         Criterion(
             "mode restored",
             1,
-            "Keep model.training before you change it, and put the model back into that mode by "
-            "model.train(mode): its layers have modes of their own.",
+            "Keep model.training in a variable first, and end with model.train(kept).",
         ),
         Criterion(
             "no graph",

@@ -18,22 +18,21 @@ from graders.units.unit_01.steps import nan_in_all
         Criterion(
             "one epoch",
             2,
-            "One pass over train_loader, one train_step a batch; nothing else changes the model, neither "
-            "gradients from before. The optimizer goes on from where it is: a new one has lost its states.",
+            "One pass over train_loader, one train_step a batch, and nothing else that changes the model. "
+            "The loaders can only be gone through: count the samples as they come. A new optimizer would "
+            "have lost its states.",
         ),
         Criterion(
             "every epoch anew",
             1,
-            "Go through the loaders again in every epoch: a list that was made before holds the first "
-            "epoch's order, and a seed that is set anew makes them repeat it. No epoch, no step; otherwise "
-            "all of them, and what the last step leaves stays: nobody asked to stop early, or for the best "
-            "weights.",
+            "Go through both loaders once in every epoch; a list made once repeats the first epoch's order. "
+            "All epochs are run, and the weights of the last one stay.",
         ),
         Criterion(
             "history",
             2,
             "An epoch's training loss is the mean over its samples, and the last batch may be short. "
-            "Validate when all of the epoch's steps are done. No number is rounded, and NaN is not hidden.",
+            "Validate when all of the epoch's steps are done.",
             needs=("one epoch",),
         ),
         Criterion(
@@ -45,16 +44,13 @@ from graders.units.unit_01.steps import nan_in_all
         Criterion(
             "on the device",
             1,
-            "Move the model before the first step, and every batch before it is used, also for validation. A "
-            "sum that begins as torch.zeros(()) is on the host, where no loss can be added to it in place: "
-            "name the device there, too.",
+            "Move the model before the first step, and every batch before it is used, also for validation.",
         ),
         Criterion(
             "waits once an epoch",
             1,
-            "loss.item() in every step makes the program wait for the device in every step, and so does what "
-            "has to know how many elements a mask takes. Add the losses up as tensors, and make a number of "
-            "the sum when the epoch is over.",
+            "loss.item() in every step makes the program wait for the device in every step. Add the losses "
+            "up as tensors, and make a number of the sum when the epoch is over.",
         ),
     ),
     hints=(
@@ -90,6 +86,15 @@ def fit(answer: Answer, rng: Rng) -> Findings:
 
 def parameters_as_expected(case: Course, seen: FitReply, epochs: int) -> Finding:
     """Passes if the parameters are those that torch's own SGD leads to."""
+    finding = _weights_after(case, seen, epochs)
+    for earlier in range(1, epochs) if not finding.passed else ():
+        if _weights_after(case, seen, earlier).passed:
+            text = f"The weights after {epochs} epochs are those after {compare.counted(earlier, 'epoch')}"
+            return Finding(False, f"{text}; expected the last ones.")
+    return finding
+
+
+def _weights_after(case: Course, seen: FitReply, epochs: int) -> Finding:
     _, expected = case.expected(epochs)
     names = [name for name, _ in case.problem.model().named_parameters()]
     after = f"after {compare.counted(epochs, 'epoch')}"
@@ -101,17 +106,25 @@ def parameters_as_expected(case: Course, seen: FitReply, epochs: int) -> Finding
 
 def anew(case: Course, one: FitReply, several: FitReply, none: FitReply) -> list[Finding]:
     """Pass if each epoch goes through each loader once, and several, and none, lead where they must."""
-    passes = [
-        compare.equal(seen.passes, (epochs, epochs), f"passes over the two loaders in {epochs} epochs")
-        for epochs, seen in ((1, one), (3, several), (0, none))
-    ]
+    passes = [once_an_epoch(seen, epochs) for epochs, seen in ((1, one), (3, several), (0, none))]
     return [
         *passes,
         parameters_as_expected(case, several, 3),
         parameters_as_expected(case, none, 0),
-        compare.equal(none.history, [], "the history of no epoch"),
+        Finding(
+            compare.same(none.history, []), f"For 0 epochs fit returned {none.history!r:.80}; expected []."
+        ),
         Finding(several.seed_kept, "A random seed was set: a loader that shuffles then repeats its order."),
     ]
+
+
+def once_an_epoch(seen: FitReply, epochs: int, told: str = "") -> Finding:
+    """Passes if the answer went through each loader once an epoch. told: of which kind the epochs are."""
+    train, validation = (compare.counted(passes, "time") for passes in seen.passes)
+    text = f"In {compare.counted(epochs, 'epoch')}{told} fit went through train_loader {train}"
+    return Finding(
+        seen.passes == (epochs, epochs), f"{text}, through validation_loader {validation}; expected {epochs}."
+    )
 
 
 EPOCHS = 13
@@ -122,23 +135,21 @@ def to_the_end(answer: Answer, rng: Rng) -> Iterator[Finding]:
     """Pass if trainings of which only the validation gets worse, or all, and one that stands still, run all
     their epochs, and the last weights stay.
     """
-    passes = f"passes over the two loaders in {EPOCHS} epochs"
     for case, told in (
         (Course.draw_worsening(rng), "of which the first validates best"),
         (Course.draw_climbing(rng), "of which the first is the best in all"),
     ):
         seen = case.seen(answer, EPOCHS)
-        yield compare.equal(seen.passes, (EPOCHS, EPOCHS), f"{passes}, {told}")
+        yield once_an_epoch(seen, EPOCHS, f", {told},")
         finding = parameters_as_expected(case, seen, EPOCHS)
         yield finding if finding.passed else Finding(False, f"{finding.seen} ({EPOCHS} epochs, {told})")
     seen = Course.draw_standing(rng).seen(answer, EPOCHS)
-    yield compare.equal(seen.passes, (EPOCHS, EPOCHS), f"{passes} with a learning rate of 0")
+    yield once_an_epoch(seen, EPOCHS, " with a learning rate of 0")
 
 
 def to_nan(case: Course, seen: FitReply) -> Finding:
     """Passes if a training whose losses are NaN runs all its epochs, and leaves NaN in the weights."""
-    passes = f"passes over the two loaders in {EPOCHS} epochs whose losses are NaN"
-    run = compare.equal(seen.passes, (EPOCHS, EPOCHS), passes)
+    run = once_an_epoch(seen, EPOCHS, " whose losses are NaN")
     return nan_in_all(case.problem, seen.parameters) if run.passed else run
 
 

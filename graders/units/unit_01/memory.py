@@ -1,11 +1,13 @@
 """Unit 01, how much memory."""
 
-from graders.grading.kit import Answer, Criterion, Finding, Findings, Rng, compare, exercise
+import math
+
+from graders.grading.kit import Answer, Criterion, Finding, Findings, PlainData, Rng, compare, exercise
 from graders.units.drivers import call, outcome
 
 
 @exercise(
-    minutes=10,
+    minutes=6,
     difficulty=2,
     rubric=(
         Criterion(
@@ -60,13 +62,22 @@ def memory_as_expected(answer: Answer, rng: Rng, precision: str) -> Finding:
     """Passes if all three optimizers need what they should in this precision."""
     parameters = rng.integer(10**6, 10**9)
     return compare.first_failure(
-        compare.equal(
+        _each_takes(
+            BYTES_PER_PARAMETER[precision, optimizer],
+            parameters,
             answer.call(call, parameters, optimizer, precision),
-            parameters * BYTES_PER_PARAMETER[precision, optimizer],
-            f'bytes for {parameters:,} parameters, "{optimizer}", "{precision}"',
+            f'training_memory_bytes({parameters}, "{optimizer}", "{precision}")',
         )
         for optimizer in ("sgd", "momentum", "adam")
     )
+
+
+def _each_takes(expected: int, parameters: int, seen: PlainData, what: str) -> Finding:
+    """Passes if `seen` is an int of so many bytes a parameter."""
+    each = compare.as_float(seen) / parameters
+    told = f", {each:.4g} bytes a parameter" if math.isfinite(each) else ""
+    text = f"{what} is {compare.shown(seen)}{told}; expected {expected} bytes a parameter"
+    return Finding(type(seen) is int and seen == parameters * expected, f"{text}, as an int.")
 
 
 _UNKNOWN = (

@@ -125,6 +125,24 @@ def _waits(name: str, arguments: Sequence[Any], options: Mapping[str, Any]) -> b
     return name in _WAITS
 
 
+_KNOWN = "_numbers_known_to_the_program"
+"""Set on tensors that the program has made of its own numbers, such as the sizes of batches."""
+
+
+def _known(name: str, arguments: Sequence[Any], options: Mapping[str, Any]) -> bool:
+    """Whether the result of a call is on the host, and made of nothing that is on the device."""
+    tensors = list(_tensors([*arguments, *options.values()]))
+    if tensors:
+        return all(getattr(each, _KNOWN, False) for each in tensors) and not _devices(arguments, options)
+    return name in _BEGINS | _MAKES and not _devices(arguments, options)
+
+
+def _note_known(result: Any, known: bool) -> None:
+    for tensor in _tensors([result]):
+        if known or hasattr(tensor, _KNOWN):
+            setattr(tensor, _KNOWN, known)
+
+
 class MovedLater(Watched):
     """A model that has to be moved to the device before it computes."""
 
@@ -177,10 +195,12 @@ class WaitsNoted(TorchFunctionMode):
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         name, options = getattr(func, "__name__", ""), kwargs or {}
+        known = _known(name, args, options)
         result = func(*args, **options)
+        _note_known(args[0] if name == "__setitem__" else result, known)
         if name not in _NOTED:
             return result
-        if _waits(name, args, options):
+        if not known and _waits(name, args, options):
             self._log.append("waits")
         return _moved(result) if name in _MAKES and _names_the_device(args, options) else result
 

@@ -22,10 +22,8 @@ from graders.units.unit_01.watched import Batch
         Criterion(
             "one update",
             1,
-            "One forward and one backward pass, in the mode that the model is in, then one optimizer.step(). "
-            "functional.cross_entropy takes logits, no softmax before it, and gives the mean. What lies "
-            "between backward and step must not undo either, nor change the gradient, not even where it is "
-            "NaN: who trains has to see that.",
+            "functional.cross_entropy takes logits (no softmax before it) and gives the mean. One forward, "
+            "one backward, one optimizer.step(), and nothing between backward and step.",
         ),
         Criterion(
             "gradients start at zero",
@@ -35,14 +33,13 @@ from graders.units.unit_01.watched import Batch
         Criterion(
             "loss",
             1,
-            "Return the mean cross-entropy of this batch as the model was before the update, as a tensor: "
-            "whoever asks for its number waits for the device. NaN is a loss, too.",
+            "Return the loss of before the update as a tensor, by loss.detach(): with its history it would "
+            "keep its whole graph in memory, and `.item()` would wait for the device.",
         ),
         Criterion(
-            "no history kept",
+            "the model's mode",
             1,
-            "The loss holds on to its whole graph as long as somebody keeps it: return loss.detach().",
-            needs=("loss",),
+            "The caller chooses training or evaluation mode: no model.train() and no model.eval() here.",
         ),
     ),
     hints=(
@@ -68,7 +65,6 @@ def train_step(answer: Answer, rng: Rng) -> Findings:
         [
             *(parameters_as_expected(*each) for each in both),
             one_pass_each_way(first, seen),
-            mode_kept(answer, first),
             *(nan_in_all(diverging.problem, step.parameters) for step in diverged),
         ]
     )
@@ -77,10 +73,12 @@ def train_step(answer: Answer, rng: Rng) -> Findings:
     yield "one update", updated
 
     several = Training.draw(rng, [rng.integer(4, 9) for _ in range(3)], with_stale_gradients=True)
-    yield "gradients start at zero", parameters_as_expected(several, several.seen(answer))
+    yield "gradients start at zero", along_these_alone(several, several.seen(answer))
     told = (nan_told(step.loss) for step in diverged)
-    yield "loss", compare.first_failure([losses, *told, asks_for_no_number(seen)])
-    yield "no history kept", no_history(seen)
+    yield "loss", compare.first_failure([losses, *told, asks_for_no_number(seen), no_history(seen)])
+    fixed = replace(first, training=False)
+    modes = ((first, seen), (fixed, fixed.seen(answer)))
+    yield "the model's mode", compare.first_failure(mode_kept(*each) for each in modes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,13 +112,19 @@ class Training:
             drivers.steps, self.problem.values, self.stale, self.batches, self.rates, self.training
         )
 
-    def expected(self) -> tuple[list[Tensor], list[list[Tensor]]]:
-        """Each step's loss before its update, a scalar, and the parameters after it, of their shapes."""
+    def expected(self, clears: bool = True) -> tuple[list[Tensor], list[list[Tensor]]]:
+        """Each step's loss before its update, a scalar, and the parameters after it, of their shapes.
+
+        clears: if not, what is in .grad before is taken along.
+        """
         model = self.problem.model()
+        for parameter, gradient in zip(model.parameters(), self.stale or (), strict=False):
+            parameter.grad = gradient.clone()
         optimizer = torch.optim.SGD(model.parameters(), **self.rates)  # type: ignore[arg-type]
         losses, parameters = [], []
         for inputs, targets in self.batches:
-            optimizer.zero_grad()
+            if clears:
+                optimizer.zero_grad()
             loss = functional.cross_entropy(model(inputs), targets)
             loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
@@ -143,33 +147,76 @@ def parameters_as_expected(training: Training, seen: list[StepReply]) -> Finding
     """Passes if the parameters after every step are those that torch's own SGD leads to."""
     _, expected = training.expected()
     names = [name for name, _ in training.problem.model().named_parameters()]
-    return compare.first_failure(
+    finding = compare.first_failure(
         compare.close(got, wanted, f"{name} after step {number}", rtol=1e-4, atol=1e-5)
         for number, (step, parameters) in enumerate(compare.side_by_side(seen, expected), start=1)
         for name, (got, wanted) in zip(names, compare.side_by_side(step.parameters, parameters), strict=True)
     )
+    mistake = "" if finding.passed else _mistake_in(training, seen[0].parameters, expected[0])
+    return Finding(False, f"In the first step {mistake}.", finding.kind) if mistake else finding
+
+
+def _mistake_in(training: Training, seen: Sequence[Tensor], expected: Sequence[Tensor]) -> str:
+    """What went wrong in the first step, from the parameters after it; empty if that cannot be told."""
+    before = training.problem.values
+    if any(got.shape != old.shape or got.dtype != old.dtype for got, old in zip(seen, before, strict=True)):
+        return ""
+    if all(torch.equal(got, old) for got, old in zip(seen, before, strict=True)):
+        return "no parameter has changed; expected one update of all"
+    got, wanted = (
+        torch.cat(
+            [
+                ((old - new) / training.rates["lr"] - training.rates["weight_decay"] * old).flatten()
+                for old, new in zip(before, after, strict=True)
+            ]
+        )
+        for after in (seen, expected)
+    )
+    factor = float(got @ wanted / (wanted @ wanted))
+    if not got.isfinite().all() or abs(factor - 1) < 0.01:
+        return ""
+    if not torch.allclose(got, factor * wanted, rtol=1e-3, atol=1e-3 * abs(factor)):
+        return ""
+    return f"the update went along {factor:.3g} times the gradient of the batch's mean cross-entropy"
+
+
+def along_these_alone(training: Training, seen: list[StepReply]) -> Finding:
+    """Passes if no step went along the gradients that were there before."""
+    finding = parameters_as_expected(training, seen)
+    _, [after_one, *_] = training.expected(clears=False)
+    first = compare.side_by_side(seen[:1], [after_one])
+    pairs = (pair for step, wanted in first for pair in compare.side_by_side(step.parameters, wanted))
+    if not finding.passed and all(compare.close(*pair, "", rtol=1e-4, atol=1e-5).passed for pair in pairs):
+        text = (
+            "The first step went along the sum of this batch's gradient and the one that was in .grad before"
+        )
+        return Finding(False, f"{text}; expected this batch's alone.")
+    return finding
 
 
 def one_pass_each_way(training: Training, seen: list[StepReply]) -> Finding:
-    """Passes if every step went forward once, in the mode in which the model came and is left, and backward
-    once."""
+    """Passes if every step went forward once and backward once."""
     for number, (step, (inputs, _)) in enumerate(compare.side_by_side(seen, training.batches), start=1):
         expected = [f"forward {len(inputs)}", f"backward {len(inputs)}"]
         if step.log != expected:
             text = f"step {number} made the passes {', '.join(step.log) or '(none)'}"
             return Finding(False, f"{text} (with samples); expected {', '.join(expected)}.")
-        if [*step.modes, step.left] != [training.training] * 2:
-            names = {True: "training", False: "evaluation"}
-            did = "left the model" if step.modes == [training.training] else "went forward"
-            text = f"step {number} {did} in {names[not training.training]} mode"
-            return Finding(False, f"{text}; the model came in {names[training.training]} mode.")
-    return Finding(True, "Every step goes forward once and backward once, in the mode of the model.")
+    return Finding(True, "Every step goes forward once and backward once.")
 
 
-def mode_kept(answer: Answer, training: Training) -> Finding:
-    """Passes if a model that comes in evaluation mode, as with frozen batch norms, is trained in it."""
-    fixed = replace(training, training=False)
-    return one_pass_each_way(fixed, fixed.seen(answer))
+def mode_kept(training: Training, seen: list[StepReply]) -> Finding:
+    """Passes if every step went forward in the mode in which the model came, and left it in this mode.
+
+    It may come in evaluation mode, as with frozen batch norms.
+    """
+    names = {True: "training", False: "evaluation"}
+    came = training.training
+    for number, step in enumerate(seen, start=1):
+        if any(mode is not came for mode in (*step.modes, step.left)):
+            did = "left the model" if all(mode is came for mode in step.modes) else "went forward"
+            text = f"step {number} {did} in {names[not came]} mode"
+            return Finding(False, f"{text}; the model came in {names[came]} mode.")
+    return Finding(True, "Every step goes forward in the mode in which the model comes, and leaves it.")
 
 
 def nan_in_all(problem: Problem, parameters: Sequence[Tensor]) -> Finding:

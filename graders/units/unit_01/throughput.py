@@ -43,8 +43,9 @@ from graders.units.unit_01.drivers import ThroughputReply
         ),
     ),
     hints=(
-        "What may the device still have to do when a loop over step() has ended? There are two loops, and "
-        "each is followed by synchronize().",
+        "What is in the device's queue at the moment when you read the clock first? Draw it, for a warm-up "
+        "of two steps. And what is in it when you read the clock again?",
+        "There are two loops over step(), and each is followed by synchronize().",
         "Read time.perf_counter() directly after each of the two calls of synchronize().",
     ),
 )

@@ -22,11 +22,11 @@ from graders.units.unit_03.batch_job import JOB_SECONDS, JobReport, Trial, job_r
         Criterion(
             "what is asked for",
             2,
-            "--nodes, --gpus-per-node and --time; and --ntasks-per-node, for srun to know. 0:30 are "
+            "--nodes, --gpus-per-node and --time; and --ntasks-per-node, for srun to know. 0:30 is "
             "30 seconds. The virtual cluster has 6 nodes of 16 cores and 8 GPUs, and no accounts.",
         ),
         Criterion(
-            "one task a GPU",
+            "one task per GPU",
             2,
             "The script itself runs once, on the first node. srun starts the command as the job's tasks, "
             "on all nodes.",
@@ -37,7 +37,7 @@ from graders.units.unit_03.batch_job import JOB_SECONDS, JobReport, Trial, job_r
             2,
             "On every node localhost is another machine: export MASTER_ADDR, the first host of the job's "
             "list, and MASTER_PORT, before srun.",
-            needs=("one task a GPU",),
+            needs=("one task per GPU",),
         ),
         Criterion(
             "fails with the training",
@@ -50,7 +50,7 @@ from graders.units.unit_03.batch_job import JOB_SECONDS, JobReport, Trial, job_r
     hints=(
         "How often does Slurm run the script, and where? What has to start on all nodes, then?",
         "The options that count are four: --nodes, --ntasks-per-node, --gpus-per-node, --time.",
-        'scontrol show hostnames "$SLURM_JOB_NODELIST" prints the hosts, one a line; `head -n 1`.',
+        'scontrol show hostnames "$SLURM_JOB_NODELIST" prints the hosts, one per line; `head -n 1`.',
         "Let `srun` followed by the command be the last line.",
     ),
 )
@@ -72,7 +72,7 @@ def batch_script(answer: Answer, rng: Rng) -> Findings:
     well, ill = job_reports(pairs, exclude="node1,node3,node5")
     named = unasked(Script(text))
     yield "what is asked for", asked_for(well, nodes, gpus) if named.passed else named
-    yield "one task a GPU", (started := one_task_a_gpu(well, trials[0], nodes, gpus))
+    yield "one task per GPU", (started := one_task_a_gpu(well, trials[0], nodes, gpus))
     yield "a meeting place", meeting_place(well)
     yield "fails with the training", fails_with_the_training(well if started.passed else None, ill)
 
@@ -137,9 +137,12 @@ def meeting_place(report: JobReport) -> Finding:
     shown = " and ".join(f"MASTER_ADDR={address}, MASTER_PORT={port}" for address, port in sorted(named))
     if len(named) != 1:
         return Finding(False, f"The processes do not agree on one place: {shown:.300}.")
-    lost = sorted(str(note.get("SLURM_PROCID")) for note in report.notes if note.get("met") is not True)
-    if lost:
-        return Finding(False, f"With {shown}, these ranks did not meet the others: {', '.join(lost)}.")
+    # Rank 0 itself waits for the others: whom it has not seen is told of them.
+    lost = [note for note in report.notes if note.get("met") is not True]
+    others = [note for note in lost if str(note.get("SLURM_PROCID")) != "0"] or lost
+    if others:
+        hosts = " and ".join(sorted({str(note["host"]) for note in others}))
+        return Finding(False, f"With {shown}, the ranks on {hosts} found nobody there.")
     return Finding(True, f"With {shown} all ranks met rank 0.")
 
 

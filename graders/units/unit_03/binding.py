@@ -1,6 +1,7 @@
 """Unit 03, the cores beside the GPU."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from graders.grading.kit import Answer, Criterion, Finding, Findings, Rng, compare, exercise
 from graders.units.drivers import call
@@ -8,6 +9,8 @@ from graders.units.unit_03.topologies import (
     DGX_A100,
     GRACE_HOPPER,
     LUMI_G,
+    NOTHING,
+    WHOLE_LUMI_G,
     Machine,
     blocks,
     draw_plain,
@@ -23,14 +26,14 @@ from graders.units.unit_03.topologies import (
         Criterion(
             "any machine",
             2,
-            "Take everything from the node: which NUMA node a GPU is on, which cores that one has (they may "
-            "be 0, 2, 4, 6, or none at all), how many GPUs share them.",
+            "The cores of a NUMA node are cut into one block for each of its GPUs, and a GPU's rank gets the "
+            "first core of its block. What is left over stays at the end. Take all numbers from node.",
         ),
         Criterion(
             "allowed cores",
             2,
             "Which cores are reserved differs from site to site: keep those of the node that are "
-            "allowed, then deal them out.",
+            "allowed, then cut them into blocks.",
         ),
         Criterion(
             "hardware threads",
@@ -39,10 +42,11 @@ from graders.units.unit_03.topologies import (
             "with four, three quarters are: a rank that starts there shares a core with another rank.",
         ),
         Criterion(
-            "LUMI-G",
+            "real machines",
             1,
-            "GPU 0 is beside NUMA node 3. Its allowed cores are 49-55 and 57-63; two GPUs share them, so "
-            "GPU 0 gets the first seven, GPU 1 the other seven.",
+            "On LUMI, GPU 0 is beside NUMA node 3. Its allowed cores are 49-55 and 57-63; two GPUs share "
+            "them, so GPU 0 gets the first seven, GPU 1 the other seven. On a Grace Hopper allowed is None: "
+            "the job may use all cores.",
             needs=("any machine", "allowed cores", "hardware threads"),
         ),
     ),
@@ -56,24 +60,54 @@ from graders.units.unit_03.topologies import (
 )
 def cpu_bind_map(answer: Answer, rng: Rng) -> Findings:
     """Real machines, and drawn ones."""
-    yield "any machine", bindings(answer, [*draw_plain(rng), GRACE_HOPPER])
+    yield (
+        "any machine",
+        bindings(answer, [WHOLE_LUMI_G, *draw_plain(rng), replace(GRACE_HOPPER, reserved=NOTHING)]),
+    )
     yield "allowed cores", bindings(answer, draw_reserved(rng))
     yield "hardware threads", bindings(answer, [*draw_threads(rng), DGX_A100])
-    yield "LUMI-G", bindings(answer, [LUMI_G])
+    yield "real machines", bindings(answer, [LUMI_G, GRACE_HOPPER])
 
 
 def bindings(answer: Answer, machines: Sequence[Machine]) -> Finding:
     """Passes if the answer finds the core of every GPU of each machine."""
 
-    def one(machine: Machine) -> Finding:
-        gpus = ", ".join(f"GPU {gpu} on node {node}" for gpu, node in enumerate(machine.numa_of_gpu))
-        return compare.equal(answer.call(call, machine.data), machine.expected, f"cores for {gpus}")
-
-    return compare.first_failure(map(one, machines))
+    return compare.first_failure(binding(machine, answer.call(call, machine.data)) for machine in machines)
 
 
-SLIDE = (12, 16, 4, 6, 0, 2, 8, 12)
-"""The zeros behind fe in each mask of the lecture; the second and the last are misprints of 14 and 10."""
+def binding(machine: Machine, seen: object) -> Finding:
+    """Passes if this is the core of every GPU; else it tells of the first GPU whose core is another one."""
+    whole = compare.equal(
+        seen, machine.expected, f"cores for GPUs beside the NUMA nodes {machine.numa_of_gpu}"
+    )
+    if whole.passed or type(seen) is not list or len(seen) != len(machine.expected):
+        return whole
+    pairs = enumerate(zip(seen, machine.expected, strict=True))
+    gpu = next(gpu for gpu, (got, wanted) in pairs if not compare.same(got, wanted))
+    numa = machine.numa_of_gpu[gpu]
+    told = machine.data
+    cores = [cpu for cpu in told["cpus_of_numa"][numa] if cpu < machine.core_count]
+    allowed = cores if told["allowed"] is None else [cpu for cpu in cores if cpu in told["allowed"]]
+    sharing = [other for other, node in enumerate(machine.numa_of_gpu) if node == numa]
+    got = compare.shown(seen[gpu])
+    gpus = f"GPUs {', '.join(map(str, sharing))} share" if len(sharing) > 1 else f"GPU {gpu} has"
+    return Finding(
+        False,
+        f"GPU {gpu} (NUMA node {numa}): expected core {machine.expected[gpu]}, got {got}. "
+        f"{gpus} the cores {_in_ranges(allowed)} of {_in_ranges(cores)}, with "
+        f"{compare.counted(machine.threads, 'hardware thread')} per core.",
+    )
+
+
+def _in_ranges(numbers: Sequence[int]) -> str:
+    """Ascending numbers as a text: "1-7,9"."""
+    starts = [number for number in numbers if number - 1 not in numbers]
+    ends = [number for number in numbers if number + 1 not in numbers]
+    return ",".join(f"{a}-{b}" if a < b else f"{a}" for a, b in zip(starts, ends, strict=True))
+
+
+SLIDE = [0xFE << 4 * zeros for zeros in (12, 16, 4, 6, 0, 2, 8, 12)]
+"""The lecture's masks, by the zeros behind fe; the second and the last are misprints of 14 and 10."""
 
 
 @exercise(
@@ -81,10 +115,10 @@ SLIDE = (12, 16, 4, 6, 0, 2, 8, 12)
     difficulty=3,
     rubric=(
         Criterion(
-            "the lecture's masks",
+            "masks",
             2,
             "Bit b of a mask stands for CPU b. The numbers are hexadecimal, with 0x or without: two of their "
-            "digits are eight CPUs.",
+            "digits are eight CPUs. The result has a list of CPUs for each rank.",
         ),
         Criterion(
             "beside the GPU",
@@ -95,20 +129,22 @@ SLIDE = (12, 16, 4, 6, 0, 2, 8, 12)
             "allowed",
             1,
             "A CPU beside the GPU may still be the system's, or a second thread.",
-            needs=("the lecture's masks", "beside the GPU"),
+            needs=("masks", "beside the GPU"),
         ),
         Criterion(
-            "one rank a core",
+            "one rank per core",
             1,
             "Two ranks get in each other's way on one core, on one thread or on two: with n cores, the "
-            "threads of core c are the CPUs c, c + n, c + 2 n, ... Both ranks are told of it.",
-            needs=("the lecture's masks", "beside the GPU"),
+            "threads of core c are the CPUs c, c + n, c + 2 n, ... Both ranks are told of it, unless one "
+            "comes from another NUMA node: then that one is wrong there, and the other is not.",
+            needs=("masks", "beside the GPU"),
         ),
         Criterion(
             "maps",
             1,
-            "map_cpu names one CPU a rank: decimal, or with 0x hexadecimal.",
-            needs=("the lecture's masks", "beside the GPU"),
+            "map_cpu names one CPU per rank: decimal, or with 0x hexadecimal. Where allowed is None, the job "
+            "may use all CPUs.",
+            needs=("masks", "beside the GPU"),
         ),
     ),
     hints=(
@@ -118,15 +154,20 @@ SLIDE = (12, 16, 4, 6, 0, 2, 8, 12)
     ),
 )
 def misplaced_cpus(answer: Answer, rng: Rng) -> Findings:
-    """The lecture's slide, then options for drawn machines of which some CPUs are wrong."""
-    slide = [0xFE << 4 * zeros for zeros in SLIDE]
-    yield "the lecture's masks", misplaced(answer, LUMI_G, [_bits(mask) for mask in slide], _masks(slide))
+    """Options for drawn machines of which some CPUs are wrong, and the lecture's slide."""
+    # Two ranks have each other's masks, so that no core has two; the job may use all CPUs that there are.
+    fe = [0xFE << 4 * zeros for zeros in (12, 14, 4, 6, 0, 2, 8, 10)]
+    one = rng.choice((0, 2))
+    fe[one], fe[one + 3] = fe[one + 3], fe[one]
+    masks = ",".join(f"{mask:x}" if rank % 2 else f"{mask:#x}" for rank, mask in enumerate(fe))
+    yield "masks", misplaced(answer, WHOLE_LUMI_G, [_bits(mask) for mask in fe], f"mask_cpu:{masks}")
 
     each = 4 * rng.integer(2, 5)
-    plain = Machine((1, 1, 0, 0), blocks(2, each))  # A GPU more than there are ranks.
-    shifted = [_range(each - 1, 3), _range(each + 4, 2), _range(each - 2, 4)]
-    in_turn = Machine((1, 0), (tuple(range(0, 2 * each, 2)), tuple(range(1, 2 * each, 2))))
-    yield "beside the GPU", _all(answer, [(plain, shifted), (in_turn, [_range(0, 4), _range(2, 3)])])
+    # Two GPUs more than there are ranks.
+    plain = Machine((1, 1, 0, 0, 0), blocks(2, each), reserved=NOTHING)
+    shifted = [_range(each - 1, 3), _range(each + 4, 2), _range(each - 3, 2) | _range(each + 2, 2)]
+    in_turn = Machine((1, 0), (tuple(range(0, 2 * each, 2)), tuple(range(1, 2 * each, 2))), reserved=NOTHING)
+    yield "beside the GPU", _all(answer, [(plain, shifted), (in_turn, [{0, 1, 3}, {2, 4, 5}])])
 
     job = Machine(
         (0, 1), blocks(2, each), threads=2, reserved=frozenset({0, each, *range(2 * each, 4 * each)})
@@ -138,24 +179,35 @@ def misplaced_cpus(answer: Answer, rng: Rng) -> Findings:
     # The third NUMA node has no CPU, as where it is a GPU's memory.
     free = Machine((0, 0, 1), (*blocks(2, each), ()), threads=2, reserved=frozenset({2 * each + 3}))
     shared = [{0, 1, 2, 2 * each + 3}, {2, 3, 2 * each}, {each, 3 * each}]
-    four = Machine((0, 0, 0), blocks(1, each), threads=4)
-    yield (
-        "one rank a core",
-        (alone := _all(answer, [(free, shared), (four, [{0, 1}, {3}, {2, 3 * each + 1}])])),
+    four = Machine((0, 0, 0), blocks(1, each), threads=4, reserved=NOTHING)
+    findings = (
+        _all(answer, [(free, shared), (four, [{0, 1}, {3}, {2, 3 * each + 1}])]),
+        misplaced(answer, LUMI_G, [_bits(mask) for mask in SLIDE], _masks(SLIDE)),
     )
+    yield "one rank per core", (alone := compare.first_failure(findings))
 
     # What a row has found wrong is not in it once more.
     cores = [1, each + 3, 2, each + 3 if alone.passed else each + 2]
     texts = [str(cores[0]), hex(cores[1]), hex(cores[2]), str(cores[3])]
-    two = Machine((0, 1, 1, 1), blocks(2, each), reserved=frozenset({1}) if rights.passed else None)
-    yield "maps", misplaced(answer, two, [{core} for core in cores], f"map_cpu:{','.join(texts)}")
+    two = Machine((0, 1, 1, 1), blocks(2, each), reserved=frozenset({1}) if rights.passed else NOTHING)
+    option = f"map_cpu:{','.join(texts)}"
+    maps = (
+        misplaced(answer, each, [{core} for core in cores], option)
+        for each in (two, replace(two, reserved=None))
+    )
+    yield "maps", compare.first_failure(maps)
 
 
 def misplaced(answer: Answer, machine: Machine, cpus: Sequence[set[int]], option: str) -> Finding:
     """Passes if the answer finds each rank's wrong CPUs. cpus: those that the option gives to each rank."""
-    seen = answer.call(call, f"--cpu-bind={option}", machine.data)
+    seen, expected = answer.call(call, f"--cpu-bind={option}", machine.data), machine.misplaced(cpus)
     where = f"{option} for GPUs beside the NUMA nodes {list(machine.numa_of_gpu)}"
-    return compare.equal(seen, machine.misplaced(cpus), where)
+    if type(seen) is list and len(seen) == len(expected):
+        # All lists of a node are too many to compare by eye: the first that differs.
+        for rank, (got, wanted) in enumerate(zip(seen, expected, strict=True)):
+            if not compare.same(got, wanted):
+                return compare.equal(got, wanted, f"{where}: rank {rank}")
+    return compare.equal(seen, expected, where)
 
 
 def _all(answer: Answer, cases: Sequence[tuple[Machine, Sequence[set[int]]]]) -> Finding:

@@ -1,4 +1,7 @@
-"""Unit 03, a program in an image."""
+"""Unit 03, a program in an image.
+
+Longer than other modules: it reads a command as Apptainer does, and says what is wrong in it.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -57,10 +60,10 @@ class Started:
             "`RUNTIME exec OPTIONS IMAGE PROGRAM ARGUMENTS`: what stands behind the image is the program's.",
         ),
         Criterion(
-            "one container a task",
+            "one container per task",
             1,
-            "The launcher is a program of the machine, not of the image: it starts the containers, one "
-            "a task.",
+            "The launcher, such as srun, is a program of the machine: it starts the containers, one per "
+            "task, not the other way round.",
         ),
         Criterion(
             "GPUs", 1, "The driver's libraries are the machine's: --nv takes NVIDIA's along, --rocm AMD's."
@@ -69,7 +72,7 @@ class Started:
             "modules",
             1,
             "What was loaded before is not yours to know: purge, then load, in the order of the list, "
-            "before the container starts.",
+            "before the container starts. Without modules, write no such line.",
         ),
         Criterion(
             "folders",
@@ -111,7 +114,7 @@ def container_command(answer: Answer, rng: Rng) -> Findings:
 
     alone = commands(answer, plain)
     yield "the program in the image", right_program(alone, plain)
-    yield "one container a task", (one := one_a_task(alone, plain))
+    yield "one container per task", (one := one_a_task(alone, plain))
     all_of_it = replace(with_modules, gpus="AMD", folders={f"/scratch/{number}": "read"})
     yield (
         "GPUs",
@@ -174,7 +177,9 @@ def right_program(ran: Commands, site: Site) -> Finding:
     if isinstance(started, Finding):
         return started
     image = compare.equal(started.image, site.image, "The image")
-    if not image.passed or started.command == site.command:
+    # A launcher in the image is another row's affair.
+    in_the_image = () if started.launcher else site.launcher
+    if not image.passed or started.command in (site.command, in_the_image + site.command):
         return image
     pairs = enumerate(zip_longest(started.command, site.command), 1)
     number, (seen, wanted) = next((number, pair) for number, pair in pairs if pair[0] != pair[1])
@@ -206,6 +211,10 @@ def modules(ran: Commands, site: Site) -> Finding:
     changes = [change for words in ran[:start] for change in _changes(words)]
     changes += [f"{' '.join(words)}, behind the container" for words in ran[start + 1 :]]
     wanted = ["purge", *site.modules] if site.modules else []
+    in_vain = [" ".join(words) for words in ran if words[0] in ("module", "ml")]
+    if in_vain and not wanted:
+        text = f"{in_vain[0]!r:.80} is run"
+        return Finding(False, f"modules is empty, so this machine has no command `module`; but {text}.")
     what = f"Before the container, for modules {list(site.modules)}, what is purged or loaded"
     return compare.equal(changes, wanted, what)
 
@@ -242,6 +251,10 @@ def folders(ran: Commands, site: Site) -> Finding:
     for bind in started.binds:
         source, _, rest = bind.partition(":")
         target, _, mode = rest.partition(":")
+        if source in site.folders and source not in missing:
+            there = next(parent for parent in site.mounted if _lies_in(source, [parent]))
+            text = f"{source} is bound, but is in the container already: {there} is mounted"
+            return Finding(False, f"{told}: {text}.")
         if source not in missing or (target or source) != source or mode not in ("", "ro", "rw"):
             return Finding(False, f"{told}: {bind!r} is not asked for.")
         bound.append((source, "read" if mode == "ro" else "write"))

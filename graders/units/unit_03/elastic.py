@@ -114,7 +114,10 @@ def _mean_right(batch: int, ranks: int, parts: Sequence[Share], losses: Tensor) 
     means = [part.weight * float(losses[part.positions].mean()) for part in parts if part.positions]
     shown = [round(part.weight, 4) for part in parts]
     what = f"With weights {shown} for a batch of {batch} on {ranks} ranks the mean over ranks"
-    finding = compare.near(sum(means) / ranks, float(losses[:batch].mean()), what)
+    mean, wanted = sum(means) / ranks, float(losses[:batch].mean())
+    finding = compare.near(mean, wanted, what)
+    if not finding.passed and f"{mean:.4f}" != f"{wanted:.4f}":
+        finding = Finding(False, f"{what} is {mean:.4f}; expected {wanted:.4f}.")
     empty = [part.weight for part in parts if not part.positions]
     if finding.passed and any(weight != 0 for weight in empty):
         return Finding(False, f"A rank without samples has weight {max(empty, key=abs)}; expected 0.")

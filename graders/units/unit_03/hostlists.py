@@ -15,10 +15,10 @@ from graders.units.drivers import call_alone
         Criterion(
             "plain names",
             1,
-            "Without brackets the list is what stands between the commas, in its order, twice where a name "
-            "stands twice; an empty text is no host.",
+            "Without brackets the list is what stands between the commas, in order, twice where a name "
+            "stands twice; an empty text gives an empty list.",
         ),
-        Criterion("a range", 1, "In Slurm's ranges both ends belong to it: [3-5] is 3, 4 and 5.", needs=()),
+        Criterion("a range", 1, "In Slurm's ranges both ends are included: [3-5] is 3, 4 and 5.", needs=()),
         Criterion(
             "leading zeros",
             1,
@@ -37,7 +37,7 @@ from graders.units.drivers import call_alone
             "two brackets",
             2,
             "Every number of the first bracket goes with every number of the second, the second counting "
-            "fastest.",
+            "faster.",
             needs=("a range",),
         ),
     ),

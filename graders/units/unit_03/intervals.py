@@ -26,7 +26,7 @@ from graders.units.drivers import call
     hints=(
         "For which T do the two losses change by equally much, in opposite directions?",
         "d/dT of C / T is -C / T^2, of T / 2M it is 1 / 2M.",
-        "The job's mean time between failures is what belongs into the formula, not the node's.",
+        "The job's mean time between failures is what belongs in the formula, not the node's.",
     ),
 )
 def checkpoint_interval(answer: Answer, rng: Rng) -> Findings:
@@ -47,6 +47,11 @@ def intervals(answer: Answer, cases: Sequence[tuple[float, ...]]) -> Finding:
         machine = f" on each of {nodes} nodes" if len(given) == 3 else ""
         what = f"the interval for checkpoints of {seconds:g} s and a failure every {mean_time:g} s{machine}"
         expected = math.sqrt(2 * seconds * mean_time / nodes)
-        return compare.near(answer.call(call, *given), expected, what, unit=" s")
+        seen = answer.call(call, *given)
+        finding = compare.near(seen, expected, what, unit=" s")
+        shown = [f"{number:,.1f}" for number in (compare.as_float(seen), expected)]
+        if finding.passed or shown[0] == shown[1] or type(seen) is not float:
+            return finding
+        return Finding(False, f"{what} is {shown[0]} s; expected {shown[1]} s.")
 
     return compare.first_failure(one(*case) for case in cases)

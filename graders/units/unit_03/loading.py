@@ -18,16 +18,15 @@ from graders.units.unit_03.states import State, draw_state
         Criterion(
             "newest",
             2,
-            "Compare the numbers in the names as numbers: as texts step-9 comes after step-10. When a file "
-            "was changed says nothing, for copying changes it.",
+            "Compare the numbers in the names as numbers: as texts step-9 comes after step-10. Do not go by "
+            "modification times: copying changes them. A single checkpoint is the newest, of step 0 too.",
         ),
         Criterion("nothing there", 1, "A first start finds an empty folder, or none. That is no error."),
         Criterion(
             "other files",
             1,
             "Only step-N.pt counts, with digits for N: not step-12.pt.tmp, which is a save that did not end, "
-            "not best.pt, and not step-12_0.pt, though int makes a number of 12_0. Nor does what lies in "
-            "folders of the folder.",
+            "not step-12-best.pt, and nothing that lies in folders of the folder.",
         ),
         Criterion(
             "torn files",
@@ -66,28 +65,28 @@ def load_latest(answer: Answer, rng: Rng) -> Findings:
     names = [f"step-{step:0{width}}.pt" for step, width in zip(steps, (1, 5, 1, 4), strict=True)]
     good = {names[each]: contents[each] for each in (1, 3, 0, 2)}
     newest = names[3]
-    first = loads(answer, {"step-0.pt": contents[0]}, states[0], "a folder with nothing but step-0.pt")
-    every = loads(answer, good, states[3], f"checkpoints of the steps {list(steps)}")
-    yield "newest", compare.first_failure([first, every])
+    held = dict(zip(steps, names, strict=True))
+    every = loads(answer, good, states[3], _listed(good), held)
+    first = loads(answer, {"step-0.pt": contents[0]}, states[0], "step-0.pt alone", {steps[0]: "step-0.pt"})
+    yield "newest", compare.first_failure([every, first])
 
     yield "nothing there", nothing_there(answer)
 
     later = steps[-1] + 1
-    others = not_counted(later, contents)
+    others = not_counted(rng, later)
+    files = good | {name: saved_bytes(state) for name, state in others.items()}
+    files[f"step-{later}.pt.tmp"] = contents[0][:500]
+    all_held = held | {state["done"]: name for name, state in others.items()}
     folders = (f"step-{later + 1}.pt.tmp", "sharded")
-    yield "other files", loads(answer, good | others, states[3], "a folder with other files too", *folders)
+    yield "other files", loads(answer, files, states[3], _listed(files), all_held, *folders)
 
     cases = torn(rng, contents[3])
-    yield (
-        "torn files",
-        compare.first_failure(
-            loads(answer, files, state, f"a folder {what}")
-            for files, state, what in with_torn_files(good, cases, names, states)
-        ),
-    )
+    left = with_torn_files(good, cases, names, states)
+    whole = (loads(answer, files, state, f"files {what}", held) for files, state, what in left)
+    yield "torn files", compare.first_failure(whole)
 
     damaged = with_damage(good, names, states)
-    inside = (loads(answer, files, state, f"a folder whose {what}") for files, state, what in damaged)
+    inside = (loads(answer, files, state, f"files {what}", held) for files, state, what in damaged)
     yield "damaged inside", (checked := compare.first_failure(inside))
 
     none = {newest: cases["cut off"], names[2]: cases["empty"]}
@@ -98,19 +97,18 @@ def load_latest(answer: Answer, rng: Rng) -> Findings:
     yield "tells and keeps", compare.first_failure(told)
 
 
-def not_counted(later: int, contents: Sequence[bytes]) -> dict[str, bytes]:
-    """Files of other names, which hold a later step."""
-    return {
-        f"step-{later}.pt.tmp": contents[0][:500],
-        f".step-{later}.pt.x7": contents[0],
-        "best.pt": contents[1],
-        f"old-step-{later}.pt": contents[0],
-        "steps.jsonl": b"{}",
-        f"step-{later}-best.pt": contents[1],
-        f"step-{later}_0.pt": contents[1],
-        f"step-{later}-pt": contents[1],
-        f"old/step-{later}.pt": contents[1],
-    }
+def not_counted(rng: Rng, later: int) -> dict[str, State]:
+    """Files of other names, and what they hold: each a later step than the one before."""
+    names = (
+        f".step-{later}.pt.x7",
+        "best.pt",
+        f"old-step-{later}.pt",
+        "steps.jsonl",
+        f"step-{later}-best.pt",
+        f"step-{later}-pt",
+        f"old/step-{later}.pt",
+    )
+    return {name: draw_state(rng, step) for step, name in enumerate(names, later)}
 
 
 def with_torn_files(
@@ -124,9 +122,9 @@ def with_torn_files(
     three = good | {newest: cases["cut off"], names[2]: cases["empty"], names[1]: cases["all zeros"]}
     all_torn = dict(zip(good, cases.values(), strict=False))
     return [
-        *((good | {newest: bad}, states[2], f"whose newest file is {what}") for what, bad in cases.items()),
-        (three, states[0], "whose three newest files are torn"),
-        (all_torn, None, "whose files are all torn"),
+        *((good | {newest: bad}, states[2], f"of which the newest is {what}") for what, bad in cases.items()),
+        (three, states[0], "of which the three newest are torn"),
+        (all_torn, None, "that are all torn"),
     ]
 
 
@@ -137,9 +135,9 @@ def with_damage(
     weights, biases = ({names[3]: zeroed(states[3], part)} for part in ("weight", "bias"))
     before = {names[2]: zeroed(states[2], "weight")}
     return [
-        (good | weights, states[2], "newest file has zeros in place of some weights"),
-        (good | biases, states[2], "newest file has zeros in place of some biases"),
-        (good | weights | before, states[1], "two newest files have zeros in place of some weights"),
+        (good | weights, states[2], "of which the newest has zeros in place of some weights"),
+        (good | biases, states[2], "of which the newest has zeros in place of some biases"),
+        (good | weights | before, states[1], "of which the two newest have zeros in place of some weights"),
     ]
 
 
@@ -180,28 +178,43 @@ def zipped() -> bytes:
 
 
 def loads(
-    answer: Answer, files: Mapping[str, bytes], expected: State | None, folder: str, *folders: str
+    answer: Answer,
+    files: Mapping[str, bytes],
+    expected: State | None,
+    what: str,
+    held: Mapping[int, str],
+    *folders: str,
 ) -> Finding:
-    """Passes if the answer loads `expected` from these files. folder: what they are, for a sentence."""
+    """Passes if the answer loads `expected` from these files. what: what they are, for a sentence. held: the
+    file of each state, by its step.
+    """
     seen = answer.call(drivers.loading, dict(files), list(folders)).state
+    wanted = _called(expected, held)
     if compare.same(seen, expected):
-        return Finding(True, f"From {folder} it loads {_called(expected)}.")
-    text = f"From {folder} it loads {_called(seen)}; expected {_called(expected)}"
+        return Finding(True, f"From {what} it loads {wanted}.")
+    text = f"From {what} it loads {_called(seen, held)}; expected {wanted}"
     return Finding(False, f"{text}{_same_step(seen, expected)}.")
+
+
+def _listed(files: Mapping[str, bytes]) -> str:
+    """All names, for a sentence."""
+    return f"a folder with {', '.join(sorted(files))}"
 
 
 def nothing_there(answer: Answer) -> Finding:
     """Passes if an empty folder and one that is not there give None."""
-    empty = loads(answer, {}, None, "an empty folder")
+    empty = loads(answer, {}, None, "an empty folder", {})
     if not empty.passed:
         return empty
     seen = answer.call(drivers.loading_nowhere)
-    return Finding(seen is None, f"From an empty folder and from none at all it loads {_called(seen)}.")
+    return Finding(seen is None, f"From an empty folder and from none at all it loads {_called(seen, {})}.")
 
 
-def _called(state: PlainData) -> str:
-    if isinstance(state, dict) and "done" in state:
-        return f"the state of step {state['done']}"
+def _called(state: PlainData, held: Mapping[int, str]) -> str:
+    """A state by its file, for a sentence."""
+    step = state.get("done") if isinstance(state, dict) else None
+    if type(step) is int and step in held:
+        return held[step]
     return "nothing (None)" if state is None else repr(state)[:80]
 
 

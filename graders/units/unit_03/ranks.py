@@ -19,7 +19,7 @@ from graders.units.unit_03.launchers import Environment, Launcher, Seat
             "SLURM_PROCID, SLURM_LOCALID and SLURM_NODEID say where the task is, however the tasks were "
             "dealt out; SLURM_NTASKS says how many there are. They are texts: return whole numbers. "
             "MASTER_ADDR and WORLD_SIZE are torchrun's, and a script may export them too; OMPI_MCA_btl and "
-            "HOROVOD_FUSION_THRESHOLD are a user's.",
+            "HOROVOD_FUSION_THRESHOLD are a user's, and srun --mpi=pmix sets PMIX_RANK.",
         ),
         Criterion(
             "torchrun",
@@ -37,7 +37,7 @@ from graders.units.unit_03.launchers import Environment, Launcher, Seat
         Criterion(
             "Horovod",
             1,
-            'Horovod\'s "cross" rank counts along the processes of equal local rank: one a node. Nodes may '
+            'Horovod\'s "cross" rank counts along the processes of equal local rank: one per node. Nodes may '
             "have different numbers of ranks.",
             needs=(),
         ),

@@ -165,7 +165,7 @@ class StopReply(DriverReply):
     returned: what the answer returned on it. made: its steps, in order. saved: for each of its checkpoints,
     the number of steps that the answer gave, and that of the steps that it had made. outside: names of its
     module's variables that were changed when a signal came. deaf: names of the signals that have no handler
-    any more.
+    any more; unset: of those that never had one.
     """
 
     returned: PlainData
@@ -173,3 +173,4 @@ class StopReply(DriverReply):
     saved: list[list[int]]
     outside: list[str]
     deaf: list[str]
+    unset: list[str]

@@ -30,13 +30,13 @@ from graders.units.unit_03.replies import ProcessReply
         Criterion(
             "saves",
             1,
-            "Count the steps that are done, through all epochs; save when that number divides by save_every, "
+            "Count the steps that are done, through all epochs; save when save_every divides that number, "
             "and after the last, as step-N.pt with N steps done.",
         ),
         Criterion(
             "goes on",
             1,
-            "Begin with load_latest. The number of steps done belongs into the checkpoint: go on from there, "
+            "Begin with load_latest. The number of steps done belongs in the checkpoint: go on from there, "
             "not from the beginning of the training or of the epoch.",
             needs=("saves",),
         ),
@@ -56,7 +56,7 @@ from graders.units.unit_03.replies import ProcessReply
         Criterion(
             "random state",
             2,
-            "Dropout draws from torch's global generator: torch.get_rng_state() belongs into the checkpoint, "
+            "Dropout draws from torch's global generator: torch.get_rng_state() belongs in the checkpoint, "
             "and torch.set_rng_state() comes after everything that draws. Leave its seed as it is.",
             needs=("model and optimizer",),
         ),

@@ -33,8 +33,9 @@ from graders.units.unit_03.states import State, draw_state
         Criterion(
             "on the disk before its name",
             2,
-            "What you have written waits in Python's buffer, then in the operating system's. flush() empties "
-            "the first, os.fsync(file.fileno()) the second; both before the file gets its name.",
+            "What you have written waits in Python's buffer, then in the operating system's memory. flush() "
+            "empties the first (torch.save does it itself), os.fsync(file.fileno()) the second: before the "
+            "file gets its name.",
             needs=("whole at every moment",),
         ),
         Criterion(
@@ -53,14 +54,14 @@ from graders.units.unit_03.states import State, draw_state
             "when writing fails",
             1,
             "Let the error through, so that training hears of it; but first remove what you have written. A "
-            "full disk is an OSError, a state that cannot be pickled is not. A disk may say that it is full "
-            "only at fsync.",
+            "full disk is an OSError, a state that cannot be pickled is not. A full disk may be noticed "
+            "at fsync only.",
             needs=("whole at every moment", "after a crash"),
         ),
     ),
     hints=(
         "At which moments could the power fail, and what would be found under the name at each of them?",
-        "Five steps: write beside it, flush, fsync, os.replace, fsync of the directory.",
+        "Four steps: write beside it, fsync, os.replace, fsync of the directory. torch.save flushes itself.",
         'path.with_name(path.name + ".tmp") is a name beside path.',
         "try: ... except BaseException: remove the temporary file; raise.",
     ),
@@ -217,7 +218,7 @@ def writing_failed(saves: Saves, in_time: bool) -> Iterator[Finding]:
     """
     old, new = saves.states[3], saves.states[4]
     for where, came, whole in (
-        ("On a full disk", saves.seen.full, [old]),
+        ("When the file may not grow further", saves.seen.full, [old]),
         ("Of a state with a function", saves.seen.refused, [old]),
         ("With too many open files", saves.seen.unopened, [old]),
         ("When fsync of the file fails", saves.seen.unsynced, [old] if in_time else [old, new]),

@@ -20,6 +20,8 @@ from graders.units.unit_03.kept_outside import changed, variables_of
 GRADIENT_BYTES = 4000
 """What a step's own collective carries."""
 
+_WATCHED = (signal.SIGTERM, signal.SIGUSR1)
+
 _COLLECTIVES = "torch.distributed.c10d_logger"
 """The module whose wrapper is round each collective."""
 
@@ -58,11 +60,14 @@ class SignalledTraining:
         self._gradient = torch.zeros(GRADIENT_BYTES // 4)
         self._rank = dist.get_rank()
         self._handlers: dict[int, Any] = {}
+        self._ever_set: set[int] = set()
 
     def set_handler(self, number: int, handler: Any) -> Any:
         """As signal.signal, for this rank alone."""
         before = self._handlers.get(number, signal.SIG_DFL)
         self._handlers[number] = handler
+        if callable(handler):
+            self._ever_set.add(int(number))
         for each in self._plan:
             if (each.moment, each.rank, each.number) == ("listening", self._rank, number):
                 self._come(each)
@@ -93,8 +98,12 @@ class SignalledTraining:
     @property
     def deaf(self) -> list[str]:
         """Names of the signals on which nothing is done, or the process ends."""
-        numbers = (signal.SIGTERM, signal.SIGUSR1)
-        return [each.name for each in numbers if not callable(self._handlers.get(each))]
+        return [each.name for each in _WATCHED if not callable(self._handlers.get(each))]
+
+    @property
+    def unset(self) -> list[str]:
+        """Names of the signals for which there never was a handler."""
+        return [each.name for each in _WATCHED if each not in self._ever_set]
 
     def _deliver(self, moment: str, step: int) -> None:
         for each in self._plan:

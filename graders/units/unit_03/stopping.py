@@ -3,7 +3,7 @@
 import math
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 
 from graders.grading.kit import (
@@ -24,6 +24,7 @@ from graders.units.unit_03.signals import GRADIENT_BYTES
 RANKS = 3
 NUMBER_BYTES = 8
 """Those of the largest number."""
+SIGNALS = ("SIGTERM", "SIGUSR1")
 IN_A_STEP = ("before", "after")
 """Moments of `signals.Signal` that lie within a step."""
 
@@ -32,19 +33,24 @@ IN_A_STEP = ("before", "after")
 class Telling:
     """A training of so many steps, and the signals that come: moment, step, rank, signal.
 
-    again: the same processes have had a training before, which was stopped.
+    again: the same processes have had a training before, which was stopped. heard: the signals that have a
+    handler: they come in place of the others.
     """
 
     steps: int
     plan: tuple[tuple[str, int, int, str], ...] = ()
     ranks: int = RANKS
     again: bool = False
+    heard: tuple[str, ...] = SIGNALS
 
     def run(self, answer: Answer) -> Observed[StopReply]:
         """Let the answer train on simulated ranks, if `again` for the second time in their processes."""
-        before = [["before", 0, 0, "SIGTERM"]] if self.again else None
-        plan = [list(each) for each in self.plan]
+        before = [["before", 0, 0, self._sent("SIGTERM")]] if self.again else None
+        plan = [[*place, self._sent(name)] for *place, name in self.plan]
         return answer.launch(drivers.told_to_stop, self.steps, plan, before, ranks=self.ranks)
+
+    def _sent(self, name: str) -> str:
+        return name if name in self.heard or not self.heard else self.heard[0]
 
     @property
     def allowed(self) -> tuple[int, int]:
@@ -66,7 +72,7 @@ class Telling:
             "saving": "in save",
         }
         told = [
-            f"{name} on rank {rank} {words.get(moment, 'in step {}').format(step)}"
+            f"{self._sent(name)} on rank {rank} {words.get(moment, 'in step {}').format(step)}"
             for moment, step, rank, name in self.plan
         ]
         after = ", after a training that was stopped" if self.again else ""
@@ -83,8 +89,11 @@ class Telling:
             "trains to the end", 1, "Without a signal every rank makes every step, and returns their number."
         ),
         Criterion(
+            "both signals", 1, "SIGTERM and SIGUSR1 both need the handler: without one they end the process."
+        ),
+        Criterion(
             "all stop after the same step",
-            3,
+            2,
             "A rank that stops alone leaves the others waiting in the next step's collective. All decide "
             "whether to stop: after each step, by what all of them know.",
         ),
@@ -104,8 +113,15 @@ class Telling:
             needs=("all stop after the same step", "one writes"),
         ),
         Criterion(
-            "one number a step",
-            2,
+            "hundreds of ranks",
+            1,
+            "If each of 256 ranks notes 1 and the notes are added up as uint8, the sum is 0; so it is with "
+            "bool, which Gloo adds up as bytes. MAX cannot overflow, nor can a sum of floats.",
+            needs=("all stop after the same step",),
+        ),
+        Criterion(
+            "one number per step",
+            1,
             "Every step of every training pays for this: one collective, of a single number.",
             needs=("all stop after the same step",),
         ),
@@ -124,6 +140,10 @@ def save_on_signal(answer: Answer, rng: Rng) -> Findings:
     whole = [Telling(steps), Telling(1)]
     ended = [(case, case.run(answer)) for case in whole]
     yield "trains to the end", compare.first_failure(stops(*each) for each in ended)
+    hearing = compare.first_failure(hears_both(*each) for each in ended)
+    yield "both signals", hearing
+    deaf = {name for _, run in ended for reply in run.results for name in reply.unset}
+    heard = tuple(name for name in SIGNALS if name not in deaf)
     one = [
         Telling(steps, (("before", step, rank, "SIGUSR1"),)),
         Telling(steps, (("after", step + 1, rank, "SIGTERM"),)),
@@ -132,13 +152,14 @@ def save_on_signal(answer: Answer, rng: Rng) -> Findings:
         Telling(steps, (("after", step, 0, "SIGUSR1"),), ranks=1),
     ]
     runs: list[tuple[Telling, Observed[StopReply]]] = []
-    told = chain(_each(answer, one, runs), (sums_fit(*each) for each in runs))
+    told = _each(answer, [replace(case, heard=heard) for case in one], runs)
     yield "all stop after the same step", compare.first_failure(told)
     yield "one writes", compare.first_failure(saved_once(*each) for each in ended + runs)
     kept = (kept_inside(*each) for each in runs)
-    moments = _any_moment(answer, steps, step, rank, other)
+    moments = _any_moment(answer, steps, step, rank, other, heard)
     yield "whenever it comes", compare.first_failure(chain(kept, moments))
-    yield "one number a step", compare.first_failure(one_number(*each) for each in ended + runs)
+    yield "hundreds of ranks", compare.first_failure(sums_fit(*each) for each in runs)
+    yield "one number per step", compare.first_failure(one_number(*each) for each in ended + runs)
 
 
 def _each(
@@ -150,7 +171,9 @@ def _each(
         yield stops(*runs[-1])
 
 
-def _any_moment(answer: Answer, steps: int, step: int, rank: int, other: int) -> Iterator[Finding]:
+def _any_moment(
+    answer: Answer, steps: int, step: int, rank: int, other: int, heard: tuple[str, ...]
+) -> Iterator[Finding]:
     """Whether all goes well, wherever the answer is when a signal comes."""
     first, last = ("before", step, rank, "SIGTERM"), steps - 1
     cases = [Telling(1, (("before", 0, rank, "SIGUSR1"),)), Telling(steps, again=True)]
@@ -164,7 +187,7 @@ def _any_moment(answer: Answer, steps: int, step: int, rank: int, other: int) ->
         (first, ("before", step + 1, other, "SIGTERM"), ("after", step + 1, rank, "SIGUSR1")),
     ):
         cases.append(Telling(steps, plan))
-    for case in cases:
+    for case in (replace(case, heard=heard) for case in cases):
         run = case.run(answer)
         yield stops(case, run)
         yield saved_once(case, run)
@@ -184,6 +207,14 @@ def stops(case: Telling, run: Observed[StopReply]) -> Finding:
     expected = f"{least}" if least == most else f"{least} to {most}"
     seen = f"{case}: all stop after {compare.counted(done, 'step')}; expected {expected}."
     return Finding(least <= done <= most, seen)
+
+
+def hears_both(case: Telling, run: Observed[StopReply]) -> Finding:
+    """Passes if every rank has set a handler for each of the two signals."""
+    for rank, reply in enumerate(run.results):
+        if reply.unset:
+            return Finding(False, f"{case}: rank {rank} sets no handler for {' and '.join(reply.unset)}.")
+    return Finding(True, f"{case}: every rank has a handler for {' and '.join(SIGNALS)}.")
 
 
 def sums_fit(case: Telling, run: Observed[StopReply]) -> Finding:
@@ -208,8 +239,9 @@ def kept_inside(case: Telling, run: Observed[StopReply]) -> Finding:
 def still_listens(case: Telling, run: Observed[StopReply]) -> Finding:
     """Passes if the handlers are set when the training has returned: until then a signal may come."""
     for rank, reply in enumerate(run.results):
-        if reply.deaf:
-            said = f"{case}: rank {rank} returns without a handler of {' and '.join(reply.deaf)}"
+        deaf = [name for name in reply.deaf if name in case.heard]
+        if deaf:
+            said = f"{case}: rank {rank} returns without a handler of {' and '.join(deaf)}"
             return Finding(False, f"{said}; expected it to stay set.")
     return Finding(True, f"{case}: the handlers stay set.")
 
@@ -228,7 +260,7 @@ def saved_once(case: Telling, run: Observed[StopReply]) -> Finding:
 
 
 def one_number(case: Telling, run: Observed[StopReply]) -> Finding:
-    """Passes if each rank makes one collective a step, beside the step's own, and one at the end at most."""
+    """Passes if each rank makes one collective per step, beside the step's own, and one at the end."""
     for rank, reply in enumerate(run.results):
         # Who asks before each step has asked for one that is not made.
         allowed = min(len(reply.made) + 1, case.steps) + 1
@@ -239,8 +271,8 @@ def one_number(case: Telling, run: Observed[StopReply]) -> Finding:
             calls = communication.in_words(sorted({event.op for event in own}))
             made, most_told = compare.counted(len(reply.made), "step"), compare.counted(most, "number")
             text = f"{case}: rank {rank} makes {len(own)} calls in {made} ({calls}) of up to {most_told}"
-            return Finding(False, f"{text}, {largest} bytes; one of a single number a step is enough.")
-    return Finding(True, f"{case}: at most one number a step.")
+            return Finding(False, f"{text}, {largest} bytes; one of a single number is enough.")
+    return Finding(True, f"{case}: at most one number per step.")
 
 
 def _numbers(detail: str) -> int:

@@ -4,7 +4,7 @@ The real ones are LUMI-G (LUMI's documentation, "Distribution and binding"), a D
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -16,7 +16,7 @@ class Machine:
     """A machine, as lists of cores.
 
     numa_of_gpu: for each GPU its NUMA node. cores: for each NUMA node its cores, none where it is a GPU's
-    memory. threads: hardware threads a core. reserved: CPUs that a job may not use; None: nothing is said.
+    memory. threads: hardware threads per core. reserved: CPUs that a job may not use; None: nothing is said.
     """
 
     numa_of_gpu: tuple[int, ...]
@@ -75,6 +75,9 @@ def blocks(nodes: int, each: int) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(range(node * each, (node + 1) * each)) for node in range(nodes))
 
 
+NOTHING: frozenset[int] = frozenset()
+"""Reserved where the job may use all CPUs, and is told their numbers."""
+
 LUMI_G = Machine(
     numa_of_gpu=(3, 3, 1, 1, 0, 0, 2, 2),
     cores=blocks(4, 16),
@@ -84,7 +87,10 @@ LUMI_G = Machine(
 """One EPYC 7A53 with four MI250X of two GPUs each; the first core of each group of eight is the system's, and
 a job gets no second threads unless it asks for them."""
 
-DGX_A100 = Machine(numa_of_gpu=(3, 3, 1, 1, 7, 7, 5, 5), cores=blocks(8, 16), threads=2)
+WHOLE_LUMI_G = replace(LUMI_G, threads=1, reserved=NOTHING)
+"""The same without second threads, and with no core for the system."""
+
+DGX_A100 = Machine((3, 3, 1, 1, 7, 7, 5, 5), cores=blocks(8, 16), threads=2, reserved=NOTHING)
 """Two EPYC 7742 with eight A100, beside every second of eight NUMA nodes."""
 
 GRACE_HOPPER = Machine(numa_of_gpu=(0,), cores=(tuple(range(72)), (), (), (), ()))
@@ -92,7 +98,7 @@ GRACE_HOPPER = Machine(numa_of_gpu=(0,), cores=(tuple(range(72)), (), (), (), ()
 
 
 def draw_plain(rng: Rng) -> list[Machine]:
-    """Twelve GPUs, three a NUMA node; NUMA nodes without GPU; cores numbered in turn over two sockets."""
+    """NUMA nodes without GPU; twelve GPUs, three per NUMA node; cores numbered in turn over two sockets."""
     first = rng.integer(0, 3)
     nodes = [(first + step) % 4 for step in (0, 3, 1, 2)]
     # Two cores of each NUMA node are left over, and one.
@@ -100,7 +106,7 @@ def draw_plain(rng: Rng) -> list[Machine]:
     some = Machine(tuple(nodes[:2]), blocks(4, rng.integer(6, 12)))
     half = 2 * rng.integer(4, 6) + 1
     in_turn = Machine((1, 0, 1, 0), (tuple(range(0, 2 * half, 2)), tuple(range(1, 2 * half, 2))))
-    return [many, some, in_turn]
+    return [replace(machine, reserved=NOTHING) for machine in (some, many, in_turn)]
 
 
 def draw_reserved(rng: Rng) -> list[Machine]:
@@ -118,13 +124,14 @@ def draw_reserved(rng: Rng) -> list[Machine]:
 
 
 def draw_threads(rng: Rng) -> list[Machine]:
-    """Two hardware threads a core, or four, all of them usable, with and without the line that says so; one
-    core too few for another share; NUMA nodes with three GPUs, with two, and without a CPU.
+    """Two hardware threads per core, or four, all of them usable; one core too few for another share; NUMA
+    nodes with three GPUs, with two, and without a CPU.
     """
     each = rng.integer(3, 8)
     even = Machine((1, 1, 0, 0), blocks(2, 4 * each), threads=2)
-    odd = Machine((1, 1, 1, 0, 0, 0), blocks(2, 3 * each + 2), threads=2, reserved=frozenset())
+    odd = Machine((1, 1, 1, 0, 0, 0), blocks(2, 3 * each + 2), threads=2)
     four = Machine((0, 0, 1, 1), blocks(2, 2 * each), threads=4)
     # Three GPUs have a share of three, and two of two: no share is another one's.
     unlike = tuple(range(3 * each)), tuple(range(3 * each, 5 * each)), ()
-    return [even, odd, four, Machine((1, 0, 0, 1, 0), unlike, threads=2)]
+    several = [even, odd, four, Machine((1, 0, 0, 1, 0), unlike, threads=2)]
+    return [replace(machine, reserved=NOTHING) for machine in several]

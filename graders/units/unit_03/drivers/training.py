@@ -136,4 +136,4 @@ def told_to_stop(
         answer(earlier.train_step, steps, earlier.save, earlier.set_handler)
     training = SignalledTraining(answer, steps, [Signal(*each) for each in plan])
     returned = answer(training.train_step, steps, training.save, training.set_handler)
-    return StopReply(returned, training.made, training.saved, training.outside, training.deaf)
+    return StopReply(returned, training.made, training.saved, training.outside, training.deaf, training.unset)
