@@ -11,7 +11,7 @@
 #
 # Every parallel training step ends in a collective: ranks that each hold a tensor, and want the sum. `dist.all_reduce`
 # does it in one line. What happens behind that line decides whether a thousand GPUs train a thousand times as fast as
-# one, or wait for each other. In this unit you write every collective there is, with nothing but `send` and `recv`.
+# one, or wait for each other. In this unit you write them yourself, with nothing but `send` and `recv`.
 #
 # After this unit you can
 #
@@ -20,6 +20,8 @@
 # - fit the two numbers of a network to measurements, and predict a transfer on 10,000 GPUs with them;
 # - read a deadlock report, name the mistake, and mend the program;
 # - write the same algorithm with MPI.
+#
+# It is a long unit. Good places to stop are the ends of sections 4 and 7.
 
 # %% tags=["parameters"]
 # For the demonstrations: how many ranks they have where the text does not say, and whether these are "simulated"
@@ -84,10 +86,15 @@ assert [total.tolist() for total in sums] == [[18, 14]] * 4
 # $$ 256 \times 102.2\ \text{MB} \times 3\ \text{s}^{-1} = 78.5\ \text{GB/s}, $$
 #
 # and as much flows out. A network card of 100 Gbit/s moves 12.5 GB/s, so the server's machine would need seven of them,
-# while each worker uses a fortieth of its own card. (In this unit a MB has $10^6$ bytes and a GB $10^9$, as in the data
-# sheets of networks. Where a MB has $2^{20}$ bytes and a GB $2^{30}$, the same numbers are 97.5 MB and 73.1 GB/s.) The lecture
-# that has this example books the gradients as what goes out of the master, and the weights as what comes in. That is how the
-# workers see it. For the master it is the other way round.
+# while each worker uses a fortieth of its own card.
+#
+# <details><summary>If you know this example from a lecture</summary>
+#
+# In this unit a MB has $10^6$ bytes and a GB $10^9$, as in the data sheets of networks. Where a MB has $2^{20}$ bytes and a
+# GB $2^{30}$, the same numbers are 97.5 MB and 73.1 GB/s. And the lecture counts the gradients as what goes out of the
+# master, and the weights as what comes in. That is how the workers see it. For the master it is the other way round.
+#
+# </details>
 
 # %% demo=true jupyter={"source_hidden": true}
 from course_lib.torchvision_compat import import_torchvision
@@ -106,11 +113,11 @@ assert round(12.5e9 / (resnet_bytes * 3)) == 41
 # %% [markdown]
 # **Predict, before you measure.** Write your guesses into the cell below; sections 3, 7 and 9 measure them.
 #
-# 1. In the best all-reduce there is, how many bytes must a rank send for each byte of its tensor: 1, 2, or more with
-#    more ranks?
+# 1. In the best all-reduce there is, how many bytes must a rank send for each byte of its tensor, with 16 ranks? A number.
 # 2. An all-reduce of these 102.2 MB round a ring of 8 GPUs takes 14 ms, if each message takes 10 µs and 12.5 GB/s flow
-#    over each link. How long does it take with 10,000 GPUs?
-# 3. Two ranks each send a tensor to the other, then receive. Does that always work, sometimes, or never?
+#    over each link. How many milliseconds does it take with 10,000 GPUs?
+# 3. Two ranks each send a tensor to the other, then receive. Does that always work, sometimes, or never? Write "always",
+#    "sometimes" or "never".
 
 # %% demo=true
 guesses = predict(
@@ -125,20 +132,21 @@ guesses = predict(
 #
 # - **In place.** What a `torch.distributed` call would change in place, your function changes in place and returns.
 # - **Chunks** are those of `torch.tensor_split`: of 10 elements, 4 ranks get 3, 3, 2, 2. Some may be empty.
-# - **Any tensor**: any length, any dtype (one for all tensors of a call). Any of them may be a single number without a
-#   dimension, such as a loss, and may have gaps in its memory (`x[::2]`), while messages need contiguous tensors.
-#   `x.contiguous()` is x itself where it can be and a copy where it must; end with `x.copy_(...)`.
-# - **Any group.** `group=None` is the default group, of all ranks. A group has $p$ ranks, which have the places 0 to
-#   $p - 1$ in it: `dist.get_rank(group)` is this rank's place, and `dist.send(t, group_dst=place, group=group)` sends to
-#   a place, within the group: without `group=group` messages are among those of the default group. Roots (`src`, `dst`)
-#   are global ranks, as everywhere in `torch.distributed`. Their place is
-#   `dist.get_group_rank(group or dist.group.WORLD, rank)`; this function alone does not take `None` for a group.
+# - **Any tensor**: any length, dtype and device, the same dtype and device for all tensors of a call. So make your own
+#   tensors like x: `torch.empty_like(x)`, `x.new_empty(n)`. A tensor may be a single number without a dimension, such as a
+#   loss, and it may have gaps in its memory (`x[::2]`), while messages need contiguous tensors. `x.contiguous()` returns x
+#   if x has no gaps, else a copy. So receive into `buffer = x.contiguous()`, and end with `x.copy_(buffer)`.
+# - **Any group.** `group=None` is all ranks. A group of $p$ ranks has the places 0 to $p - 1$. This rank's place is
+#   `dist.get_rank(group)`, $p$ is `dist.get_world_size(group)`, and `dist.send(t, group_dst=place, group=group)` and
+#   `dist.recv(t, group_src=place, group=group)` talk to a place; give both arguments. Only roots (`src`, `dst`) are global
+#   ranks: the place of one is `dist.get_group_rank(group or dist.group.WORLD, src)`, since this function does not take
+#   `None` for a group.
 # - **A send may have to wait.** Whether `send` returns before its receiver has taken the message depends on the network.
 #   Your functions have to be right if it does not; the simulator waits, unless told otherwise.
-# - **Each call for itself.** The next one may be on other ranks, or from another root, and some ranks may begin it while
-#   others are not yet through. Keep no group from one call to the next, take no message of the next call for one of
-#   this, and return no memory that another call has returned.
-# - **Messages only**: `send`, `recv`, `isend`, `irecv`. And none more than needed: they are counted.
+# - **Calls may overlap.** A fast rank may already be in the next call, with another root or group, while you are still in
+#   this one. So name the source of each `recv`, and make groups and results anew in each call.
+# - **Messages only**: `send`, `recv`, `isend`, `irecv`, and no more of them than needed: the check counts messages and
+#   bytes. It also measures rounds, as virtual time on a slow link.
 #
 # ## 1 From one to all, from all to one
 #
@@ -195,8 +203,8 @@ def gather_to(
 
 
 # %% [markdown]
-# The root is the bottleneck: all bytes pass through its link, one message after another. Here on links on which each of
-# the messages takes a little more than 1 ms:
+# The root is the bottleneck: all bytes pass through its link, one message after another. Here on slow links, 1.125 ms for
+# each message:
 
 # %% demo=true
 # %%needs scatter_from
@@ -214,7 +222,7 @@ scattering.timeline(title="scatter from rank 0")
 
 # %% demo=true jupyter={"source_hidden": true}
 # %%holds scatter_from
-assert math.isclose(scattering.seconds, 7 * (1e-3 + 125_000 / 1e9))
+assert math.isclose(scattering.seconds, 7 * 1.125e-3)
 
 # %% [markdown]
 # ## 2 Trees
@@ -230,8 +238,8 @@ from course_lib.figures.pictures import ring_picture, tree_picture
 tree_picture(8)
 
 # %% [markdown]
-# With a number of ranks that is no power of two, some have nobody to send to in the last round. And where another rank
-# is the root, the ranks stand in the same tree, counted from the root.
+# With a number of ranks that is no power of two, some have nobody to send to in the last round. And if rank 3 is the root,
+# it takes place 0 of this tree, rank 4 place 1, and so on round to rank 2.
 
 
 # %% exercise="broadcast_tree" points=12
@@ -312,7 +320,8 @@ assert all(chunk[0] == 1 for rank in broadcasting.steps[-1].held for chunk in ra
 ring_picture(4)
 
 # %% [markdown]
-# The chunks go round twice.
+# The chunks go round twice. Before you write the first half: if rank 0 is to end with chunk 0 of the sum, where must chunk 0
+# set off?
 #
 # - **Reduce-scatter.** A chunk travels once round the ring; each rank that it comes to adds its own part. After $p - 1$
 #   steps each chunk has been everywhere, and each rank has one chunk of the sum.
@@ -409,9 +418,9 @@ assert len(around.steps) - 1 == 2 * (few - 1)
 assert all(chunk == (1,) * few for rank in around.steps[-1].held for chunk in rank)
 
 # %% [markdown]
-# Now measure, for the first prediction. Four ways to add up 1 MB: how many messages come one after another, how much
-# the busiest rank sends, and how much all send together. The first two are the obvious ways: through a **master**, and an
-# **exchange** in which everyone sends the whole tensor to everyone.
+# Now measure, for the first prediction. Four ways to add up 1 MB: how many messages come one after another (counted on a
+# link where each takes one second), how much the busiest rank sends, and how much all send together. The first two are the
+# obvious ways: through a **master**, and an **exchange** in which everyone sends the whole tensor to everyone.
 
 
 # %% demo=true
@@ -505,23 +514,23 @@ for place, p in enumerate(sizes):
 guesses.measured(bytes_sent_for_each_byte_of_the_tensor=busiest["ring"][1][-1])
 
 # %% [markdown]
-# (In the left panel the lines of master and ring lie on one another, in the right one those of all but the exchange.) The middle
-# panel answers the first prediction. In the ring each rank sends $p - 1$ chunks in each of the two passes. A
-# chunk of a tensor of $b$ bytes has $b/p$ bytes, so a rank sends
+# (Where lines cover one another: left master and ring, in the middle master and exchange, right all but the exchange.) The
+# middle panel answers the first prediction. In the ring each rank sends $p - 1$ chunks in each of the two passes. A chunk
+# of a tensor of $b$ bytes has $b/p$ bytes, so a rank sends
 #
 # $$ 2(p-1) \cdot \frac{b}{p} = 2\,\frac{p-1}{p}\,b \ \text{bytes:} $$
 #
 # less than 2 bytes for each byte of the tensor, however many ranks there are. No other all-reduce out of messages between
 # ranks can do with less (Patarasuk and Yuan, 2009).
 #
-# How all this grows with $p$ stands in a table of the lecture. O(p) is what grows in proportion to $p$, O(p²) in proportion to its
-# square, O(log p) to its logarithm, and O(1) does not grow beyond some limit. A step is a round in which ranks work at the same
-# time; the busiest rank's bytes are what its network card must carry:
+# How this grows with $p$: O(p) grows in proportion to $p$, O(p²) in proportion to its square, O(log p) to its logarithm, and
+# O(1) stays below a limit. A step is a round in which ranks work at the same time; the busiest rank's bytes are what its
+# network card must carry:
 #
 # | algorithm | steps | bytes of the busiest rank | bytes of all together |
 # |---|---|---|---|
-# | reduce and broadcast through a master | O(1), if it can take all at once | O(p) | O(p) |
-# | exchange of everything with everyone | O(1), likewise | O(p) | O(p²) |
+# | reduce and broadcast through a master | O(1), if it can take all at once; measured above: O(p) | O(p) | O(p) |
+# | exchange of everything with everyone | likewise | O(p) | O(p²) |
 # | ring | O(p) | O(1) | O(p) |
 # | recursive halving and doubling | O(log p) | O(1) | O(p) |
 #
@@ -532,22 +541,21 @@ guesses.measured(bytes_sent_for_each_byte_of_the_tensor=busiest["ring"][1][-1])
 # ## 4 Halving and doubling
 #
 # A ring has $2(p-1)$ steps. If a message takes 10 µs however short it is, that is 0.2 s with 10,000 ranks, before the
-# bytes have taken any time. The fewest steps has **recursive doubling**. In the first round partners at distance 1 swap
+# bytes have taken any time. **Recursive doubling** needs the fewest steps. In the first round partners at distance 1 swap
 # their tensors and add; then each rank has the sum of two. In the next round partners at distance 2 swap these sums, and
 # have those of four; then at distance 4, and so on: $\log_2 p$ rounds. A rank's number differs from its partner's in one
 # bit: `rank ^ distance`.
 #
-# So it works if $p$ is a power of two. If it is not, let $c$ be the largest power of two below $p$. Each rank $r$ from $c$ on
-# **folds**: it sends its tensor to rank $r - c$, which adds it to its own; then it waits, and gets the result in the end.
-# That costs two more messages, of the whole tensor each.
+# So it works if $p$ is a power of two. Otherwise let $c$ be the largest power of two that is at most $p$. Each rank
+# $r$ from $c$ on first sends its tensor to rank $r - c$, which adds it to its own (it **folds**); in the end it gets the result
+# back. That costs two more messages, of the whole tensor each.
 
 
 # %% exercise="recursive_doubling_all_reduce" points=13
 def recursive_doubling_all_reduce(x: Tensor, group: dist.ProcessGroup | None = None) -> Tensor:
     """Replace x by the sum of all ranks' x, by recursive doubling; returns x.
 
-    x: of one shape and dtype on all ranks; any number p of ranks. With c the largest power of two that
-    is at most p, the rank at place c + i sends its tensor to place i before, and gets the result after.
+    x: of one shape and dtype on all ranks. Any number p of ranks: those from place c on fold (above).
     Among the places below c, log2 c rounds with one message each way, at the same time: a rank swaps
     what it has added up with the partner at distance 1, then at distance 2, then 4, and so on.
     """
@@ -620,10 +628,9 @@ assert (sent.messages, sent.sent) == (3, 3 * 256_000)
 def halving_doubling_all_reduce(x: Tensor, group: dist.ProcessGroup | None = None) -> Tensor:
     """Replace x by the sum of all ranks' x, by recursive halving and doubling; returns x.
 
-    x: of one shape and dtype on all ranks; any number p of ranks. With c the largest power of two that
-    is at most p, the rank at place c + i sends its tensor to place i before, and gets the result after.
+    x: of one shape and dtype on all ranks. Any number p of ranks: those from place c on fold (above).
     Among the places below c, 2 log2 c rounds with one message each way; what is sent halves from round
-    to round (halves may differ by one element), and then doubles.
+    to round (halves may differ by one element; nothing is padded), and then doubles.
     """
     ### BEGIN SOLUTION
     size, rank = dist.get_world_size(group), dist.get_rank(group)
@@ -687,9 +694,12 @@ assert [run.traffic.messages for run in both] == [8 * 14, 8 * 6]
 # 3. within each node an all-gather.
 #
 # Let there be $N$ nodes. Of $b$ bytes a node now sends $2\frac{N-1}{N} b$ to other nodes. That is a little less than in the
-# ring, and it is spread over all GPUs of the node. In the ring one GPU of each node sends everything that leaves the node,
-# in $2(p-1)$ messages one after another; here each GPU sends $2(N-1)$ of them, all GPUs at the same time. The messages are
-# equally long, $b/p$ bytes. So it pays most where each GPU has a network card of its own.
+# ring, where one GPU of each node sends everything that leaves the node; here it is spread over all GPUs of the node, which
+# send at the same time. So it pays most where each GPU has a network card of its own.
+#
+# All stages are rings that you have, over some of the ranks. Either write the ring's steps for a list of places, or make a
+# group of these ranks. Mind that `dist.new_group(ranks)` takes global ranks and waits for *all* ranks of the default group,
+# while only those of `group` come here; `dist.new_group(ranks, use_local_synchronization=True)` waits for its members only.
 
 
 # %% exercise="hierarchical_all_reduce" points=13
@@ -758,7 +768,7 @@ def between_nodes(run) -> list:
 
 
 crossing = {}
-print(f"{'':17} {'time':>8} {'between nodes':>14} {'most of a GPU':>15} {'longest':>14}")
+print(f"{'':17} {'time':>8} {'between nodes':>14} {'busiest GPU':>15} {'longest message':>16}")
 for name, run in {
     "ring": launch(ring_all_reduce, four_megabytes, cluster=nodes),
     "halving-doubling": launch(halving_doubling_all_reduce, four_megabytes, cluster=nodes),
@@ -769,7 +779,7 @@ for name, run in {
     most = max(sum(message.rank == rank for message in sent) for rank in range(run.ranks))
     crossing[name] = (run.seconds, total, most, longest)
     print(
-        f"{name:17} {run.seconds * 1e6:5.0f} µs {total / 1e6:11.1f} MB {most:6} messages {longest:8,} bytes"
+        f"{name:17} {run.seconds * 1e6:5.0f} µs {total / 1e6:11.1f} MB {most:6} messages {longest:10,} bytes"
     )
 
 # %% demo=true jupyter={"source_hidden": true}
@@ -780,9 +790,9 @@ assert crossing["halving-doubling"][3] == 2_000_000
 assert crossing["hierarchical"][0] == min(crossing.values())[0]
 
 # %% [markdown]
-# The ring leaves each of the four nodes with 7.5 MB: 30 MB, and it is always the same GPU of a node that sends, 30
-# messages of 250,000 bytes. The hierarchy leaves each node with 6 MB: 24 MB, in messages that are equally long, of which
-# each of the four GPUs sends 6. Halving-doubling crosses with its largest messages first, half of the tensor, unless
+# The ring leaves each of the four nodes with 7.5 MB: 30 MB, and it is always the same GPU of a node that sends, one after
+# another, $2(p-1) = 30$ messages of $b/p$ = 250,000 bytes. The hierarchy leaves each node with 6 MB: 24 MB, in messages that are equally long, of which
+# each of the four GPUs sends $2(N-1) = 6$, all at the same time. Halving-doubling crosses with its largest messages first, half of the tensor, unless
 # ranks are numbered so that distant partners sit on the same node.
 #
 # ## 6 All to all
@@ -930,8 +940,8 @@ def fit_alpha_beta(samples: list[tuple[int, float]]) -> tuple[float, float]:
     terms.
 
     samples: pairs (nbytes, seconds), at least two different sizes, of which one may be 0, in any order;
-    the list stays as it is. Minimises the sum of squared relative errors, also if alpha comes out
-    below 0. Returns two Python floats.
+    the list stays as it is. Minimises the sum of squared relative errors (above); alpha may come out
+    negative. Returns two Python floats.
     """
     ### BEGIN SOLUTION
     nbytes, seconds = torch.tensor(samples, dtype=torch.float64).T
@@ -959,7 +969,7 @@ line_figure(
     log_x=True,
     log_y=True,
     alt="Time of one message between two processes against its size, on logarithmic axes: flat "
-    "where latency counts, then rising in proportion; the fitted line goes through the measured points.",
+    "where latency counts, then rising in proportion; the fitted line runs near the measured points.",
 )
 
 # %% [markdown]
@@ -1151,7 +1161,7 @@ for machine, fastest_first in {
     guesses.measured(**{question: "yes" if ring < halving else "no"})
 
 # %% [markdown]
-# Not on the H100 pod, where each device has a card of its own. On LUMI-G two share one, on Frontera four. Halving-doubling
+# Not on the H100 pod, where each device has a card of its own. On LUMI-G two devices share a card, on Frontera four. Halving-doubling
 # begins with half of the tensor, from every device to another node, all at the same time: two devices on a card take twice
 # as long, four take four times as long. In a ring one device of a node sends to the next node, and the card is never shared.
 #
@@ -1269,7 +1279,7 @@ except RankLost as error:
 # Six programs that hang. A real cluster would sit there until the time limit, 10 minutes or half an hour later. The
 # simulator knows at once, because it sees that no rank can go on, and says who waits for whom and in which line. A report also
 # ends with a line "What to do". It is left out here, for it would give the cause away. Read each report; in the end you name the
-# causes, and mend the programs.
+# causes, and mend the programs. You know what most of them need: take them as a rest.
 
 # %% demo=true
 
@@ -1342,7 +1352,7 @@ except Deadlock as error:
 # that needs the buffer works in every test with small tensors, and hangs as soon as they grow. That is worse than a
 # program that never works.
 #
-# **report**: rank 0 prints the mean loss.
+# **report**: rank 0 prints the mean loss. It is shown twice, first without its barrier.
 
 # %% demo=true
 
@@ -1441,9 +1451,9 @@ hangs(chain, per_rank([4.0, -9.0, 16.0]), ranks=3)
 def causes_of_hangs() -> dict[str, str]:
     """Why each program hangs: a dictionary from program to cause.
 
-    The keys are "swap", "shift", "report", "grid_sums", "collect" and "chain"; no other is looked at.
-    The values, each used once: "all receive first" · "all send first" · "a collective that some ranks
-    skip" · "groups made in different orders" · "more receives than sends" · "a barrier after an error".
+    The keys are "swap", "shift", "report", "grid_sums", "collect" and "chain". The values, each
+    used once: "all receive first" · "all send first" · "a collective that some ranks skip" · "groups
+    made in different orders" · "more receives than sends" · "a barrier after an error".
     """
     ### BEGIN SOLUTION
     return {
@@ -1530,9 +1540,9 @@ def mend_grid_sums(x: Tensor, columns: int) -> tuple[Tensor, Tensor]:
 def mend_collect(rows: list[Tensor]) -> list[Tensor] | None:
     """The rows of all ranks, in the order of ranks, in a new list on rank 0; None on all other ranks.
 
-    rows: contiguous float32 tensors of 40 elements, of which each rank has a number of its own, perhaps
-    none. The list stays as it is. Each row is sent once; beside the rows at most 64 bytes a rank may be
-    sent.
+    rows: contiguous float32 tensors of 40 elements; each rank has its own number of them, perhaps 0.
+    The list stays as it is. Each row is sent once, without padding; to say how many there are, a rank
+    has 64 bytes.
     """
     ### BEGIN SOLUTION
     if dist.get_rank() != 0:
@@ -1554,11 +1564,11 @@ def mend_collect(rows: list[Tensor]) -> list[Tensor] | None:
 
 # %% exercise="mend_chain" points=5
 def mend_chain(value: float) -> float:
-    """The sum of the square roots of the values of ranks 0 to this one, each passed on to the next
-    rank, in double precision.
+    """The sum of the square roots of the values of ranks 0 to this one.
 
-    If all goes well, all ranks meet in one barrier at the end. If a value is negative, the ValueError
-    of math.sqrt comes out of its rank at once, and ends the run.
+    Each rank receives the sum so far from the rank before it, adds its own root and sends the new sum
+    on, in float64; all ranks meet in one barrier at the end. If a value is negative, its rank raises
+    math.sqrt's ValueError before it sends or waits for anything more, which ends the run.
     """
     ### BEGIN SOLUTION
     rank, size = dist.get_rank(), dist.get_world_size()
@@ -1632,7 +1642,7 @@ line_figure(
 # The model was fitted to single messages between two processes, and predicts a whole algorithm. It leaves out the
 # additions ($\gamma$), Python's own time for each step, and that several messages at once share the memory of one machine.
 # And where there are more processes than cores, ranks also wait for a core, which no network model knows. So the measured
-# points mostly lie above the line. On a machine with a free core for each rank they have its form: flat as long as the number of
+# points mostly lie above the line; by how much depends on the cores. On a machine with a free core for each rank they have its form: flat as long as the number of
 # messages counts, then straight.
 #
 # Scatter, gather and all-gather as well. Rank 0 deals out numbers, each rank doubles its own, rank 0 collects them, and in the end
@@ -1700,7 +1710,7 @@ assert sum(len(step.messages) for step in logged.steps) == few * 2 * (few - 1)
 #
 # and start one torchrun a node: `srun --ntasks-per-node=1 torchrun --nnodes=$SLURM_NNODES --nproc-per-node=4
 # --rdzv-backend=c10d --rdzv-endpoint=$(hostname):29500 file.py`. Two things are different with NCCL. If two ranks send to
-# each other at the same time, both directions belong into one `batch_isend_irecv`, since NCCL takes the operations of
+# each other at the same time, both directions belong in one `batch_isend_irecv`, since NCCL takes the operations of
 # one pair in the order of their calls. And `wait()` does not hold up the processor, only the GPU's queue of work: call
 # `torch.cuda.synchronize()` before you look at the clock.
 #
@@ -1795,10 +1805,12 @@ def mpi_ring_all_reduce(comm, x: np.ndarray) -> np.ndarray:
 # You have eight all-reduces now: through a master, by exchange, by tree, ring, recursive doubling, halving-doubling, in a hierarchy,
 # and PyTorch's own. None is best everywhere. Libraries choose by the length of the tensor and by the machine (NCCL's
 # `tuning.cc`, the tables of MPICH and Open MPI). Write one that is given the cluster: nodes of several GPUs, a latency and a
-# bandwidth within nodes, and others between them. You may choose among what you have; and there is better than that.
+# bandwidth within nodes, and others between them. You may choose among what you have, `dist.all_reduce` included: here
+# collectives are allowed. But there is better than that.
 #
-# What a message takes you know from section 7. A rank may have several messages under way: their bytes leave one after another, and
-# arrive so. But while the bytes of one are still leaving, those of the message before are on their way already: three messages of
+# What a message takes you know from section 7. A message sets off when both its send and its receive have been called. So a
+# rank that wants several under way starts all its `irecv` and all its `isend`, and then waits. Their bytes leave one after
+# another, and arrive so. But while the bytes of one are still leaving, those of the message before are on their way already: three messages of
 # $b$ bytes that leave together have all arrived after $\alpha + 3 b \beta$, and not after $3(\alpha + b \beta)$. If two messages meet at
 # their receiver, one waits: let all ranks send in one order, such as from the lowest rank to the highest.
 
@@ -1807,12 +1819,12 @@ def mpi_ring_all_reduce(comm, x: np.ndarray) -> np.ndarray:
 def design_all_reduce(x: Tensor, cluster: Cluster) -> Tensor:
     """Replace x by the sum of all ranks' x in as little virtual time as possible; returns x.
 
-    x: [length], float32, contiguous, of one length on all ranks; it may be shorter than there are
-    ranks. cluster: the machine that this runs on, with cluster.nodes nodes of cluster.devices_per_node
-    GPUs, rank r on node r // cluster.devices_per_node. cluster.intra_node and cluster.inter_node have a
-    latency (s) and a bandwidth (bytes/s). Each GPU has a network card of its own, and adding up takes
-    no time. The score is the virtual time until the last rank has the sum, for tensors of some lengths
-    on clusters that differ.
+    x: [length], float32, contiguous, of one length on all ranks; it may have fewer elements than there
+    are ranks. cluster: the machine that this runs on, with cluster.nodes nodes of
+    cluster.devices_per_node GPUs, rank r on node r // cluster.devices_per_node. cluster.intra_node and
+    cluster.inter_node have a latency (s) and a bandwidth (bytes/s). Each GPU has a network card of its
+    own, and adding up takes no time. The score is the virtual time until the last rank has the sum, for
+    tensors of some lengths on clusters that differ.
     """
     ### BEGIN SOLUTION
     gpus, rank = cluster.devices_per_node, dist.get_rank()

@@ -43,7 +43,7 @@ def all_sends_at_once(x, parts=None, src=0, group=None):
         for work in works:
             work.wait()
         return x
-    buffer = torch.empty(x.shape, dtype=x.dtype)
+    buffer = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     dist.recv(buffer, src, group=group)
     x[...] = buffer
     return x
@@ -53,7 +53,7 @@ def all_sends_at_once(x, parts=None, src=0, group=None):
 def last_place_first(x, parts=None, src=0, group=None):
     members = _members(group)
     if parts is None:
-        buffer = torch.zeros(x.shape, dtype=x.dtype)
+        buffer = x.new_zeros(x.shape)
         dist.irecv(buffer, src, group=group).wait()
         return x.copy_(buffer)
     for place in reversed(range(len(members))):
@@ -67,7 +67,7 @@ def all_receives_at_once(x, parts=None, dst=0, group=None):
     if parts is None:
         dist.send(x.contiguous(), dst, group=group)
         return None
-    buffers = [torch.empty(part.shape, dtype=part.dtype) for part in parts]
+    buffers = [torch.empty(part.shape, dtype=part.dtype, device=part.device) for part in parts]
     works = []
     for member, buffer in zip(_members(group), buffers, strict=True):
         if member == dst:
@@ -91,7 +91,7 @@ def with_isend(x, parts=None, dst=0, group=None):
         if members[place] == dst:
             parts[place].copy_(x)
             continue
-        buffer = torch.zeros(parts[place].shape, dtype=x.dtype)
+        buffer = x.new_zeros(parts[place].shape)
         dist.recv(buffer, members[place], group=group)
         parts[place].copy_(buffer)
     return parts
@@ -182,7 +182,7 @@ def carries_a_partial_sum(x, group=None):
     carried = chunks[(rank - 1) % size].clone(memory_format=torch.contiguous_format)
     for step in range(size - 1):
         own = chunks[(rank - 2 - step) % size]
-        arriving = torch.empty(len(own), dtype=x.dtype)
+        arriving = own.new_empty(len(own))
         _both(carried, (rank + 1) % size, arriving, (rank - 1) % size, group)
         carried = arriving + own
     return carried
@@ -489,7 +489,7 @@ def downwards(outputs, inputs, group=None):
     rank, size = _place(group)
     for step in range(size):
         to, source = (rank - step) % size, (rank + step) % size
-        arriving = torch.empty(outputs[source].shape, dtype=outputs[source].dtype)
+        arriving = outputs[source].new_empty(outputs[source].shape)
         if step == 0:
             arriving.copy_(inputs[rank])
         else:
@@ -503,7 +503,7 @@ def receive_posted_first(outputs, inputs, group=None):
     rank, size = _place(group)
     for step in range(1, size):
         to, source = (rank + step) % size, (rank - step) % size
-        arriving = torch.zeros(outputs[source].shape, dtype=outputs[source].dtype)
+        arriving = outputs[source].new_zeros(outputs[source].shape)
         receiving = dist.irecv(arriving, group_src=source, group=group)
         dist.send(inputs[to].clone(memory_format=torch.contiguous_format), group_dst=to, group=group)
         receiving.wait()

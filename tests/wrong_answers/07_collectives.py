@@ -70,7 +70,7 @@ def forgets_its_own_part(x, parts=None, src=0, group=None):
     return x
 
 
-@wrong("scatter_from", fails="its part on every rank")
+@wrong("scatter_from", fails="any root")
 def root_is_always_rank_0(x, parts=None, src=0, group=None):
     """Ignores src."""
     return _scatter(x, parts, 0, group)
@@ -85,7 +85,7 @@ def all_parts_as_long_as_the_first(x, parts=None, src=0, group=None):
         longest = max(len(part) for part in parts)
         for place, part in enumerate(parts):
             if place != root:
-                padded = torch.zeros(longest, dtype=part.dtype)
+                padded = part.new_zeros(longest)
                 padded[: len(part)] = part
                 dist.send(padded, group_dst=place, group=group)
         return x.copy_(parts[root])
@@ -134,7 +134,7 @@ def as_many_numbers_as_rows(x, parts=None, src=0, group=None):
     """As many numbers as x has elements in its first dimension: of a matrix these are its rows."""
     if parts is not None:
         return _scatter(x, parts, _root(group, src), group)
-    arriving = torch.empty(x.shape[:1], dtype=x.dtype)
+    arriving = x.new_empty(x.shape[:1])
     dist.recv(arriving, src, group=group)
     return x.copy_(arriving)
 
@@ -146,7 +146,7 @@ def fills_a_slice(x, parts=None, src=0, group=None):
     return x
 
 
-@wrong("scatter_from", fails="its part on every rank")
+@wrong("scatter_from", fails="calls that overlap")
 def from_whoever_sends(x, parts=None, src=0, group=None):
     """Only the root sends; but the next call's root may begin before this one's comes to this rank."""
     rank, root = dist.get_rank(group), _root(group, src)
@@ -190,7 +190,7 @@ def passes_the_rest_on(x, parts=None, src=0, group=None):
     else:
         lengths = torch.zeros(size, dtype=torch.int64)
         dist.recv(lengths, group_src=(rank - 1) % size, group=group)
-        rest = torch.empty(int(lengths[place - 1 :].sum()), dtype=x.dtype)
+        rest = x.new_empty(int(lengths[place - 1 :].sum()))
         dist.recv(rest, group_src=(rank - 1) % size, group=group)
         rest = rest[int(lengths[place - 1]) :]
     if place < size - 1:
@@ -222,7 +222,7 @@ def _gather(x, parts, root, group):
     return parts
 
 
-@wrong("gather_to", fails="every part on the root")
+@wrong("gather_to", fails="any root")
 def takes_whoever_comes_first(x, parts=None, dst=0, group=None):
     """Receives from anyone, and files what comes in the order in which it comes."""
     if parts is None:
@@ -234,6 +234,20 @@ def takes_whoever_comes_first(x, parts=None, dst=0, group=None):
     return parts
 
 
+@wrong("gather_to", fails="calls that overlap")
+def from_whichever_rank_comes(x, parts=None, dst=0, group=None):
+    """Files what comes under the rank that ought to come, but a fast one may send for the next call first."""
+    rank, root = dist.get_rank(group), _root(group, dst)
+    if rank != root:
+        return _gather(x, parts, root, group)
+    for place, part in enumerate(parts):
+        arriving = x if place == root else part.contiguous()
+        if place != root:
+            dist.recv(arriving, group=group)
+        part.copy_(arriving)
+    return parts
+
+
 @wrong("gather_to", fails="every part on the root")
 def returns_parts_everywhere(x, parts=None, dst=0, group=None):
     """The other ranks return their own tensor."""
@@ -241,7 +255,7 @@ def returns_parts_everywhere(x, parts=None, dst=0, group=None):
     return x if result is None else result
 
 
-@wrong("gather_to", fails="every part on the root")
+@wrong("gather_to", fails="any root")
 def gathers_to_rank_0(x, parts=None, dst=0, group=None):
     """Ignores dst."""
     return _gather(x, parts, 0, group)
@@ -294,7 +308,7 @@ ROOTS = {}
 """Of the_root_of_the_first_call."""
 
 
-@wrong("gather_to", fails="every part on the root")
+@wrong("gather_to", fails="calls that overlap")
 def the_root_of_the_first_call(x, parts=None, dst=0, group=None):
     """Looks up the root's place once a group."""
     root = ROOTS.setdefault((dist.get_rank(), dist.get_world_size(group), group), _root(group, dst))
@@ -342,7 +356,7 @@ def one_tensor_cut_in_parts(x, parts=None, dst=0, group=None):
     """Receives into the parts of a tensor_split, which need not be as long as those that come."""
     if parts is None:
         return _gather(x, parts, _root(group, dst), group)
-    whole = torch.empty(sum(len(part) for part in parts), *x.shape[1:], dtype=x.dtype)
+    whole = x.new_empty(sum(len(part) for part in parts), *x.shape[1:])
     for part, arrived in zip(
         parts, _gather(x, list(whole.tensor_split(len(parts))), _root(group, dst), group), strict=True
     ):
@@ -386,7 +400,7 @@ def _tree(x, root, group, rounds=None):
     return x.copy_(data)
 
 
-@wrong("broadcast_tree", fails="the root's values on every rank")
+@wrong("broadcast_tree", fails="any root")
 def root_0_only(x, src=0, group=None):
     """Ignores src."""
     return _tree(x, 0, group)
@@ -448,7 +462,7 @@ def copies_and_forgets(x, src=0, group=None):
     return x
 
 
-@wrong("broadcast_tree", fails="the root's values on every rank")
+@wrong("broadcast_tree", fails="calls that overlap")
 def from_any_parent(x, src=0, group=None):
     """A rank has one parent; but in the next call, from another root, it may be another, who comes before."""
     rank, size = _place(group)
@@ -623,7 +637,7 @@ def _sum_tree(total, root, group):
     return total
 
 
-@wrong("reduce_tree", fails="the sum on the root")
+@wrong("reduce_tree", fails="any root")
 def sum_on_rank_0(x, dst=0, group=None):
     """Ignores dst."""
     total = _sum_tree(x.clone(), 0, group)
@@ -665,7 +679,7 @@ def receives_from_ranks_that_do_not_exist(x, dst=0, group=None):
     return x.copy_(total) if place == 0 else x
 
 
-@wrong("reduce_tree", fails="the sum on the root")
+@wrong("reduce_tree", fails="calls that overlap")
 def from_any_child(x, dst=0, group=None):
     """Sums come in any order; but an early child may be in the next call while another is still in this."""
     rank, size = _place(group)
@@ -697,6 +711,30 @@ def adds_up_in_float(x, dst=0, group=None):
     """Accumulates in the wrong dtype."""
     total = _sum_tree(x.contiguous().double(), _root(group, dst), group)
     return x.copy_(total) if dist.get_rank() == dst else x
+
+
+@wrong("reduce_tree", fails="in place")
+def adds_into_x_and_returns_it(x, dst=0, group=None):
+    """contiguous() is x itself where it can be: ranks in the middle of the tree change their x."""
+    total = _sum_tree(x.contiguous(), _root(group, dst), group)
+    return x.copy_(total) if dist.get_rank() == dst else x
+
+
+@wrong("reduce_tree", fails="any dtype")
+def receives_on_the_cpu(x, dst=0, group=None):
+    """What arrives has x's dtype, and is not where x is."""
+    rank, size = _place(group)
+    root, total, distance = _root(group, dst), x.clone(memory_format=torch.contiguous_format), 1
+    place, arriving = (rank - root) % size, torch.empty(x.shape, dtype=x.dtype)
+    while distance < size:
+        if place % (2 * distance) == distance:
+            dist.send(total, group_dst=(rank - distance) % size, group=group)
+            break
+        if place + distance < size:
+            dist.recv(arriving, group_src=(rank + distance) % size, group=group)
+            total += arriving
+        distance *= 2
+    return x.copy_(total) if place == 0 else x
 
 
 @wrong("reduce_tree", fails="in place")
@@ -950,7 +988,7 @@ WORKSPACES = {}
 def one_workspace_for_all_calls(x, group=None):
     """Saves the allocation; but the next call overwrites what this one has returned."""
     key = dist.get_rank(), x.dtype, x.numel()
-    data = WORKSPACES.setdefault(key, torch.empty(x.numel(), dtype=x.dtype))
+    data = WORKSPACES.setdefault(key, x.new_empty(x.numel()))
     data.view(x.shape).copy_(x)
     chunks = list(torch.tensor_split(data, dist.get_world_size(group)))
     return _reduce_scatter(chunks, group)[dist.get_rank(group)]
@@ -1084,7 +1122,7 @@ def alone_it_returns_a_view(x, group=None):
     carried = chunks[(rank - 1) % size]
     for step in range(size - 1):
         own = chunks[(rank - 2 - step) % size]
-        arriving = torch.empty(len(own), dtype=x.dtype)
+        arriving = x.new_empty(len(own))
         _both(carried.contiguous(), (rank + 1) % size, arriving, (rank - 1) % size, group)
         carried = arriving + own
     return carried
@@ -1092,7 +1130,7 @@ def alone_it_returns_a_view(x, group=None):
 
 def _padded(chunks):
     """Each chunk in a tensor of its own, as long as the longest."""
-    room = [torch.zeros(len(chunks[0]), dtype=chunks[0].dtype) for _ in chunks]
+    room = [chunks[0].new_zeros(len(chunks[0])) for _ in chunks]
     for chunk, longer in zip(chunks, room, strict=True):
         longer[: len(chunk)] = chunk
     return room
@@ -1355,6 +1393,19 @@ def drops_the_remainder(x, group=None):
 def sums_in_float64(x, group=None):
     """Accumulates in the wrong dtype: integers above 2**53 are rounded."""
     return x.copy_(_all_reduce(x.contiguous().double(), group))
+
+
+@wrong("ring_all_reduce", fails="any dtype")
+def chunks_on_the_cpu(x, group=None):
+    """Buffers of x's dtype, but not on x's device."""
+    (rank, size), data = _place(group), x.contiguous()
+    chunks = torch.tensor_split(data.view(-1), size)
+    for step in range(2 * (size - 1)):
+        arrived = chunks[(rank - 1 - step) % size]
+        arriving = torch.empty(arrived.numel(), dtype=x.dtype)
+        _both(chunks[(rank - step) % size], (rank + 1) % size, arriving, (rank - 1) % size, group)
+        arrived.copy_(arriving if step >= size - 1 else arrived + arriving)
+    return x.copy_(data)
 
 
 @wrong("ring_all_reduce", fails="any dtype")
@@ -1653,7 +1704,7 @@ def folded_ranks_get_nothing(x, group=None):
     return _doubling(x, group, give_back=False)
 
 
-@wrong("recursive_doubling_all_reduce", fails="the sum on every rank")
+@wrong("recursive_doubling_all_reduce", fails="a slow rank")
 def doubles_with_anybody(x, group=None):
     """recv without a source: if a rank is slow, the next round's message comes before this round's."""
 
@@ -2144,7 +2195,7 @@ def forgets_the_last_stage(x, gpus_per_node, group=None):
     return x.copy_(_hierarchy(x.contiguous(), gpus_per_node, group, stages=(1, 2)))
 
 
-@wrong("hierarchical_all_reduce", fails="the sum on every rank")
+@wrong("hierarchical_all_reduce", fails="a slow rank")
 def takes_from_anybody(x, gpus_per_node, group=None):
     """recv without a source: of two stages the later one's message may come first, if a rank is slow."""
     return x.copy_(_hierarchy(x.contiguous(), gpus_per_node, group, anybody=True))
@@ -2405,7 +2456,7 @@ def _exchange(outputs, inputs, group, steps):
         outputs[source].copy_(arriving)
 
 
-@wrong("all_to_all_pairwise", fails="every part at its place")
+@wrong("all_to_all_pairwise", fails="a slow rank")
 def takes_what_comes_first(outputs, inputs, group=None):
     """recv without a source: right as long as no rank is slow."""
     size, rank = dist.get_world_size(group), dist.get_rank(group)
@@ -2425,7 +2476,7 @@ def one_buffer_for_all_that_arrives(outputs, inputs, group=None):
     """Several irecv write into one tensor at the same time."""
     rank, size = _place(group)
     outputs[rank].copy_(inputs[rank])
-    buffer = torch.empty(max(len(part) for part in outputs), *inputs[0].shape[1:], dtype=inputs[0].dtype)
+    buffer = inputs[0].new_empty(max(len(part) for part in outputs), *inputs[0].shape[1:])
     others = [place for place in range(size) if place != rank]
     arriving = {place: buffer[: len(outputs[place])] for place in others}
     work = [dist.irecv(arriving[place], group_src=place, group=group) for place in others]
@@ -2572,7 +2623,7 @@ def everything_to_everyone(outputs, inputs, group=None):
         sizes = torch.tensor([part.numel() for part in inputs])
         theirs = torch.empty_like(sizes)
         _both(sizes, to, theirs, source, group)
-        arriving = torch.empty(int(theirs.sum()), dtype=whole.dtype)
+        arriving = whole.new_empty(int(theirs.sum()))
         _both(whole, to, arriving, source, group)
         outputs[source].copy_(arriving.split(theirs.tolist())[rank].view(outputs[source].shape))
     return outputs
@@ -2854,7 +2905,7 @@ def without_the_first(samples):
     return _weighted(kept, [1 / t for _, t in kept])
 
 
-@wrong("fit_alpha_beta", fails="exact samples")
+@wrong("fit_alpha_beta", fails="alpha below 0")
 def no_less_than_nothing(samples):
     """A latency below 0 makes no sense; but the nearest line may have one."""
     alpha, beta = _weighted(samples, [1 / t for _, t in samples])
@@ -3432,7 +3483,7 @@ def one_buffer_for_all(rows):
     return _collect(rows, lambda own, others: own + [others[-1]] * len(others))
 
 
-@wrong("mend_collect", fails="all rows on rank 0")
+@wrong("mend_collect", fails="a new list")
 def grows_the_list_it_was_given(rows):
     """The caller's own list is not the list to be returned."""
     return _collect(rows, lambda own, others: rows.extend(others) or rows)
@@ -3482,7 +3533,7 @@ def pads_to_the_longest(rows):
     return collected
 
 
-@wrong("mend_collect", fails="all rows on rank 0")
+@wrong("mend_collect", fails="a new list")
 def takes_the_rows_out(rows):
     """Whoever sends its rows still has them."""
     if dist.get_rank() == 0:
@@ -3513,7 +3564,7 @@ def a_flag_before_each_row(rows):
     return collected
 
 
-@wrong("mend_collect", fails="ranks without rows")
+@wrong("mend_collect", fails="a new list")
 def alone_it_returns_the_list(rows):
     """Alone it has all rows; but the caller's own list is not the list to be returned."""
     return rows if dist.get_world_size() == 1 else _collect(rows, lambda own, others: own + others)
@@ -3729,7 +3780,7 @@ def in_the_world(comm, x):
     return _mpi_ring(MPI.COMM_WORLD, x)
 
 
-@wrong("mpi_ring_all_reduce", fails="only messages")
+@wrong("mpi_ring_all_reduce", fails="the sum on every rank")
 def a_collective_of_a_grid(comm, x):
     """A communicator made from the one given has collectives too."""
     from mpi4py import MPI
@@ -3786,7 +3837,7 @@ def mpi_returns_a_copy(comm, x):
     return _mpi_ring(comm, x.copy())
 
 
-@wrong("mpi_ring_all_reduce", fails="only messages")
+@wrong("mpi_ring_all_reduce", fails="the sum on every rank")
 def mpi_allreduce(comm, x):
     """MPI's own."""
     total = np.empty_like(x)
@@ -3833,7 +3884,7 @@ def mpi_straight_to_its_place(comm, x):
     return x
 
 
-@wrong("mpi_ring_all_reduce", fails="the sum on every rank")
+@wrong("mpi_ring_all_reduce", fails="only messages")
 def mpi_never_waits(comm, x):
     """Isend without Wait: right as long as the chunk has left before it is overwritten."""
     rank, size = comm.Get_rank(), comm.Get_size()

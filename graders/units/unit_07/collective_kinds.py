@@ -101,9 +101,12 @@ def _expected_broadcast(world: World, given: list[Arguments]) -> list[Expected]:
 
 
 def _expected_reduce(world: World, given: list[Arguments]) -> list[Expected]:
+    """What others than the root return is their x, unchanged: that is told with what has changed in place."""
     total = _total([arguments[0] for arguments in given])
-    held = [total if place == world.root else arguments[0] for place, arguments in enumerate(given)]
-    return [Expected(tensor, [tensor]) for tensor in held]
+    return [
+        Expected(total, [total]) if place == world.root else Expected(ANYTHING, [arguments[0]])
+        for place, arguments in enumerate(given)
+    ]
 
 
 def _src(world: World) -> dict[str, PlainData]:

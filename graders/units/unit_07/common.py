@@ -1,16 +1,17 @@
 """What holds for all hand-written collectives: the findings that their graders share."""
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import chain
 
 import torch
 
 from course_lib.cluster.topology import Cluster
 from graders.grading.communication import only_messages
-from graders.grading.kit import Answer, AnswerFailed, Finding, Findings, Rng, compare
+from graders.grading.kinds import Kind
+from graders.grading.kit import Answer, AnswerFailed, FailureKind, Finding, Findings, Rng, compare
 from graders.units.unit_07.collective import Collective
-from graders.units.unit_07.collectives import Played, in_place, layouts, play, results
+from graders.units.unit_07.collectives import Played, in_place, layouts, play, results, stays_on_its_device
 from graders.units.unit_07.worlds import World, drawn_members
 
 
@@ -23,42 +24,118 @@ def common_findings(
     uneven: Sequence[Sequence[World]],
     subgroups: Sequence[World],
     values: str,
+    roots: Sequence[World] = (),
     slow: Sequence[World] = (),
     following: Sequence[World] = (),
 ) -> Findings:
     """What holds for every collective: values, ranks, lengths, dtypes, in place, layout, group, messages.
-    `values` is the name of the first criterion; worlds of one inner list share a launch. slow: those in which
+    `values` is the name of the first criterion; worlds of one inner list share a launch. roots: those with
+    another root than place 0, if there are roots; where these fail, all but the group and the calls that
+    overlap are tried with root 0. many: none where `roots` have all numbers of ranks. slow: those in which
     it has to be right with a slow rank, too. following: those of calls where a later one begins before
-    the first is over.
+    the first is over. Of these two there is one at most.
     """
     first = [play(answer, rng, collective, [world]) for world in basic]
-    beside = (with_a_slow_rank(answer, rng, collective, world) for world in slow)
-    mixed = (before_it_is_over(answer, rng, collective, following) for _ in following[:1])
-    yield values, compare.first_failure(chain([_built(first, results(*first))], beside, mixed))
-    others = [play(answer, rng, collective, [world]) for world in many]
-    yield "any number of ranks", (any_number := results(*others))
-    # What a row has found wrong the rows after it do without.
-    lengths = [
-        play(answer, rng, collective, worlds) for worlds in (uneven if any_number.passed else uneven[:1])
-    ]
+    yield values, _built(first, results(*first))
+    tries = Tries(answer, rng, collective)
+    any_number = any_root = tries.right(roots) if roots else Finding(True, "There is no root.")
+    if roots:
+        yield "any root", any_root
+    rooted, so_far = list(tries.plays) if any_root.passed else [], len(tries.plays)
+
+    def tried(worlds: Sequence[World]) -> list[World]:
+        """What a row has found wrong the rows after it do without."""
+        return [world if any_root.passed else replace(world, root=0) for world in worlds]
+
+    if many:
+        yield "any number of ranks", (any_number := tries.right(tried(many)))
+    alone = [played for played in tries.plays[so_far:] if played.worlds[0].ranks == 1]
+    in_order = in_any_order(answer, rng, collective, slow, following)
+    several = [tried(worlds) for worlds in (uneven if any_number.passed else uneven[:1])]
+    if not in_order.passed:
+        several = [[world] for worlds in several for world in worlds]
+    lengths = [play(answer, rng, collective, worlds) for worlds in several]
     any_length = results(*lengths)
     if any_length.passed:
-        numbers, any_length = single_number(answer, rng, collective, uneven[0][0])
-        lengths += numbers
+        single, any_length = single_number(answer, rng, collective, tried(uneven[0])[0])
+        lengths += single
     yield "any length", any_length
     model = basic[-1]
-    kinds = play(answer, rng, collective, [replace(model, dtype=dtype) for dtype in DTYPES])
-    yield "any dtype", results(kinds)
-    alone = (played for played in others if played.worlds[0].ranks == 1)
-    yield "in place", in_place(*first, *alone, *(lengths if any_length.passed else ()))
+    yield "any dtype", any_dtype(tries, model)
+    yield "in place", in_place(*first, *rooted, *alone, *(lengths if any_length.passed else ()))
     # Five rows of three: cut flat, the parts are others than if rows are cut.
     rows = 5 if any_length.passed else 2 * model.ranks
     models = [replace(model, layout="strided"), replace(model, length=rows, columns=3, layout="transposed")]
-    yield "any layout", layouts(*(play(answer, rng, collective, [each]) for each in models))
-    grouped = [play(answer, rng, collective, [world]) for world in subgroups]
-    yield "on a subgroup", compare.first_failure(chain([layouts(*grouped)], map(within_the_group, grouped)))
-    observed = [played.observed for played in (*first, *others, *lengths, kinds, *grouped)]
+    yield "any layout", compare.first_failure(tries.found(each, layouts) for each in models)
+    yield "on a subgroup", compare.first_failure(tries.found(each, right_in_the_group) for each in subgroups)
+    if following or slow:
+        yield "calls that overlap" if following else "a slow rank", in_order
+    observed = [played.observed for played in (*first, *lengths, *tries.plays)]
     yield "only send and recv", only_messages(observed, "the answer")
+
+
+def in_any_order(
+    answer: Answer, rng: Rng, collective: Collective, slow: Sequence[World], following: Sequence[World]
+) -> Finding:
+    """Passes if results are right where messages come in another order than they are waited for."""
+    found = [Finding(True, "Nothing comes in another order.")]
+    found += [before_it_is_over(answer, rng, collective, following) for _ in following[:1]]
+    found += [with_a_slow_rank(answer, rng, collective, world) for world in slow]
+    return compare.first_failure(found)
+
+
+@dataclass(frozen=True, slots=True)
+class Tries:
+    """Launches of which a row can do without one that comes to no end, so that rows after it are judged.
+
+    plays: those that came to an end.
+    """
+
+    answer: Answer
+    rng: Rng
+    collective: Collective
+    plays: list[Played] = field(default_factory=list)
+
+    def found(self, world: World, check: Callable[[Played], Finding]) -> Finding:
+        """What `check` finds of a launch, or that there was no end."""
+        try:
+            self.plays.append(play(self.answer, self.rng, self.collective, [world]))
+        except AnswerFailed as failure:
+            kind = Kind.DEADLOCK if failure.kind is FailureKind.DEADLOCK else Kind.OTHER
+            return Finding(False, f"With {world}: {failure.report}", kind)
+        return check(self.plays[-1])
+
+    def right(self, worlds: Sequence[World]) -> Finding:
+        """Passes if results are right in each of the worlds."""
+        found = (self.found(world, results) for world in worlds)
+        return compare.first_failure(found, f"right with {'; '.join(map(str, worlds))}.")
+
+
+def any_dtype(tries: Tries, model: World) -> Finding:
+    """Passes if results are right in each of DTYPES, and if every tensor is on the device that x is on."""
+
+    def one(dtype: torch.dtype, note: str) -> Finding:
+        finding = tries.found(replace(model, dtype=dtype), results)
+        return (
+            finding if finding.passed or not note else Finding(False, f"{finding.seen} {note}", finding.kind)
+        )
+
+    def elsewhere() -> Finding:
+        """With tensors on the device meta."""
+        finding = tries.found(replace(model, layout="meta"), stays_on_its_device)
+        if finding.passed:
+            return finding
+        said = "Here all tensors are on the device meta: those that you make have to be there, too."
+        return Finding(False, f"{finding.seen}\n{said}")
+
+    found = (one(*each) for each in DTYPES.items())
+    passed = f"right in {', '.join(str(dtype) for dtype in DTYPES)}, and on another device."
+    return compare.first_failure(chain(found, (elsewhere() for _ in range(1))), passed)
+
+
+def right_in_the_group(played: Played) -> Finding:
+    """Passes if results are right, and `within_the_group`."""
+    return compare.first_failure(check(played) for check in (results, within_the_group))
 
 
 def within_the_group(played: Played) -> Finding:
@@ -91,7 +168,10 @@ def with_a_slow_rank(answer: Answer, rng: Rng, collective: Collective, world: Wo
     what was awaited first.
     """
     machine = Cluster(devices_per_node=world.ranks, memory_bandwidth=1e9, eager_limit=4096)
-    finding = results(play(answer, rng, collective, [world], machine.with_straggler(0, slowdown=1000)))
+    try:
+        finding = results(play(answer, rng, collective, [world], machine.with_straggler(0, slowdown=1000)))
+    except AnswerFailed as failure:
+        finding = Finding(False, f"{failure.kind}: {failure.report}")
     if finding.passed:
         return finding
     return Finding(False, f"Where rank 0 is slow, {finding.seen}", finding.kind)
@@ -114,8 +194,12 @@ def before_it_is_over(answer: Answer, rng: Rng, collective: Collective, worlds: 
     return Finding(False, text, finding.kind)
 
 
-DTYPES = (torch.float64, torch.int64, torch.bfloat16)
-"""Beside float32. NumPy does not have the last one."""
+DTYPES = {
+    torch.float64: "",
+    torch.int64: "(2**58 + 1 fits no floating-point type.)",
+    torch.bfloat16: "(NumPy has no bfloat16.)",
+}
+"""Beside float32, each with what people may not know of it."""
 
 SHORT_MESSAGE = 16
 """Bytes up to which a message does not wait for its receiver, in `before_it_is_over`."""
@@ -130,28 +214,31 @@ def common(
     slow: Sequence[World] = (),
     following: Sequence[World] = (),
     sizes: Sequence[int] = (3, 5, 7, 8),
+    roots_alone: bool = True,
 ) -> Findings:
-    """The findings that all collectives share. rooted: with any root. sizes: further numbers of ranks."""
+    """The findings that all collectives share. rooted: with any root. sizes: further numbers of ranks.
+    roots_alone: whether numbers of ranks have a row beside that of the roots.
+    """
 
     def root(ranks: int) -> int:
         return rng.integer(0, ranks - 1) if rooted else 0
 
-    return common_findings(
+    many = [World(1, 4, columns=3), *(World(p, 16 * p, root=root(p)) for p in sizes)]
+    roots = [World(2, 8, root=1), World(4, 12, root=2)] if rooted else []
+    yield from common_findings(
         answer,
         rng,
         collective,
-        basic=[World(2, 8, root=int(rooted)), World(4, 12, root=2 * int(rooted))],
-        many=[World(1, 4, columns=3), *(World(p, 16 * p, root=root(p)) for p in sizes)],
+        basic=[World(2, 8), World(4, 12)],
+        roots=roots if roots_alone else roots + many,
+        many=many if roots_alone else [],
         uneven=[
             [World(ranks, length, root=root_of) for length in lengths]
             for ranks, lengths in ((4, (1, 3, 11, 11)), (5, (0, 2, 7, 13)))
             for root_of in [root(ranks)]
         ],
         # The root at the last place: a rank before it is no member, so that ranks do not tell places.
-        subgroups=[
-            World(p, 3 * p, layout="strided", members=drawn_members(rng, p), root=rooted * (p - 1))
-            for p in (3, 4)
-        ],
+        subgroups=[World(p, 4 * p, members=drawn_members(rng, p), root=rooted * (p - 1)) for p in (3, 4)],
         values=values,
         slow=slow,
         following=following,

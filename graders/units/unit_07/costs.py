@@ -21,7 +21,11 @@ ALGORITHMS = ("master", "exchange", "tree", "ring", "halving_doubling")
         Criterion("tree", 1, "ceil(log2 p) rounds of the whole tensor up, and as many down.", needs=()),
         Criterion("ring", 1, "2 (p - 1) steps, in each a p-th of the tensor.", needs=()),
         Criterion(
-            "halving_doubling", 1, "2 log2 p rounds for p a power of two: n/2 + n/4 + ... is not n.", needs=()
+            "halving_doubling",
+            1,
+            "2 log2 p rounds for p a power of two. The halves add up to (p - 1) / p of the tensor, and are "
+            "sent twice.",
+            needs=(),
         ),
         Criterion(
             "ranks beyond a power of two",
@@ -124,6 +128,8 @@ def _predicts(
     number = compare.as_float(seen)
     passed = abs(number - wanted) <= 1e-9 * max(wanted, 1e-12)
     text = compare.shown(seen, 80) if math.isnan(number) else f"{number:.6g} s"
-    asked = f'"{algorithm}", {nbytes:,} bytes, {ranks:,} ranks, alpha={alpha:g}, beta={beta:g}'
+    asked = (
+        f'"{algorithm}", {nbytes:,} bytes, {compare.counted(ranks, "rank")}, alpha={alpha:g}, beta={beta:g}'
+    )
     asked += f", gamma={gamma:g}" if gamma else ""
     return Finding(passed, f"{asked}: {text}; expected {wanted:.6g} s.")

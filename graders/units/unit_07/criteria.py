@@ -2,8 +2,8 @@
 
 from graders.grading.kit import Criterion
 
-RIGHT_BY_MESSAGES = ("any number of ranks", "any dtype", "only send and recv")
-"""What has to pass before messages and bytes count. Numbers of a wider dtype have more bytes."""
+RIGHT_BY_MESSAGES = ("any number of ranks", "only send and recv")
+"""What has to pass before messages and bytes count."""
 
 RIGHT_TRAFFIC = (*RIGHT_BY_MESSAGES, "bytes and messages")
 """What has to pass before rounds count: who sends more takes longer."""
@@ -11,17 +11,44 @@ RIGHT_TRAFFIC = (*RIGHT_BY_MESSAGES, "bytes and messages")
 ANY_DTYPE = Criterion(
     "any dtype",
     1,
-    "Make every tensor of your own with x's dtype (torch.empty_like); 2**58 + 1 fits no floating-point type, "
-    "and NumPy has no bfloat16.",
+    "Make every tensor of your own like x, with its dtype and on its device: torch.empty_like(x), "
+    "x.new_empty(n).",
 )
 
 
-ON_A_SUBGROUP = Criterion(
-    "on a subgroup",
+ANY_ROOT = Criterion(
+    "any root",
     1,
+    "Is the root always place 0? Count places from the root: (place - root) % p.",
+)
+
+
+def on_a_subgroup(hint: str, *needs: str) -> Criterion:
+    """needs: beside numbers of ranks."""
+    return Criterion("on a subgroup", 1, hint, needs=("any number of ranks", *needs))
+
+
+ON_A_SUBGROUP = on_a_subgroup(
     "Rank and size come from dist.get_rank(group) and dist.get_world_size(group); peers of a message are "
-    "group_dst= and group_src=, with group=group.",
-    needs=("any number of ranks", "any layout"),
+    "group_dst= and group_src=, with group=group."
+)
+
+
+OVERLAPPING = Criterion(
+    "calls that overlap",
+    1,
+    "Name the source of each recv: without one it takes whatever comes first, even a message of the next "
+    "call. And each call looks up its own root.",
+    needs=("any root",),
+)
+
+
+A_SLOW_RANK = Criterion(
+    "a slow rank",
+    1,
+    "Name the source of each recv: without one it takes whatever comes first, even from another rank than "
+    "the one that this round is about.",
+    needs=("any number of ranks",),
 )
 
 
@@ -36,8 +63,9 @@ ONLY_MESSAGES = Criterion(
 LAYOUT_IN_PLACE = Criterion(
     "any layout",
     1,
-    "Messages need contiguous tensors. Work on x.contiguous(), a copy if x is not, then x.copy_(...). Of a "
-    "transposed matrix clone() alone makes a transposed one.",
+    "Messages need contiguous tensors. Work on x.contiguous(), a copy if x is not, then x.copy_(...). "
+    "clone() keeps the layout: of a transposed matrix it makes a transposed copy; x.contiguous().clone() "
+    "does not.",
     needs=("in place",),
 )
 

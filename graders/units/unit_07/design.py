@@ -20,7 +20,10 @@ from graders.grading.kit import (
 )
 from graders.units.unit_07 import drivers
 from graders.units.unit_07.drivers import DesignReply
-from graders.units.unit_07.worlds import BYTES, World, drawn_of
+from graders.units.unit_07.worlds import World, drawn_of
+
+BYTES = 4
+"""Bytes of an element: float32."""
 
 CLEAR = ((4, 2, 0.1, 20, 0.001), (2, 4, 0.1, 20, 4.0), (4, 2, 0.1, 20, 40.0))
 """A short, a middling and a long tensor: nodes, GPUs of a node, its latency and its bandwidth as multiples of
@@ -47,7 +50,12 @@ HALF, TENTH, THIRTIETH = (
     difficulty=5,
     rubric=(
         Criterion(SUM, 2, "Whatever the cluster and the length, x becomes the sum, and x is returned."),
-        Criterion(HALF, 2, "For a short tensor, which of your all-reduces waits for the fewest latencies?"),
+        Criterion(
+            HALF,
+            2,
+            "None of this unit's all-reduces suffices. A short tensor can be with everyone after one "
+            "latency: who has to send to whom, and which irecv must have been called by then?",
+        ),
         Criterion(
             TENTH,
             2,
@@ -58,13 +66,13 @@ HALF, TENTH, THIRTIETH = (
         Criterion(
             THIRTIETH,
             2,
-            "Within nodes, between nodes, or at once; each in parts, or whole: reckon the seconds of each, "
-            "then choose.",
+            "Within nodes, between nodes, or at once; each in parts, or whole: compute the seconds of "
+            "each, then choose.",
             needs=(SUM, TENTH),
         ),
     ),
     hints=(
-        "Which of the three numbers counts for 100 bytes, and which for 100 MB?",
+        "Which counts for 100 bytes, latency or bandwidth, and which for 100 MB?",
         "Where p - 1 messages leave a rank at once, when has the last of them arrived?",
         "Two rounds of parts, or one round of the whole: from how many bytes on does the first one win?",
     ),

@@ -6,6 +6,7 @@ from graders.units.unit_07 import collective_kinds as kinds
 from graders.units.unit_07.collectives import Played, measured
 from graders.units.unit_07.common import common
 from graders.units.unit_07.criteria import (
+    A_SLOW_RANK,
     ANY_DTYPE,
     LAYOUT_IN_PLACE,
     ON_A_SUBGROUP,
@@ -23,9 +24,8 @@ from graders.units.unit_07.worlds import BYTES, IN_ROUNDS, World
     rubric=(
         Criterion(
             "the sum on every rank",
-            2,
-            "Swap with the partner and add; each round doubles what is added up. A recv without a source "
-            "takes whatever comes first.",
+            1,
+            "Swap with the partner and add; each round doubles what is added up.",
         ),
         Criterion(
             "any number of ranks",
@@ -38,6 +38,7 @@ from graders.units.unit_07.worlds import BYTES, IN_ROUNDS, World
         Criterion("in place", 1, "x becomes the sum, and x itself is returned."),
         LAYOUT_IN_PLACE,
         ON_A_SUBGROUP,
+        A_SLOW_RANK,
         ONLY_MESSAGES,
         Criterion(
             "bytes and messages",

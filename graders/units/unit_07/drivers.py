@@ -19,8 +19,10 @@ from graders.units.unit_07 import mpi_calls
 MPI_SECONDS = 15.0
 """What an MPI program may take: a deadlock ends then."""
 
-LAYOUTS = ("contiguous", "strided", "transposed")
-"""As torch makes a tensor; every second element of a wider one; a matrix that stands column by column."""
+LAYOUTS = ("contiguous", "strided", "transposed", "meta")
+"""As torch makes a tensor; every second element of a wider one; a matrix that stands column by column; on the
+device meta, without numbers.
+"""
 
 UNTOUCHED = -7
 """What stands between the elements of a strided tensor, and must stand there afterwards."""
@@ -129,6 +131,8 @@ def _laid_out(value: PlainData, layout: str, grounds: list[Tensor]) -> PlainData
             return _every_second(value, grounds)
         case "transposed":
             return value.mT.contiguous().mT
+        case "meta":
+            return value.to("meta")
         case _:
             return value
 
@@ -143,7 +147,9 @@ def _every_second(value: Tensor, grounds: list[Tensor]) -> Tensor:
 
 
 def _copied(value: Any) -> Any:
-    """The tensors as they are now: the next call may reuse them."""
+    """The tensors as they are now: the next call may reuse them. A name for one without numbers."""
+    if type(value) is Tensor and value.is_meta:
+        return "meta"
     if type(value) is Tensor:
         return value.detach().clone()
     if type(value) in (list, tuple):
@@ -175,8 +181,12 @@ def mended_late(answer: AnswerFunction, argument: PlainData, late: int) -> Mende
     return mended(answer, argument)
 
 
+class TooLate(RuntimeError):
+    """Raised in place of an error that came out after its rank had told others something."""
+
+
 def mended_at_once(answer: AnswerFunction, argument: PlainData) -> MendedReply:
-    """As `mended`; a ValueError that comes out after the rank has told others something is no ValueError."""
+    """As `mended`; raises TooLate for a ValueError that comes out after its rank told others something."""
     group: Any = dist.group.WORLD
     carry_out = group.carry_out
     made = []
@@ -191,7 +201,8 @@ def mended_at_once(answer: AnswerFunction, argument: PlainData) -> MendedReply:
     except ValueError as error:
         told = [op for op in made if op != "recv"]
         if told:
-            raise RuntimeError(f"the ValueError ({error}) came out after {', '.join(told)}") from error
+            text = f"its ValueError ({error}) came out only after {', '.join(told)}"
+            raise TooLate(f"{text}; expected it before the rank sends or waits.") from error
         raise
 
 

@@ -8,6 +8,7 @@ from graders.units.unit_07 import collective_kinds as kinds
 from graders.units.unit_07.collectives import Played, measured
 from graders.units.unit_07.common import common
 from graders.units.unit_07.criteria import (
+    A_SLOW_RANK,
     ANY_DTYPE,
     LAYOUT_IN_PLACE,
     ON_A_SUBGROUP,
@@ -25,20 +26,21 @@ from graders.units.unit_07.worlds import BYTES, World
     rubric=(
         Criterion(
             "every part at its place",
-            2,
-            "outputs[i] is what rank i has for this rank in inputs. A recv without a source takes whatever "
-            "comes first.",
+            1,
+            "outputs[i] is what rank i has for this rank in inputs.",
         ),
         Criterion(
             "any number of ranks",
             1,
-            "In step s send to (rank + s) % p, receive from (rank - s) % p; rank ^ s needs a power of two.",
+            "rank ^ s needs a power of two. What if in each step all ranks send equally far round the ring? "
+            "From whom does a rank receive then?",
         ),
         _lengths("Parts may differ in length; outputs[i] has the right one already."),
         ANY_DTYPE,
         Criterion("in place", 1, "Fill outputs and return it; inputs stay as they are."),
         LAYOUT_IN_PLACE,
         ON_A_SUBGROUP,
+        A_SLOW_RANK,
         ONLY_MESSAGES,
         Criterion(
             "bytes and messages",

@@ -15,15 +15,16 @@ from graders.units.unit_07 import drivers
         Criterion("exact samples", 2, "seconds = alpha + nbytes * beta is linear in alpha and beta."),
         Criterion(
             "noisy samples",
-            3,
+            2,
             "An error of 10 % weighs as much for a short message as for a long one: divide each equation by "
             "its seconds before you solve.",
         ),
+        Criterion("alpha below 0", 1, "The best alpha may be negative: do not clip it."),
         Criterion("samples unchanged", 1, "Return two floats, and leave the list as it is."),
     ),
     hints=(
-        "In what is the relative error (alpha + n beta) / t - 1 linear? Its squares are least squares "
-        "with the columns 1/t and n/t and the right-hand side 1.",
+        "In what is the relative error (alpha + nbytes * beta) / seconds - 1 linear? Its squares are least "
+        "squares with the columns 1 / seconds and nbytes / seconds and the right-hand side 1.",
         "torch.linalg.lstsq or numpy.linalg.lstsq solves it; divide a column by its largest entry, and its "
         "coefficient too.",
     ),
@@ -32,6 +33,7 @@ def fit_alpha_beta(answer: Answer, rng: Rng) -> Findings:
     """A line through measurements that span many orders of magnitude."""
     yield "exact samples", exact_fit(answer, rng)
     yield "noisy samples", noisy_fit(answer, rng)
+    yield "alpha below 0", fit_below_zero(answer, rng)
     yield "samples unchanged", samples_kept(answer, rng)
 
 
@@ -40,20 +42,21 @@ SIZES = [4096 * 4**power for power in range(8)]
 
 
 def exact_fit(answer: Answer, rng: Rng) -> Finding:
-    """Passes if samples that lie on a line give that line, also if it is below 0 where there are no bytes."""
+    """Passes if samples that lie on a line give that line."""
+    found = ((_draw_link(rng), SIZES), (_draw_carrier(rng), (0, rng.integer(3, 9))))
+    return compare.first_failure(on_a_line(answer, *link, sizes) for link, sizes in found)
+
+
+def fit_below_zero(answer: Answer, rng: Rng) -> Finding:
+    """Passes if samples on a line that is below 0 where there are no bytes give that line."""
     beta = rng.integer(100, 999) * 1e-12
+    return on_a_line(answer, -rng.integer(1, 9) / 10 * SIZES[0] * beta, beta, SIZES)
 
-    def one(alpha: float, beta: float, sizes: Sequence[int]) -> Finding:
-        samples = [(size, alpha + size * beta) for size in sizes]
-        return _near_both(answer.call(drivers.fit, samples).result, alpha, beta, 1e-6)
 
-    return compare.first_failure(
-        (
-            one(*_draw_link(rng), SIZES),
-            one(*_draw_carrier(rng), (0, rng.integer(3, 9))),
-            one(-rng.integer(1, 9) / 10 * SIZES[0] * beta, beta, SIZES),
-        )
-    )
+def on_a_line(answer: Answer, alpha: float, beta: float, sizes: Sequence[int]) -> Finding:
+    """Passes if samples of these sizes on the line of alpha and beta give both."""
+    samples = [(size, alpha + size * beta) for size in sizes]
+    return _near_both(answer.call(drivers.fit, samples).result, alpha, beta, 1e-6)
 
 
 def noisy_fit(answer: Answer, rng: Rng) -> Finding:

@@ -6,6 +6,7 @@ from graders.units.unit_07 import collective_kinds as kinds
 from graders.units.unit_07.collectives import Played, measured
 from graders.units.unit_07.common import common
 from graders.units.unit_07.criteria import (
+    A_SLOW_RANK,
     ANY_DTYPE,
     LAYOUT_IN_PLACE,
     ON_A_SUBGROUP,
@@ -23,9 +24,9 @@ from graders.units.unit_07.worlds import BYTES, IN_ROUNDS, World
     rubric=(
         Criterion(
             "the sum on every rank",
-            2,
+            1,
             "Halve: swap halves with the partner and add. Double: swap back what has been added up, in the "
-            "reverse order. A recv without a source takes whatever comes first.",
+            "reverse order.",
         ),
         Criterion(
             "any number of ranks",
@@ -38,12 +39,14 @@ from graders.units.unit_07.worlds import BYTES, IN_ROUNDS, World
         Criterion("in place", 1, "x becomes the sum, and x itself is returned."),
         LAYOUT_IN_PLACE,
         ON_A_SUBGROUP,
+        A_SLOW_RANK,
         ONLY_MESSAGES,
         Criterion(
             "bytes and messages",
             2,
-            "Each round halves what is sent, also of a short tensor: n/2, n/4, ... Whole tensors in every "
-            "round are recursive doubling, which sends log2 p times the tensor.",
+            "Each round halves what is sent, down to one chunk: a half of 7 elements has 3 or 4, and nothing "
+            "is padded. Whole tensors in every round are recursive doubling, which sends log2 p times the "
+            "tensor.",
             needs=RIGHT_BY_MESSAGES,
         ),
         Criterion(

@@ -1,5 +1,10 @@
 """Unit 07, the deadlock lab: causes, and programs of messages or one collective."""
 
+from collections.abc import Iterator, Sequence
+from itertools import chain
+
+from torch import Tensor
+
 from course_lib.cluster.topology import Cluster
 from graders.grading import compare
 from graders.grading.communication import MEASURED, duration_within, each_rank_calls, seconds
@@ -10,6 +15,7 @@ from graders.grading.kit import (
     FailureKind,
     Finding,
     Findings,
+    Observed,
     PlainData,
     Rng,
     exercise,
@@ -17,6 +23,7 @@ from graders.grading.kit import (
 )
 from graders.units.drivers import call
 from graders.units.unit_07 import drivers, lab
+from graders.units.unit_07.drivers import MendedReply
 
 
 @exercise(
@@ -24,16 +31,16 @@ from graders.units.unit_07 import drivers, lab
     difficulty=2,
     rubric=tuple(
         Criterion(
-            program, 1, f"Read in the report of {program} who waits in which call, and for whom.", needs=()
+            program, 1, f'Read in the report of "{program}" who waits in which call, and for whom.', needs=()
         )
         for program in lab.CAUSES
     ),
     hints=(
-        'Who waits for whom to "send", to "receive" or to "call" something, in the first sentence of each '
-        "report?",
+        'Who waits for whom to "send" or to "receive"? Where ranks call different things: which calls meet '
+        "that do not match?",
         "A circle in which everyone waits for a send and one in which everyone waits for a receive are two "
         "different mistakes.",
-        "Where ranks wait in collectives of different groups, look at the order in which groups were made.",
+        "Where the calls that do not match are new_group's, look at the order in which groups were made.",
     ),
 )
 def causes_of_hangs(answer: Answer, rng: Rng) -> Findings:
@@ -57,7 +64,9 @@ def causes_of_hangs(answer: Answer, rng: Rng) -> Findings:
             needs=("the partner's tensor",),
         ),
         Criterion(
-            "the partner's tensor", 1, "Partners are 2k and 2k + 1: rank ^ 1, or rank + 1 and rank - 1."
+            "the partner's tensor",
+            1,
+            "Partners are 2k and 2k + 1. What is sent is x, as it was before anything arrived.",
         ),
         Criterion("x unchanged", 1, "Receive into a tensor of its own: x still has to be sent."),
         Criterion("one message each", 1, "Each rank sends once and receives once; no collective."),
@@ -73,12 +82,24 @@ def mend_swap(answer: Answer, rng: Rng) -> Findings:
     runs = [lab.launched(answer, tensors) for tensors in given]
     yield lab.ENDS, lab.ends(runs)
     swapped = [[tensors[rank ^ 1] for rank in range(len(tensors))] for tensors in given]
-    yield "the partner's tensor", lab.each_returned(runs, swapped)
+    yield (
+        "the partner's tensor",
+        compare.first_failure(chain(own_ones(runs, given), [lab.each_returned(runs, swapped)])),
+    )
     yield "x unchanged", lab.all_inputs_kept(runs, given)
     yield (
         "one message each",
         each_rank_calls(runs, ("send", "recv"), "Each rank sends once and receives once."),
     )
+
+
+def own_ones(runs: Sequence[Observed[MendedReply]], given: Sequence[Sequence[Tensor]]) -> Iterator[Finding]:
+    """For each rank that returned what it had itself, not its partner's tensor, a failure."""
+    for run, tensors in zip(runs, given, strict=True):
+        for rank, (told, x) in enumerate(compare.side_by_side(run.results, tensors)):
+            if compare.same(told.result, x):
+                text = f"with {len(tensors)} ranks, rank {rank} returned the tensor that it has itself"
+                yield Finding(False, f"{text}: was x overwritten before it was sent?")
 
 
 @exercise(
@@ -141,7 +162,11 @@ def all_at_once(answer: Answer, rng: Rng) -> Finding:
             "A collective is called by every rank of its group, or by none.",
             needs=("the mean on rank 0",),
         ),
-        Criterion("the mean on rank 0", 1, "The sum of all ranks' losses divided by their number."),
+        Criterion(
+            "the mean on rank 0",
+            1,
+            "The sum of all ranks' losses divided by their number; `.item()` makes a float of a tensor.",
+        ),
         Criterion("None elsewhere", 1, "What to do with the result may well depend on the rank."),
         Criterion("one collective", 1, "One all_reduce on every rank; nothing else is needed."),
     ),
@@ -149,7 +174,7 @@ def all_at_once(answer: Answer, rng: Rng) -> Finding:
 )
 def mend_report(answer: Answer, rng: Rng) -> Findings:
     """The mean loss, reported by rank 0."""
-    given = [[rng.integer(1, 999_999) / 1e5 for _ in range(ranks)] for ranks in (1, 3, 4)]
+    given = [[rng.integer(1, 999_999) / 1e5 for _ in range(ranks)] for ranks in (3, 4, 1)]
     runs = [lab.launched(answer, losses) for losses in given]
     yield lab.ENDS, lab.ends(runs)
     means = [sum(losses) / len(losses) for losses in given]
@@ -159,14 +184,18 @@ def mend_report(answer: Answer, rng: Rng) -> Findings:
             lab.numbers(run, [mean], "what was returned") for run, mean in zip(runs, means, strict=True)
         ),
     )
-    yield "None elsewhere", lab.numbers(runs[2], [means[2], None, None, None], "what was returned")
+    yield "None elsewhere", lab.numbers(runs[1], [means[1], None, None, None], "what was returned")
     yield "one collective", each_rank_calls(runs, ("all_reduce",), "Every rank calls all_reduce once.")
 
 
 def cause(program: str, named: dict[str, PlainData]) -> Finding:
     """Passes if `named`, the student's dictionary, has the program's cause."""
     seen = named.get(program)
+    if seen is None:
+        return Finding(False, f'no cause is named for "{program}".')
     # The right one is not told: there are only six.
-    return Finding(
-        compare.same(seen, lab.CAUSES[program]), f'the cause named for {program} is "{seen!s:.60}".'
+    known = (
+        "" if any(compare.same(seen, each) for each in lab.CAUSES.values()) else ", none of the six causes"
     )
+    text = f'the cause named for "{program}" is "{seen!s:.60}"{known}.'
+    return Finding(compare.same(seen, lab.CAUSES[program]), text)

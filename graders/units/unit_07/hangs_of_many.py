@@ -33,7 +33,8 @@ from graders.units.unit_07.drivers import MendedReply
             lab.ENDS,
             2,
             "dist.new_group is called by every rank of the world, for every group, in the same order, also "
-            "for groups that the rank is not in.",
+            "for groups that the rank is not in. A grid has size // columns rows and `columns` columns: it "
+            "need not be square.",
             needs=("row sums", "column sums"),
         ),
         Criterion("row sums", 1, "The row of rank r is r // columns."),
@@ -124,18 +125,22 @@ def grid_sums(
     rubric=(
         Criterion(
             lab.ENDS,
-            2,
+            1,
             "Rank 0 cannot know how many rows another rank has, unless it is told.",
             needs=("all rows on rank 0",),
         ),
         Criterion(
             "all rows on rank 0",
             1,
-            "In the order of ranks, in a list of its own; None on the other ranks. recv without a source "
-            "takes whatever comes first.",
+            "In the order of ranks. Name the source of each recv: without one it takes whatever comes first.",
         ),
+        Criterion("a new list", 1, "`collected = list(rows)` begins with a copy of rank 0's own list."),
         Criterion("ranks without rows", 1, "A rank may have no row at all: its count is 0."),
-        Criterion("each row sent once", 1, "Send a count, then the rows; padding to the longest sends more."),
+        Criterion(
+            "each row sent once",
+            1,
+            "Send one count, then the rows; padding to the longest, or a flag for each row, sends more.",
+        ),
     ),
     hints=(
         "How can rank 0 know how many rows will come? A count is a tensor too: torch.tensor([len(rows)]).",
@@ -143,13 +148,16 @@ def grid_sums(
 )
 def mend_collect(answer: Answer, rng: Rng) -> Findings:
     """Rows of all ranks, collected by rank 0."""
-    counts = [rng.integer(1, 2), rng.integer(3, 4), rng.integer(9, 11), 1]
+    counts = [rng.integer(1, 2), rng.integer(3, 4), rng.integer(18, 20), 1]
     given = [[rng.normal(40) for _ in range(count)] for count in counts]
     observed = lab.launched(answer, given)
     yield lab.ENDS, lab.ends([observed])
     collected = rows_collected(observed, given)
     yield "all rows on rank 0", rows_in_order(answer, given) if collected.passed else collected
-    sparse: tuple[list[list[Tensor]], ...] = ([[], given[1], [], given[2]], [[], []], [given[1]])
+    alone = [given[1]]
+    runs = ((observed, given), (lab.launched(answer, alone), alone))
+    yield "a new list", compare.first_failure(lists_kept(*run) for run in runs)
+    sparse: tuple[list[list[Tensor]], ...] = ([[], given[1], [], given[2]], [[], []], alone)
     found = (rows_collected(lab.launched(answer, rows), rows) for rows in sparse)
     yield "ranks without rows", compare.first_failure(found)
     yield "each row sent once", rows_sent_once(observed, given)
@@ -170,20 +178,19 @@ def rows_collected(observed: Observed[MendedReply], given: Sequence[list[Tensor]
                 Finding(result is None, "another rank than 0 returned something; expected None.")
                 for result in others
             ),
-            (
-                Finding(
-                    type(told.argument) is list and len(told.argument) == len(own),
-                    f"rank {rank}'s own list of rows has changed; expected it as it was.",
-                )
-                for rank, (told, own) in enumerate(zip(observed.results, given, strict=True))
-            ),
-            [
-                Finding(
-                    not observed.results[0].same, "rank 0 returned the list that it was given, not a new one."
-                )
-            ],
         ),
         f"rank 0 has all {len(expected)} rows, of {[len(rows) for rows in given]} a rank.",
+    )
+
+
+def lists_kept(observed: Observed[MendedReply], given: Sequence[list[Tensor]]) -> Finding:
+    """Passes if each rank's list has the rows that it had, and rank 0 returned another one."""
+    for rank, (told, own) in enumerate(compare.side_by_side(observed.results, given)):
+        if type(told.argument) is not list or len(told.argument) != len(own):
+            return Finding(False, f"rank {rank}'s own list of rows has changed; expected it as it was.")
+    new = not observed.results[0].same
+    return Finding(
+        new, f"rank 0 returned {'a new list' if new else 'the list that it was given, not a new one'}."
     )
 
 
@@ -193,8 +200,7 @@ def rows_in_order(answer: Answer, given: Sequence[list[Tensor]]) -> Finding:
     try:
         observed = answer.launch(drivers.mended_late, per_rank(given), 1, ranks=len(given), cluster=cluster)
     except AnswerFailed as failure:
-        text = f"Where rank 1 is late: {failure.kind}: {failure.report.splitlines()[0]}"
-        return Finding(False, text)
+        return Finding(False, f"Where rank 1 is late: {failure.kind}: {failure.report.splitlines()[0]}")
     return rows_collected(observed, given)
 
 
@@ -228,7 +234,8 @@ def rows_sent_once(observed: Observed[MendedReply], given: Sequence[list[Tensor]
         Criterion(
             "the error comes out",
             2,
-            "A rank that raises goes into the barrier before anyone hears of it, and the others never come.",
+            "The ValueError has to leave the function before its rank calls anything more: no except that "
+            "swallows it, no finally that waits for the others.",
         ),
         Criterion(
             "chain and barrier",
@@ -265,6 +272,8 @@ def error_comes_out(answer: Answer, values: Sequence[float]) -> Finding:
         said = failure.report.partition("\n")[0]
         if failure.kind is FailureKind.RANK_FAILED and failure.error == "ValueError":
             return Finding(True, f"The run ended with: {said}")
+        if failure.error == drivers.TooLate.__name__:
+            return Finding(False, said.replace(f" failed with {failure.error}", ""))
         return Finding(False, f"With a negative value on one rank: {failure.kind}: {said}")
     return Finding(False, "With a negative value on one rank no error came out.")
 
@@ -279,7 +288,10 @@ def chain_and_barrier(observed: Observed[MendedReply]) -> Finding:
     for rank in range(len(observed.results)):
         calls = observed.calls(rank)
         if calls.count("barrier") != 1 or calls[-1] != "barrier" or set(calls) - {"send", "recv", "barrier"}:
-            return Finding(False, f"rank {rank} calls {', '.join(calls) or 'nothing'}.")
+            called = (
+                f"rank {rank} of {len(observed.results)} calls {', '.join(calls) or 'nothing'} and returns"
+            )
+            return Finding(False, f"{called}; expected messages along the chain, and one barrier at the end.")
         peers = {event.peer for event in observed.communication(rank) if event.op == "send"}
         if peers - {rank + 1}:
             return Finding(

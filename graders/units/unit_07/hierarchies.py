@@ -6,12 +6,13 @@ from graders.units.unit_07 import collective_kinds as kinds
 from graders.units.unit_07.collectives import Played, measured
 from graders.units.unit_07.common import common_findings
 from graders.units.unit_07.criteria import (
+    A_SLOW_RANK,
     ANY_DTYPE,
     CHUNK_LENGTHS,
     LAYOUT_IN_PLACE,
-    ON_A_SUBGROUP,
     ONLY_MESSAGES,
     RIGHT_BY_MESSAGES,
+    on_a_subgroup,
 )
 from graders.units.unit_07.worlds import BYTES, World, drawn_members
 
@@ -22,43 +23,49 @@ from graders.units.unit_07.worlds import BYTES, World, drawn_members
     rubric=(
         Criterion(
             "the sum on every rank",
-            2,
-            "Reduce-scatter within the node, all-reduce of each chunk between nodes, all-gather within. A "
-            "recv without a source takes whatever comes first.",
+            1,
+            "Reduce-scatter within the node, all-reduce of each chunk between nodes, all-gather within.",
         ),
         Criterion("any number of ranks", 1, "One node, or one rank a node, leaves one of the stages empty."),
         CHUNK_LENGTHS,
         ANY_DTYPE,
         Criterion("in place", 1, "x becomes the sum, and x itself is returned."),
         LAYOUT_IN_PLACE,
-        ON_A_SUBGROUP,
+        on_a_subgroup(
+            "Places of the group are no global ranks. dist.new_group(ranks) takes global ones, "
+            "dist.get_global_rank(group, place), and waits for all ranks of the default group unless it is "
+            "given use_local_synchronization=True; steps for a list of places need no group."
+        ),
+        A_SLOW_RANK,
         ONLY_MESSAGES,
         Criterion(
             "bytes between nodes",
             2,
-            "All ranks of a node together send at most 2 (m - 1) / m of the tensor to other nodes (m nodes): "
-            "each rank carries one chunk across.",
+            "With N nodes, all ranks of a node together send at most 2 (N - 1) / N of the tensor to other "
+            "nodes: each rank carries one chunk across.",
             needs=RIGHT_BY_MESSAGES,
         ),
         Criterion(
             "bytes within a node",
             1,
-            "At most 2 (g - 1) / g of the tensor a rank, with g ranks a node.",
+            "Within its node a rank sends at most 2 (g - 1) / g of the tensor, where g is gpus_per_node.",
             needs=(*RIGHT_BY_MESSAGES, "bytes between nodes"),
         ),
         Criterion(
             "rounds",
             1,
-            "2 (g - 1) steps round the ring of the node's ranks and 2 (m - 1) round that of the ranks with "
-            "the same place, all ranks at work.",
+            "2 (g - 1) steps round the ring of the node's ranks and 2 (N - 1) round that of the ranks with "
+            "the same place on N nodes, all ranks at work; g is gpus_per_node.",
             needs=(*RIGHT_BY_MESSAGES, "bytes between nodes", "bytes within a node"),
         ),
     ),
     hints=(
-        "Who has the same chunk as rank r after the first stage, if r sits on node r // g at place r % g?",
+        "Who has the same chunk as rank r after the first stage, if r sits on node r // gpus_per_node, at "
+        "place r % gpus_per_node?",
         "Write the ring steps once for a list of ranks, and call them with the node's ranks and with the "
         "ranks that have the same place on each node.",
-        "Between nodes it is a ring all-reduce on one chunk, so that chunk is cut once more, in m parts.",
+        "Between nodes it is a ring all-reduce on one chunk, so that chunk is cut once more, in a part for "
+        "each node.",
     ),
 )
 def hierarchical_all_reduce(answer: Answer, rng: Rng) -> Findings:

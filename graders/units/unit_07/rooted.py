@@ -9,7 +9,7 @@ from graders.units.unit_07.criteria import (
     ANY_DTYPE,
     LAYOUT_IN_PLACE,
     ONLY_MESSAGES,
-    RIGHT_BY_MESSAGES,
+    OVERLAPPING,
     _lengths,
 )
 from graders.units.unit_07.worlds import BYTES, World
@@ -19,8 +19,8 @@ from graders.units.unit_07.worlds import BYTES, World
     minutes=10,
     difficulty=1,
     rubric=(
-        Criterion("its part on every rank", 2, "Rank j gets parts[j]; the root copies its own part."),
-        Criterion("any number of ranks", 1, "src need not be rank 0, and a root alone sends nothing."),
+        Criterion("its part on every rank", 1, "Rank j gets parts[j]; the root copies its own part."),
+        Criterion("any root", 1, "src need not be rank 0, and a root alone sends nothing."),
         _lengths("Parts may differ in length; x has the right one already."),
         ANY_DTYPE,
         Criterion("in place", 1, "Write into x and return x itself; the parts stay as they are."),
@@ -28,15 +28,16 @@ from graders.units.unit_07.worlds import BYTES, World
         Criterion(
             "on a subgroup",
             1,
-            "src is a global rank, as in dist.scatter; dist.get_group_rank(group, src) is its place.",
-            needs=("any number of ranks", "any layout"),
+            "src is a global rank, group_dst and group_src are places: see the rule for any group.",
+            needs=("any root",),
         ),
+        OVERLAPPING,
         ONLY_MESSAGES,
         Criterion(
             "bytes and messages",
             1,
             "The root sends each other rank its part, and nothing else.",
-            needs=RIGHT_BY_MESSAGES,
+            needs=("any root", "only send and recv"),
         ),
     ),
     hints=(
@@ -48,7 +49,15 @@ from graders.units.unit_07.worlds import BYTES, World
 def scatter_from(answer: Answer, rng: Rng) -> Findings:
     """A part for everyone, from any root."""
     following = World(4, 40), World(4, 4, root=1)
-    yield from common(answer, rng, kinds.SCATTER, "its part on every rank", rooted=True, following=following)
+    yield from common(
+        answer,
+        rng,
+        kinds.SCATTER,
+        "its part on every rank",
+        rooted=True,
+        following=following,
+        roots_alone=False,
+    )
     played = measured(answer, rng, kinds.SCATTER, World(5, 20, root=3, columns=3))
     root, other = Allowance(4, 16 * 3 * BYTES), Allowance(0, 0)
     yield "bytes and messages", played.traffic([other, other, other, root, other])
@@ -58,8 +67,8 @@ def scatter_from(answer: Answer, rng: Rng) -> Findings:
     minutes=8,
     difficulty=1,
     rubric=(
-        Criterion("every part on the root", 2, "parts[j] on the root is what rank j has in x; others: None."),
-        Criterion("any number of ranks", 1, "dst need not be rank 0, and a root alone receives nothing."),
+        Criterion("every part on the root", 1, "parts[j] on the root is what rank j has in x; others: None."),
+        Criterion("any root", 1, "dst need not be rank 0, and a root alone receives nothing."),
         _lengths("Parts may differ in length; parts[j] has the right one already."),
         ANY_DTYPE,
         Criterion("in place", 1, "Fill the tensors in parts and return parts itself; x stays as it is."),
@@ -67,15 +76,16 @@ def scatter_from(answer: Answer, rng: Rng) -> Findings:
         Criterion(
             "on a subgroup",
             1,
-            "dst is a global rank, as in dist.gather; dist.get_group_rank(group, dst) is its place.",
-            needs=("any number of ranks", "any layout"),
+            "dst is a global rank, group_dst and group_src are places: see the rule for any group.",
+            needs=("any root",),
         ),
+        OVERLAPPING,
         ONLY_MESSAGES,
         Criterion(
             "bytes and messages",
             1,
             "Each rank but the root sends its part once, to the root.",
-            needs=RIGHT_BY_MESSAGES,
+            needs=("any root", "only send and recv"),
         ),
     ),
     hints=("What becomes of each send of scatter_from if time runs backwards?",),
@@ -83,7 +93,15 @@ def scatter_from(answer: Answer, rng: Rng) -> Findings:
 def gather_to(answer: Answer, rng: Rng) -> Findings:
     """Everyone's part, at any root."""
     following = World(4, 40), World(4, 4, root=1)
-    yield from common(answer, rng, kinds.GATHER, "every part on the root", rooted=True, following=following)
+    yield from common(
+        answer,
+        rng,
+        kinds.GATHER,
+        "every part on the root",
+        rooted=True,
+        following=following,
+        roots_alone=False,
+    )
     played = measured(answer, rng, kinds.GATHER, World(5, 20, root=3, columns=3))
     root, other = Allowance(0, 0), Allowance(1, 4 * 3 * BYTES)
     yield "bytes and messages", played.traffic([other, other, other, root, other])

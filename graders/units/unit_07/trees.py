@@ -13,43 +13,48 @@ from graders.units.unit_07.collectives import Played, measured
 from graders.units.unit_07.common import common
 from graders.units.unit_07.criteria import (
     ANY_DTYPE,
+    ANY_ROOT,
     LAYOUT_IN_PLACE,
     ON_A_SUBGROUP,
     ONLY_MESSAGES,
+    OVERLAPPING,
     RIGHT_BY_MESSAGES,
     RIGHT_TRAFFIC,
     WHOLE_LENGTHS,
+    on_a_subgroup,
 )
 from graders.units.unit_07.worlds import BYTES, IN_ROUNDS, World
+
+IN_A_SUBGROUP = on_a_subgroup(
+    f"{ON_A_SUBGROUP.hint} Roots are global ranks: see the rule for any group.", "any root"
+)
 
 
 @exercise(
     minutes=20,
     difficulty=3,
     rubric=(
-        Criterion("the root's values on every rank", 2, "Whoever has the tensor can pass it on."),
-        Criterion(
-            "any number of ranks",
-            1,
-            "Count places from the root: (rank - root) % p. A place that does not exist is not sent to.",
-        ),
+        Criterion("the root's values on every rank", 1, "Whoever has the tensor can pass it on."),
+        ANY_ROOT,
+        Criterion("any number of ranks", 1, "Send only to places that exist, and receive from those."),
         WHOLE_LENGTHS,
         ANY_DTYPE,
         Criterion("in place", 1, "Write into x and return x itself."),
         LAYOUT_IN_PLACE,
-        ON_A_SUBGROUP,
+        IN_A_SUBGROUP,
+        OVERLAPPING,
         ONLY_MESSAGES,
         Criterion(
             "bytes and messages",
             1,
             "No rank sends more than ceil(log2 p) messages, p - 1 in all suffice.",
-            needs=RIGHT_BY_MESSAGES,
+            needs=(*RIGHT_BY_MESSAGES, "any root"),
         ),
         Criterion(
             "rounds",
-            2,
+            1,
             "In round k, every place below 2**k sends: ceil(log2 p) rounds for p ranks.",
-            needs=RIGHT_TRAFFIC,
+            needs=(*RIGHT_TRAFFIC, "any root"),
         ),
     ),
     hints=(
@@ -75,37 +80,38 @@ def broadcast_tree(answer: Answer, rng: Rng) -> Findings:
     difficulty=3,
     rubric=(
         Criterion(
-            "the sum on the root", 2, "Each place adds what arrives to what it has, then passes it on."
-        ),
-        Criterion(
-            "any number of ranks",
+            "the sum on the root",
             1,
-            "Count places from the root, (rank - root) % p, and receive only from places that exist.",
+            "Each place adds what arrives to what it has, then passes it on. What an irecv brings is there "
+            "after its wait().",
         ),
+        ANY_ROOT,
+        Criterion("any number of ranks", 1, "Receive only from places that exist."),
         WHOLE_LENGTHS,
         ANY_DTYPE,
-        Criterion("in place", 1, "On the root x becomes the sum; on other ranks it stays: add into a copy."),
+        Criterion("in place", 1, "Add into a copy: only the root's x becomes the sum."),
         LAYOUT_IN_PLACE,
-        ON_A_SUBGROUP,
+        IN_A_SUBGROUP,
+        OVERLAPPING,
         ONLY_MESSAGES,
         Criterion(
             "bytes and messages",
             1,
             "Each rank but the root sends once: what it has added up.",
-            needs=RIGHT_BY_MESSAGES,
+            needs=(*RIGHT_BY_MESSAGES, "any root"),
         ),
         Criterion(
             "rounds",
-            2,
+            1,
             "The broadcast's tree, run backwards, has ceil(log2 p) rounds too.",
-            needs=RIGHT_TRAFFIC,
+            needs=(*RIGHT_TRAFFIC, "any root"),
         ),
     ),
     hints=(
         "What are the broadcast's rounds if they are played backwards, each message turned round?",
         "With distance d = 1, 2, 4 ...: a place that is an odd multiple of d sends to place - d and is done; "
         "an even multiple receives from place + d, if there is such a place, and adds.",
-        "total = x.clone() keeps x; torch.empty_like(total) holds what arrives.",
+        "total = x.contiguous().clone() keeps x; torch.empty_like(total) holds what arrives.",
     ),
 )
 def reduce_tree(answer: Answer, rng: Rng) -> Findings:

@@ -7,8 +7,8 @@ from torch import Tensor
 
 from graders.grading.kit import Rng, compare
 
-BYTES = 4
-"""Bytes of an element where messages are measured: float32."""
+BYTES = 8
+"""Bytes of an element where messages are measured: float64."""
 
 
 _TOLERANCES = {torch.float32: 1e-5, torch.float64: 1e-12, torch.int64: 0.0, torch.bfloat16: 0.0}
@@ -72,7 +72,9 @@ class World:
         elements = compare.counted(self.length, "element")
         size = f"a matrix of {self.length} x {self.columns}" if self.columns else elements
         size = "a number without a dimension" if self.single else size
-        layout = "" if self.layout == "contiguous" else f", {self.layout}, not contiguous"
+        layout = {"contiguous": "", "meta": ", on the device meta"}.get(
+            self.layout, f", {self.layout}, not contiguous"
+        )
         root = f", root {self.global_root}" if self.root else ""
         return f"{compare.counted(self.ranks, 'rank')}{group}{root}, {size} of {kind}{layout}"
 
