@@ -18,7 +18,7 @@ def made_plain(value: Any) -> Any:
         return {field.name: getattr(value, field.name) for field in fields(value)}  # type: ignore[arg-type]
     if kind is torch.nn.Parameter:
         return value.detach()
-    if kind is torch.Size:
+    if kind is torch.Size or (issubclass(kind, tuple) and hasattr(kind, "_fields")):  # a named tuple
         return tuple(value)
     if kind in (OrderedDict, defaultdict):
         return dict(value)

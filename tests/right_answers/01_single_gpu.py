@@ -2,6 +2,7 @@
 
 import itertools
 import time
+from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -19,6 +20,19 @@ def with_a_loss_module(model, inputs, targets, optimizer):
     loss.backward()
     optimizer.step()
     return loss.detach().clone()
+
+
+@right("train_step")
+def loss_in_double_precision(model, inputs, targets, optimizer):
+    """A closure, as optimizers take one; the loss is a scalar of more digits."""
+
+    def closure():
+        optimizer.zero_grad()
+        loss = functional.cross_entropy(model(inputs).double(), targets.to(inputs.device))
+        loss.backward()
+        return loss
+
+    return optimizer.step(closure).detach()
 
 
 # ------------------------------------------------------------------------------------------------ evaluate
@@ -55,6 +69,18 @@ def weighted_means(model, loader):
     finally:
         model.train(was_training)
     return loss, accuracy
+
+
+class Evaluated(NamedTuple):
+    """A pair with names."""
+
+    loss: float
+    accuracy: float
+
+
+@right("evaluate")
+def with_names(model, loader):
+    return Evaluated(*weighted_means(model, loader))
 
 
 # ----------------------------------------------------------------------------------------------------- fit
@@ -163,6 +189,27 @@ def _one_epoch(model, train, validation, optimizer):
     return (float(mean), *as_inference(model, validation))
 
 
+@right("fit")
+def to_where_another_tensor_is(model, train_loader, validation_loader, optimizer, epochs, device):
+    """x.to(y) moves x to y's device."""
+    model.to(device)
+    total = torch.zeros((), device=device)
+
+    def moved(loader):
+        return ((inputs.to(total), targets.to(total.device)) for inputs, targets in loader)
+
+    history = []
+    for _ in range(epochs):
+        model.train()
+        total.zero_()
+        samples = 0
+        for inputs, targets in moved(train_loader):
+            total += with_a_loss_module(model, inputs, targets, optimizer) * len(targets)
+            samples += len(targets)
+        history.append((total.item() / samples, *with_names(model, moved(validation_loader))))
+    return history
+
+
 # ------------------------------------------------------------------------------------ accumulate_gradients
 
 
@@ -212,6 +259,18 @@ def last_one_first(model, micro_batches, loss_fn):
         losses.append(loss_fn(model(inputs), targets) * len(targets) / n)
         losses[-1].backward()
     return torch.stack(losses).sum().detach()
+
+
+@right("accumulate_gradients")
+def sums_in_double_precision(model, micro_batches, loss_fn):
+    """The loss has more digits than the model's numbers, and is on their device."""
+    n = sum(len(inputs) for inputs, _ in micro_batches)
+    total = torch.zeros((), dtype=torch.float64).to(micro_batches[0][0].device)
+    for inputs, targets in micro_batches:
+        loss = loss_fn(model(inputs), targets) * len(inputs) / n
+        loss.backward()
+        total += loss.detach()
+    return total
 
 
 # -------------------------------------------------------------------------------------- measure_throughput

@@ -544,3 +544,36 @@ def with_batches_that_may_be_empty(model, dataset, optimizer, epochs, batch_size
         if rank == 0:
             print(f"epoch {epoch}: {history[-1]:.3f}")
     return history
+
+
+@right("train_ddp")
+def with_a_closure(model, dataset, optimizer, epochs, batch_size, seed, device):
+    """The optimizer calls what goes forward, backward and averages; inputs go where a weight is."""
+    model.to(device)
+    weight = next(model.parameters())
+    for parameter in model.parameters():
+        dist.broadcast(parameter.detach(), 0)
+    history = []
+    for epoch in range(epochs):
+        order = torch.randperm(len(dataset), generator=torch.Generator().manual_seed(seed + epoch)).tolist()
+        batches = iter(DataLoader(dataset, batch_size, sampler=order[dist.get_rank() :: _ranks()]))
+        total = torch.zeros(1, device=device)
+        for first in range(0, len(dataset), _ranks() * batch_size):
+            whole = min(_ranks() * batch_size, len(dataset) - first)
+
+            def closure(whole=whole, batches=batches):
+                optimizer.zero_grad()
+                loss = torch.zeros(1, device=device)
+                for inputs, targets in islice(batches, 1):
+                    scores = model(inputs.to(weight))
+                    loss = functional.cross_entropy(scores, targets.to(device), reduction="sum")
+                    (loss * _ranks() / whole).backward()
+                into_a_buffer(model)
+                return loss.detach()
+
+            total += optimizer.step(closure)
+        dist.all_reduce(total)
+        history.append(total.item() / len(dataset))
+        if dist.get_rank() == 0:
+            print(f"epoch {epoch}: {history[-1]:.3f}")
+    return history

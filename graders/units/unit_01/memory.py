@@ -71,7 +71,7 @@ def memory_as_expected(answer: Answer, rng: Rng, precision: str) -> Finding:
 
 _UNKNOWN = (
     *(("adamw", "bf16"), ("Adam", "mixed"), ("", "fp32")),
-    *(("momentum", "fp16"), ("sgd", "FP32"), ("adam", "fp8")),
+    *(("momentum", "fp16"), ("sgd", "FP32"), ("adam", "fp8"), ("sgd", ""), ("adam", "fp64")),
 )
 """Names that are near to those of the exercise, beside each of those that it has."""
 

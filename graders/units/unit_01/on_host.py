@@ -10,7 +10,8 @@ from torch.overrides import TorchFunctionMode
 from graders.units.unit_01.watched import Batch, Watched
 
 _ASKS = frozenset({"__len__", "size", "dim", "numel", "__get__", "pin_memory", "__repr__"})
-_READIES = _ASKS | {"to", "float", "long", "type", "contiguous"}
+_MOVES = frozenset({"to", "type_as"})
+_READIES = _ASKS | _MOVES | {"float", "long", "type", "contiguous"}
 """What a program may do with a batch before it goes to the device; it is still on the host then."""
 _MAKES = frozenset({"tensor", "as_tensor", "asarray"})
 """What may name the device beside `to`."""
@@ -26,7 +27,7 @@ _WAITS = frozenset(
 has computed them."""
 _STORES = frozenset({"copy_", "__setitem__"})
 """What may bring numbers from the device into a tensor on the host."""
-_NOTED = _WAITS | _MAKES | _STORES | {"to", "type", "where", "__getitem__"}
+_NOTED = _WAITS | _MAKES | _STORES | _MOVES | {"type", "where", "__getitem__"}
 _BEGINS = frozenset({"tensor", "zeros", "ones", "empty", "full", "arange", "rand", "randn", "linspace"})
 """What makes a tensor of no other, on the host unless the device is named."""
 
@@ -39,7 +40,7 @@ class OnHost(Tensor):
         cls, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         name = getattr(func, "__name__", "")
-        moves = name == "to" and _names_the_device(args, kwargs or {})
+        moves = name in _MOVES and _names_the_device(args, kwargs or {})
         together = all(isinstance(each, OnHost) for each in _tensors([*args, *(kwargs or {}).values()]))
         if name not in _READIES and not together:
             raise RuntimeError(f"{name}() got a batch that is not on the device; move it there first.")
@@ -58,6 +59,8 @@ class MadeOnHost(Tensor):
     ) -> Any:
         name, options = getattr(func, "__name__", ""), kwargs or {}
         tensors = list(_tensors([*args, *options.values()]))
+        if any(isinstance(each, OnHost) for each in tensors):
+            raise RuntimeError(f"{name}() got a batch that is not on the device; move it there first.")
         on_host = [each for each in tensors if isinstance(each, MadeOnHost)]
         mixed = len(on_host) < len(tensors)
         takes_any = name in _STORES or name == "__getitem__"
@@ -65,7 +68,7 @@ class MadeOnHost(Tensor):
             raise RuntimeError(f"{name}() got tensors on two devices: one was made without device=device.")
         result = super().__torch_function__(func, types, args, options)  # type: ignore[no-untyped-call]
         stays = isinstance(args[0], MadeOnHost) if takes_any else not mixed
-        leaves = name == "to" and _names_the_device(args, options)
+        leaves = name in _MOVES and _names_the_device(args, options)
         return _moved(result) if isinstance(result, Tensor) and (leaves or not stays) else result
 
 
@@ -90,18 +93,22 @@ def _moved(batch: Tensor) -> Tensor:
 
 
 def _devices(arguments: Sequence[Any], options: Mapping[str, Any]) -> list[torch.device]:
-    """Those that a call names."""
+    """Those that a call names, be it by a tensor that is there: x.to(y)."""
     named = (*arguments, *options.values())
-    return [torch.device(each) for each in named if isinstance(each, torch.device | str)]
+    devices = [torch.device(each) for each in named if isinstance(each, torch.device | str)]
+    others = named[1:] if arguments and isinstance(arguments[0], Tensor) else ()
+    like = [each for each in others if isinstance(each, Tensor)]
+    return devices + [HOST if isinstance(each, MadeOnHost | OnHost) else DEVICE for each in like]
 
 
 def _names_the_device(arguments: Sequence[Any], options: Mapping[str, Any]) -> bool:
     return DEVICE in _devices(arguments, options)
 
 
-def _fetches(arguments: Sequence[Any], options: Mapping[str, Any]) -> bool:
-    """Whether `to` brings a number to another device; a batch or a weight is no number."""
-    return arguments[0].dim() == 0 and any(each != DEVICE for each in _devices(arguments, options))
+def _chooses(index: Tensor) -> bool:
+    """Whether what is at an index can be told only with its own numbers: a mask's, or a single one."""
+    mask = index.dtype in (torch.bool, torch.uint8)
+    return mask or (index.dim() == 0 and not isinstance(index, MadeOnHost | OnHost))
 
 
 def _waits(name: str, arguments: Sequence[Any], options: Mapping[str, Any]) -> bool:
@@ -112,14 +119,15 @@ def _waits(name: str, arguments: Sequence[Any], options: Mapping[str, Any]) -> b
     if isinstance(first, MadeOnHost | OnHost):
         return False
     match name:
-        case "to":
-            return _fetches(arguments, options)
+        case "to" | "type_as":  # another device; a weight, which a model's `to` brings there, is no number
+            elsewhere = any(each != DEVICE for each in _devices(arguments, options))
+            return elsewhere and not isinstance(first, torch.nn.Parameter)
         case "type":  # torch.FloatTensor is on the host
             return bool(others) and not isinstance(others[0], torch.dtype)
         case "where":  # of a condition alone: where it is true
             return not others
         case "__getitem__":
-            return any(each.dtype in (torch.bool, torch.uint8) for each in _tensors(others))
+            return any(_chooses(each) for each in _tensors(others))
         case "tensor" | "as_tensor" | "asarray":  # of numbers that are on the device
             return not isinstance(first, Tensor) and any(type(each) is Tensor for each in _tensors([first]))
     return name in _WAITS
@@ -149,15 +157,18 @@ class MovedLater(Watched):
 class Loader:
     """Batches in another order in each epoch. It has no length, and nothing but iteration."""
 
-    def __init__(self, batches: Sequence[Batch], *, on_host: bool) -> None:
+    def __init__(self, batches: Sequence[Batch], *, on_host: bool, shuffle: Callable[[], None]) -> None:
+        """shuffle: called whenever somebody begins to go through it."""
         self._batches = list(batches)
         self._on_host = on_host
+        self._shuffle = shuffle
         self.passes = 0
         """How often somebody began to go through it."""
 
     def __iter__(self) -> Iterator[Batch]:
         turned = self._batches[self.passes :] + self._batches[: self.passes]
         self.passes += 1
+        self._shuffle()
         for inputs, targets in turned:
             yield (
                 (inputs.as_subclass(OnHost), targets.as_subclass(OnHost))
@@ -176,13 +187,23 @@ class WaitsNoted(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
+        if func == Tensor.device.__get__:
+            return self._device_of(args[0])
         name, options = getattr(func, "__name__", ""), kwargs or {}
         result = func(*args, **options)
         if name not in _NOTED:
             return result
-        if _waits(name, args, options):
+        if (name not in _MOVES or self._fetches(args[0])) and _waits(name, args, options):
             self._log.append("waits")
         return _moved(result) if name in _MAKES and _names_the_device(args, options) else result
+
+    def _device_of(self, tensor: Tensor) -> torch.device:
+        """Of a tensor; all are on the device here."""
+        return DEVICE
+
+    def _fetches(self, tensor: Tensor) -> bool:
+        """Whether one that is moved elsewhere comes from the device: of a batch that is not told here."""
+        return tensor.dim() == 0
 
 
 class HostAndDevice(WaitsNoted):
@@ -195,10 +216,8 @@ class HostAndDevice(WaitsNoted):
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
+        result = super().__torch_function__(func, types, args, kwargs)
         name, options = getattr(func, "__name__", ""), kwargs or {}
-        if func == Tensor.device.__get__:
-            return self._device_of(args[0])
-        result = super().__torch_function__(func, types, args, options)
         if type(result) is Tensor and _stays_on_host(name, args, options):
             return result.as_subclass(MadeOnHost)
         return result
@@ -207,13 +226,16 @@ class HostAndDevice(WaitsNoted):
         waits_there = isinstance(tensor, torch.nn.Parameter) and not self._model.moved
         return HOST if waits_there or isinstance(tensor, OnHost | MadeOnHost) else DEVICE
 
+    def _fetches(self, tensor: Tensor) -> bool:
+        return True  # what is on the host is told by its type
+
 
 def _stays_on_host(name: str, arguments: Sequence[Any], options: Mapping[str, Any]) -> bool:
     """Whether the result of a call is on the host."""
     match name:
         case "cpu":
             return True
-        case "to":
+        case "to" | "type_as":
             return bool(_devices(arguments, options)) and not _names_the_device(arguments, options)
         case "tensor" if arguments and isinstance(arguments[0], Tensor):
             return False

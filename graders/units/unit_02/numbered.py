@@ -95,7 +95,10 @@ class Descent:
     def zero_grad(self, set_to_none: bool = True) -> None:
         self._model.zero_grad(set_to_none)
 
-    def step(self) -> None:
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Returns what the closure returns, which is called first, with gradients on."""
+        with torch.enable_grad():
+            loss = closure() if closure else None
         mark("step")
         self.batches.append([number for numbers in self._model.passes for number in numbers])
         self._model.passes.clear()
@@ -104,6 +107,7 @@ class Descent:
             for parameter in self._model.parameters():
                 if parameter.grad is not None:
                     parameter.add_(parameter.grad, alpha=group["lr"] * (1 if group["maximize"] else -1))
+        return loss
 
 
 class MovesNoted(TorchFunctionMode):
@@ -129,7 +133,10 @@ class MovesNoted(TorchFunctionMode):
             self.labels.append(args[1])
         if not isinstance(result, Tensor) or is_there([result]):
             return result
-        moved = name in _MOVES and _names_the_device((*args, *(kwargs or {}).values()))
+        named = (*args, *(kwargs or {}).values())
+        # By the name of the device, or by a tensor that is there: x.to(y).
+        like = [each for each in named[1:] if isinstance(each, Tensor)] if name in ("to", "type_as") else []
+        moved = (name in _MOVES and _names_the_device(named)) or is_there(like)
         if moved and args and result is args[0]:
             result = result.view_as(result)
         if moved or is_there(_tensors_of(name, args)):
