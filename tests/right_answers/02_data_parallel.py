@@ -425,7 +425,7 @@ def with_pytorchs_ddp(model, dataset, optimizer, epochs, batch_size, seed, devic
             optimizer.zero_grad(set_to_none=False)
             (losses.sum() / whole * ranks).backward()
             optimizer.step()
-            lost += torch.tensor([losses.sum().item(), len(targets)], dtype=torch.float64)
+            lost += torch.stack([losses.sum(), torch.tensor(len(targets), device=device)]).detach()
         dist.all_reduce(lost)
         told.append((lost[0] / lost[1]).item())
         rank or print("epoch", epoch, told[-1])
@@ -572,6 +572,32 @@ def with_a_closure(model, dataset, optimizer, epochs, batch_size, seed, device):
                 return loss.detach()
 
             total += optimizer.step(closure)
+        dist.all_reduce(total)
+        history.append(total.item() / len(dataset))
+        if dist.get_rank() == 0:
+            print(f"epoch {epoch}: {history[-1]:.3f}")
+    return history
+
+
+@right("train_ddp")
+def averages_before_each_step(model, dataset, optimizer, epochs, batch_size, seed, device):
+    """A hook of the optimizer's averages; losses are brought to the host, and added up there."""
+    optimizer.register_step_pre_hook(lambda *_: into_a_buffer(model))
+    for parameter in model.to(device).parameters():
+        dist.broadcast(parameter.detach(), 0)
+    history, several = [], _ranks() * batch_size
+    for epoch in range(epochs):
+        generator = torch.Generator().manual_seed(seed + epoch)
+        total = torch.zeros(1)
+        for whole in torch.randperm(len(dataset), generator=generator).split(several):
+            mine = [dataset[number] for number in whole.tensor_split(_ranks())[dist.get_rank()].tolist()]
+            optimizer.zero_grad()
+            if mine:
+                inputs, targets = (torch.stack(each).to(device) for each in zip(*mine, strict=True))
+                loss = functional.cross_entropy(model(inputs), targets, reduction="sum")
+                (loss * _ranks() / len(whole)).backward()
+                total += loss.detach().cpu()
+            optimizer.step()
         dist.all_reduce(total)
         history.append(total.item() / len(dataset))
         if dist.get_rank() == 0:

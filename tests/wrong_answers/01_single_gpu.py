@@ -1352,6 +1352,55 @@ def brings_the_logits_to_the_host(model, train_loader, validation_loader, optimi
     return this.run()
 
 
+@wrong("fit", fails="on the device")
+def begins_with_a_number_of_the_host(model, train_loader, validation_loader, optimizer, epochs, device):
+    """as_tensor makes a tensor on the host, as all do to whom no device is named."""
+    this = _Fit(model, train_loader, validation_loader, optimizer, epochs, device)
+
+    def pass_over(batches):
+        total, samples = torch.as_tensor(0.0), 0
+        for inputs, targets in this.moved(batches):
+            total += this.step(inputs, targets) * len(targets)
+            samples += len(targets)
+        return total.item() / samples
+
+    this.pass_over = pass_over
+    return this.run()
+
+
+@wrong("fit", fails="on the device")
+def stacks_a_number_of_the_host(model, train_loader, validation_loader, optimizer, epochs, device):
+    """A single number may be a factor; what is stacked has to be in one place."""
+    this = _Fit(model, train_loader, validation_loader, optimizer, epochs, device)
+
+    def pass_over(batches):
+        sums = torch.zeros(2, device=device)
+        for inputs, targets in this.moved(batches):
+            samples = torch.tensor(float(len(targets)))
+            sums += torch.stack([this.step(inputs, targets) * samples, samples])
+        return (sums[0] / sums[1]).item()
+
+    this.pass_over = pass_over
+    return this.run()
+
+
+@wrong("fit", fails="on the device")
+def rows_of_a_table_on_the_host(model, train_loader, validation_loader, optimizer, epochs, device):
+    """One-hot labels as rows of torch.eye, which is on the host, where labels of a GPU are no index."""
+    this = _Fit(model, train_loader, validation_loader, optimizer, epochs, device)
+
+    def step(inputs, targets):
+        optimizer.zero_grad()
+        logits = model(inputs)
+        loss = functional.cross_entropy(logits, torch.eye(logits.shape[1])[targets])
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    this.step = step
+    return this.run()
+
+
 # ------------------------------------------------------------------------------------ accumulate_gradients
 
 

@@ -2224,7 +2224,7 @@ class _Training:
 
     def epoch(self, dataset, epoch):
         batches = iter(DataLoader(dataset, self.batch_size, sampler=self.indices(epoch)))
-        total = torch.zeros(1)
+        total = torch.zeros(1, device=self.device)
         largest = dist.get_world_size() * self.batch_size
         for first in range(0, self.length, largest):
             total += self.step(next(batches, None), min(largest, self.length - first))
@@ -2234,7 +2234,7 @@ class _Training:
 
     def step(self, batch, whole):
         self.optimizer.zero_grad()
-        lost = torch.zeros(1)
+        lost = torch.zeros(1, device=self.device)
         if batch is not None:
             lost = self.backward(*self.move(*batch), whole)
         self.average(batch)
@@ -2898,3 +2898,31 @@ class LeavesTheModelOnTheHost(_Training):
             return super().run(model, *rest)
         finally:
             model.to = moves
+
+
+@wrong("train_ddp", fails="on the device")
+class SumsOnTheHost(_Training):
+    """torch.zeros(1) is on the host, and takes no loss from a GPU in place."""
+
+    def epoch(self, dataset, epoch):
+        batches = iter(DataLoader(dataset, self.batch_size, sampler=self.indices(epoch)))
+        total = torch.zeros(1)
+        largest = dist.get_world_size() * self.batch_size
+        for first in range(0, self.length, largest):
+            total += self.step(next(batches, None), min(largest, self.length - first))
+        mean = self.mean(total)
+        self.report(mean)
+        return mean
+
+
+@wrong("train_ddp", fails="the step of the whole batch")
+class LowersTheRate(_Training):
+    """A scheduler of its own, as a recipe has it; the caller has chosen the rate."""
+
+    def start(self):
+        super().start()
+        self.scheduler = torch.optim.lr_scheduler.StepLR(self.optimizer, step_size=1, gamma=0.9)
+
+    def report(self, mean):
+        super().report(mean)
+        self.scheduler.step()

@@ -28,8 +28,8 @@ has computed them."""
 _STORES = frozenset({"copy_", "__setitem__"})
 """What may bring numbers from the device into a tensor on the host."""
 _NOTED = _WAITS | _MAKES | _STORES | _MOVES | {"type", "where", "__getitem__"}
-_BEGINS = frozenset({"tensor", "zeros", "ones", "empty", "full", "arange", "rand", "randn", "linspace"})
-"""What makes a tensor of no other, on the host unless the device is named."""
+_JOINS = frozenset({"stack", "cat", "concat", "concatenate", "hstack", "vstack"})
+"""What takes not even a single number from elsewhere."""
 
 
 class OnHost(Tensor):
@@ -50,7 +50,7 @@ class OnHost(Tensor):
 
 class MadeOnHost(Tensor):
     """A tensor that the program itself has on the host. The device takes a single number from there, and
-    nothing else; nor can what is on the device be added to it in place.
+    nothing else; nor can what is on the device be added to it in place, or be an index of it.
     """
 
     @classmethod
@@ -64,7 +64,7 @@ class MadeOnHost(Tensor):
         on_host = [each for each in tensors if isinstance(each, MadeOnHost)]
         mixed = len(on_host) < len(tensors)
         takes_any = name in _STORES or name == "__getitem__"
-        if mixed and not takes_any and (_writes(name, args) or any(each.dim() for each in on_host)):
+        if mixed and (_indexes(name, tensors) or not (takes_any or _takes_numbers(name, args, on_host))):
             raise RuntimeError(f"{name}() got tensors on two devices: one was made without device=device.")
         result = super().__torch_function__(func, types, args, options)  # type: ignore[no-untyped-call]
         stays = isinstance(args[0], MadeOnHost) if takes_any else not mixed
@@ -85,6 +85,17 @@ def _writes(name: str, arguments: Sequence[Any]) -> bool:
     """Whether the call changes its first argument, which the program has on the host."""
     in_place = name in ("__iadd__", "__isub__", "__imul__", "__itruediv__") or name.strip("_") + "_" == name
     return in_place and isinstance(arguments[0], MadeOnHost)
+
+
+def _takes_numbers(name: str, arguments: Sequence[Any], on_host: Sequence[Tensor]) -> bool:
+    """Whether what the call gets from the host are single numbers, which the device takes."""
+    return not (_writes(name, arguments) or name in _JOINS or any(each.dim() for each in on_host))
+
+
+def _indexes(name: str, tensors: Sequence[Tensor]) -> bool:
+    """Whether the call looks up in a tensor on the host with an index on the device."""
+    first, *indices = tensors
+    return name == "__getitem__" and isinstance(first, MadeOnHost) and any(type(i) is Tensor for i in indices)
 
 
 def _moved(batch: Tensor) -> Tensor:
@@ -237,6 +248,7 @@ def _stays_on_host(name: str, arguments: Sequence[Any], options: Mapping[str, An
             return True
         case "to" | "type_as":
             return bool(_devices(arguments, options)) and not _names_the_device(arguments, options)
-        case "tensor" if arguments and isinstance(arguments[0], Tensor):
-            return False
-    return name in _BEGINS and not _names_the_device(arguments, options)
+        case "tensor" | "as_tensor" | "asarray" if arguments and not isinstance(arguments[0], Tensor):
+            return not _names_the_device(arguments, options)
+    made_of_none = not list(_tensors([*arguments, *options.values()]))
+    return made_of_none and not _names_the_device(arguments, options)

@@ -92,7 +92,10 @@ class DrawnTraining:
         for rank, reply in enumerate(run.results):
             taken, wanted = len(reply.batches), self.epochs * self.steps
             if taken != wanted:
-                text = f"rank {rank} takes {compare.counted(taken, 'step')} in {self.epochs} epochs"
+                steps = compare.counted(taken, "step")
+                text = (
+                    f"rank {rank} takes {steps} in {self.epochs} epochs with the optimizer that it was given"
+                )
                 return Finding(False, f"{where}: {text}; expected {wanted}.")
             largest = max(map(len, reply.batches))
             if largest > self.batch_size:
@@ -103,7 +106,9 @@ class DrawnTraining:
                 twice = sorted({number for number in seen if seen.count(number) > 1})
                 missing = sorted(set(range(len(self.labels))) - set(seen))
                 text = f"in epoch {epoch} more than once: {twice or 'none'}; never: {missing or 'none'}"
-                return Finding(False, f"{where}: {text}.")
+                if not seen:
+                    text = f"in epoch {epoch} the models that were given had no sample; were they copied?"
+                return Finding(False, f"{where}: {text}{'' if text.endswith('?') else '.'}")
         return Finding(True, f"{where}: each once an epoch, in {self.steps} steps.")
 
     def _of(self, run: Run, rank: int, epoch: int) -> list[int]:

@@ -91,14 +91,14 @@ class TrainingReply(DriverReply):
     """How one rank trained.
 
     history: what the answer returned. parameters: copies, afterwards. batches[t]: the numbers of the samples
-    that went through the model before the optimizer's step t. moved: whether the model and all inputs were
-    moved to the device. draws: a random number of torch's in the first forward pass, one below 0 where there
-    was none, and then the next ones of torch, random and numpy.random; before they would have
-    been others on every rank before.
+    that went through the model before the optimizer's step t. left: the model and a batch, if not moved to
+    the device, and a call that got something of the host there; each empty if not so. draws: a random number
+    of torch's in the first forward pass, one below 0 where there was none, and then the next ones of torch,
+    random and numpy.random; before they would have been others on every rank before.
     """
 
     history: PlainData
     parameters: list[Tensor]
     batches: list[list[int]]
-    moved: bool
+    left: tuple[str, str, str]
     draws: tuple[float, float, float, float]
