@@ -97,6 +97,21 @@ def test_what_pytorch_hands_out_is_made_plain() -> None:
     assert [type(item) for item in back] == [tuple, dict, float, int, bool, tuple]
 
 
+class Endless(tuple[int, ...]):
+    """A tuple that goes on for ever, if it is asked."""
+
+    __slots__ = ()
+
+    def __iter__(self) -> Any:
+        while True:
+            yield 1
+
+
+def test_a_tuple_is_what_it_holds() -> None:
+    # Invariant: of a tuple's class nothing is called.
+    assert decode(encode(Endless((2, 3)))) == (2, 3)
+
+
 class AlwaysEqual(float):
     """A number that equals everything."""
 
