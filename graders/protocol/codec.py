@@ -66,7 +66,7 @@ def encode(value: PlainData) -> bytes:
     """The message that `decode` turns into an equal value.
 
     Types are taken exactly, so that no subclass with methods of its own stands in for a number. The few that
-    PyTorch itself hands out are made plain: a Parameter becomes its tensor, a named tuple, as torch.Size, a
+    PyTorch itself hands out are made plain: a Parameter becomes its tensor, torch.Size or a named tuple a
     tuple, a number of NumPy's a number, an ordered dictionary a dictionary. Tensors arrive dense, on the CPU,
     without a graph.
 

@@ -2579,7 +2579,7 @@ class NeverClears(_Training):
     """Leaves the gradients of the step before in place."""
 
     def step(self, batch, whole):
-        lost = torch.zeros(1)
+        lost = torch.zeros(1, device=self.device)
         if batch is not None:
             lost = self.backward(*self.move(*batch), whole)
         self.average(batch)

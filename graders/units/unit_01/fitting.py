@@ -102,7 +102,11 @@ def parameters_as_expected(case: Course, seen: FitReply, epochs: int) -> Finding
 def anew(case: Course, one: FitReply, several: FitReply, none: FitReply) -> list[Finding]:
     """Pass if each epoch goes through each loader once, and several, and none, lead where they must."""
     passes = [
-        compare.equal(seen.passes, (epochs, epochs), f"passes over the two loaders in {epochs} epochs")
+        compare.equal(
+            seen.passes,
+            (epochs, epochs),
+            f"passes over the two loaders in {compare.counted(epochs, 'epoch')}",
+        )
         for epochs, seen in ((1, one), (3, several), (0, none))
     ]
     return [
@@ -110,14 +114,15 @@ def anew(case: Course, one: FitReply, several: FitReply, none: FitReply) -> list
         parameters_as_expected(case, several, 3),
         parameters_as_expected(case, none, 0),
         compare.equal(none.history, [], "the history of no epoch"),
-        Finding(several.seed_kept, "A random seed was set: a loader that shuffles then repeats its order."),
+        Finding(
+            several.seed_kept,
+            "A random seed was set, or a state put back: who shuffles by it repeats an order.",
+        ),
         *(
             Finding(
-                first != second, f"A random seed of {library} was set: augmentation then repeats its numbers."
+                first != second, f"A random seed of {library} was set: augmentation repeats its numbers then."
             )
-            for library, first, second in zip(
-                ("random", "numpy.random"), one.drawn, several.drawn, strict=True
-            )
+            for library, first, second in zip(("Python's", "NumPy's"), one.drawn, several.drawn, strict=True)
         ),
     ]
 
@@ -218,5 +223,7 @@ def waits_at_the_end(case: Course, seen: FitReply) -> Finding:
         else:
             done += 1
             steps += entry.startswith("backward")
-    text = f"Within the epochs' steps fit, or train_step, asked for a number {inside} times"
+    text = (
+        f"Within the epochs' steps fit, or train_step, asked for a number {compare.counted(inside, 'time')}"
+    )
     return Finding(not inside, f"{text}; expected none before the epoch's last step is done.")

@@ -64,6 +64,13 @@ class DrawnTraining:
         """Of an epoch: as many as the rank with the most samples needs."""
         return -(-len(self.labels) // (len(self.values) * self.batch_size))
 
+    @property
+    def _goes(self) -> str:
+        """How the losses go, where that is no matter of course."""
+        if self.inputs.isnan().any():
+            return ", where a sample is NaN"
+        return ", where the loss grows" if self.uphill else ""
+
     def steep(self) -> "DrawnTraining":
         """The same with gradients longer than any that one would clip to: it is sure, and wrong."""
         values = [[first, bias, STEEP * second, last] for first, bias, second, last in self.values]
@@ -88,14 +95,14 @@ class DrawnTraining:
 
     def dealt(self, run: Run) -> Finding:
         """Passes if in every epoch each sample is on one rank once, in as many steps on all ranks."""
-        where = f"{len(self.labels)} samples on {len(self.values)} ranks in batches of {self.batch_size}"
+        many = f"{len(self.labels)} samples on {compare.counted(len(self.values), 'rank')}"
+        where = f"{many} in batches of {self.batch_size}{self._goes}"
         for rank, reply in enumerate(run.results):
             taken, wanted = len(reply.batches), self.epochs * self.steps
             if taken != wanted:
                 steps = compare.counted(taken, "step")
-                text = (
-                    f"rank {rank} takes {steps} in {self.epochs} epochs with the optimizer that it was given"
-                )
+                in_all = f"{steps} in {compare.counted(self.epochs, 'epoch')}"
+                text = f"rank {rank} takes {in_all} with the optimizer that it was given"
                 return Finding(False, f"{where}: {text}; expected {wanted}.")
             largest = max(map(len, reply.batches))
             if largest > self.batch_size:
@@ -152,8 +159,7 @@ class DrawnTraining:
         """Passes if the weights are those of one process that had the whole batches, see `alone`."""
         names = [name for name, _ in Numbered(self.values[0]).named_parameters()]
         pairs = compare.side_by_side(run.results[0].parameters, expected)
-        grows = ", in which the loss grows" if self.uphill else ""
-        what = f"after {compare.counted(self.epochs, 'epoch')}{grows}"
+        what = f"after {compare.counted(self.epochs, 'epoch')}{self._goes}"
         return compare.first_failure(
             compare.close(seen, wanted, f"{name} {what}", rtol=1e-4, atol=1e-5)
             for name, (seen, wanted) in zip(names, pairs, strict=True)
@@ -195,7 +201,9 @@ class DrawnTraining:
         lines = [len([line for line in first.splitlines() if line.strip()])]
         lines += [len(text.splitlines()) for text in others]
         expected = [self.epochs] + [0] * len(others)
-        text = f"in {self.epochs} epochs the ranks print {lines} lines; expected {expected}"
+        text = (
+            f"in {compare.counted(self.epochs, 'epoch')} the ranks print {lines} lines; expected {expected}"
+        )
         return Finding(lines == expected, f"{text}.")
 
     def sent(self, run: Run) -> Finding:
