@@ -83,6 +83,22 @@ def with_names(model, loader):
     return Evaluated(*weighted_means(model, loader))
 
 
+@right("evaluate")
+def with_frozen_parameters(model, loader):
+    """Where nothing requires a gradient there is no graph; afterwards all is as before."""
+    before = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval().requires_grad_(False)
+    batches = [(model(inputs), targets) for inputs, targets in loader]
+    for parameter, trained in before:
+        parameter.requires_grad_(trained)
+    for module, mode in modes:
+        module.training = mode
+    logits, targets = map(torch.cat, zip(*batches, strict=True))
+    hits = (logits.argmax(1) == targets).double().mean()
+    return functional.cross_entropy(logits, targets).item(), hits.item()
+
+
 # ----------------------------------------------------------------------------------------------------- fit
 
 
@@ -208,6 +224,26 @@ def to_where_another_tensor_is(model, train_loader, validation_loader, optimizer
             samples += len(targets)
         history.append((total.item() / samples, *with_names(model, moved(validation_loader))))
     return history
+
+
+@right("fit")
+def with_batches_turned_on_the_host(model, train_loader, validation_loader, optimizer, epochs, device):
+    """A batch is worked on where it is, as augmentation does; there it may be asked for its numbers."""
+
+    def moved(loader):
+        for inputs, targets in loader:
+            turned = torch.arange(len(targets)).flip(0)
+            assert int(targets.min()) >= 0
+            buffer = torch.empty_like(inputs, device=device)
+            yield (
+                buffer.copy_(inputs[turned] + torch.zeros(1)),
+                targets[turned].type(torch.LongTensor).to(device),
+            )
+
+    model.to(device)
+    return [
+        _one_epoch(model, moved(train_loader), moved(validation_loader), optimizer) for _ in range(epochs)
+    ]
 
 
 # ------------------------------------------------------------------------------------ accumulate_gradients

@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn import functional
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
 from torch.utils.data import DataLoader, DistributedSampler
 
 from tests.answers import wrong
@@ -1400,6 +1401,18 @@ class ForgetsToDetach(_Bucketed):
     def make_equal(self):
         for tensor in chain(self.module.parameters(), self.module.buffers()):
             dist.broadcast(tensor, 0)
+
+
+@wrong("BucketedDDP", fails="starts equal")
+class PointsAtOneLongVector(_Bucketed):
+    """One broadcast, of which every parameter becomes a part: whoever has a view of the old sees the old."""
+
+    def make_equal(self):
+        flat = parameters_to_vector(self.module.parameters()).detach()
+        dist.broadcast(flat, 0)
+        vector_to_parameters(flat, self.module.parameters())
+        for buffer in self.module.buffers():
+            dist.broadcast(buffer, 0)
 
 
 @wrong("BucketedDDP", fails="starts equal")

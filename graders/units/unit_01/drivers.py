@@ -4,6 +4,7 @@ it, and returns what became of it.
 
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -118,9 +119,9 @@ class FitReply(DriverReply):
     """What a training of some epochs did.
 
     history: what it returned. parameters: copies of them afterwards. log, modes, graphs: as in Watched, with
-    "waits" in the log where the answer asked for numbers. passes: how often it went through the training and
-    the validation set. seed_kept: whether PyTorch's random seed was not set. drawn: the next random numbers
-    of Python's and NumPy's modules, which were seeded by the number of epochs.
+    "waits" in the log where, with batches on the host, it asked for numbers of the device. passes: how often
+    it went through the training and the validation set. seed_kept: whether PyTorch's random seed was not set.
+    drawn: the next random numbers of Python's and NumPy's modules, which were seeded by the number of epochs.
     """
 
     history: PlainData
@@ -158,7 +159,9 @@ def fitting(
     """
     model = (MovedLater if on_host else Watched)(values).train(training)
     optimizer = used_before(model, rates)
-    observed = HostAndDevice(model) if isinstance(model, MovedLater) else WaitsNoted(model.log)
+    observed: AbstractContextManager[Any] = nullcontext()
+    if isinstance(model, MovedLater):
+        observed = HostAndDevice(model)
     with SeedsNoted(epochs) as seeds:
         train, validation = (Loader(part, on_host=on_host, shuffle=seeds.shuffle) for part in batches)
         with torch.enable_grad(), observed:

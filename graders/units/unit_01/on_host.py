@@ -13,8 +13,11 @@ _ASKS = frozenset({"__len__", "size", "dim", "numel", "__get__", "pin_memory", "
 _MOVES = frozenset({"to", "type_as"})
 _READIES = _ASKS | _MOVES | {"float", "long", "type", "contiguous"}
 """What a program may do with a batch before it goes to the device; it is still on the host then."""
+_LIKE = frozenset(
+    {"empty_like", "zeros_like", "ones_like", "new_empty", "new_zeros", "new_ones", "new_tensor"}
+)
 _MAKES = frozenset({"tensor", "as_tensor", "asarray"})
-"""What may name the device beside `to`."""
+"""What may name the device beside these."""
 HOST = torch.device("cpu")
 DEVICE = torch.device("cpu:0")
 """The only one that is always there; what counts is that somebody names it, and not just any "cpu"."""
@@ -39,13 +42,18 @@ class OnHost(Tensor):
     def __torch_function__(
         cls, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        name = getattr(func, "__name__", "")
-        moves = name in _MOVES and _names_the_device(args, kwargs or {})
-        together = all(isinstance(each, OnHost) for each in _tensors([*args, *(kwargs or {}).values()]))
-        if name not in _READIES and not together:
+        name, options = getattr(func, "__name__", ""), kwargs or {}
+        tensors = list(_tensors([*args, *options.values()]))
+        on_host = all(isinstance(each, OnHost | MadeOnHost) for each in tensors)
+        fills = name in _STORES | {"__getitem__"} and type(tensors[0]) is Tensor  # one that is on the device
+        if not (name in _READIES or on_host or fills):
             raise RuntimeError(f"{name}() got a batch that is not on the device; move it there first.")
-        result = super().__torch_function__(func, types, args, kwargs)  # type: ignore[no-untyped-call]
-        return _moved(result) if moves else result
+        with torch._C.DisableTorchFunctionSubclass():
+            result = func(*args, **options)
+        if not isinstance(result, Tensor):
+            return result
+        moves = name in _MOVES | _LIKE and _names_the_device(args, options)
+        return result if fills else _moved(result) if moves else result.as_subclass(OnHost)
 
 
 class MadeOnHost(Tensor):
@@ -60,7 +68,7 @@ class MadeOnHost(Tensor):
         name, options = getattr(func, "__name__", ""), kwargs or {}
         tensors = list(_tensors([*args, *options.values()]))
         if any(isinstance(each, OnHost) for each in tensors):
-            raise RuntimeError(f"{name}() got a batch that is not on the device; move it there first.")
+            return OnHost.__torch_function__(func, types, args, options)
         on_host = [each for each in tensors if isinstance(each, MadeOnHost)]
         mixed = len(on_host) < len(tensors)
         takes_any = name in _STORES or name == "__getitem__"
@@ -204,17 +212,13 @@ class WaitsNoted(TorchFunctionMode):
         result = func(*args, **options)
         if name not in _NOTED:
             return result
-        if (name not in _MOVES or self._fetches(args[0])) and _waits(name, args, options):
+        if _waits(name, args, options):
             self._log.append("waits")
         return _moved(result) if name in _MAKES and _names_the_device(args, options) else result
 
     def _device_of(self, tensor: Tensor) -> torch.device:
         """Of a tensor; all are on the device here."""
         return DEVICE
-
-    def _fetches(self, tensor: Tensor) -> bool:
-        """Whether one that is moved elsewhere comes from the device: of a batch that is not told here."""
-        return tensor.dim() == 0
 
 
 class HostAndDevice(WaitsNoted):
@@ -236,9 +240,6 @@ class HostAndDevice(WaitsNoted):
     def _device_of(self, tensor: Tensor) -> torch.device:
         waits_there = isinstance(tensor, torch.nn.Parameter) and not self._model.moved
         return HOST if waits_there or isinstance(tensor, OnHost | MadeOnHost) else DEVICE
-
-    def _fetches(self, tensor: Tensor) -> bool:
-        return True  # what is on the host is told by its type
 
 
 def _stays_on_host(name: str, arguments: Sequence[Any], options: Mapping[str, Any]) -> bool:

@@ -45,7 +45,7 @@ class Watched(nn.Module):
         self.modes: list[Mode] = []
         """In which mode a forward pass found the model."""
         self.graphs: list[bool] = []
-        """Whether a forward pass could record a graph."""
+        """Whether a forward pass recorded a graph."""
         self.kept: list[int] = []
         """How many tensors of earlier graphs were still kept when a forward pass began."""
         self._saved: list[weakref.ref[_Saved]] = []
@@ -57,10 +57,10 @@ class Watched(nn.Module):
         samples = len(inputs)
         self.log.append(f"forward {samples}")
         self.modes.append(mode_of(self))
-        self.graphs.append(torch.is_grad_enabled())
         self.kept.append(sum(saved() is not None for saved in self._saved))
         with torch.autograd.graph.saved_tensors_hooks(self._save, lambda saved: saved.tensor):
             logits: Tensor = self.second(torch.tanh(self.first(inputs.squeeze(2))))
+        self.graphs.append(logits.requires_grad)
         if logits.requires_grad:
             logits.register_hook(lambda _: self.log.append(f"backward {samples}"))  # type: ignore[no-untyped-call]
         return logits

@@ -60,11 +60,12 @@ class AverageReply(DriverReply):
 
 @dataclass(frozen=True, slots=True)
 class ConstructedReply(DriverReply):
-    """The model's state after wrapping, whether autograd saw a broadcast, and the wrapper's output beside the
-    model's own.
+    """The model's state after wrapping, whether its tensors are those that it had, whether autograd saw a
+    broadcast, and the wrapper's output beside the model's own.
     """
 
     state: list[Tensor]
+    in_place: bool
     recorded: bool
     output: PlainData
     own_output: Tensor
