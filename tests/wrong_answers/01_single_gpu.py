@@ -1701,6 +1701,20 @@ def inputs_that_require_grad(model, micro_batches, loss_fn):
     return _accumulated(model, micro_batches, loss_fn)
 
 
+@wrong("accumulate_gradients", fails="loss of the full batch")
+def hooks_that_stay(model, micro_batches, loss_fn):
+    """Weights gradients by hooks, which weight those of every later backward pass too."""
+    n, total, weight = _samples(micro_batches), 0.0, [1.0]
+    for parameter in model.parameters():
+        parameter.register_hook(lambda gradient: weight[0] * gradient)
+    for inputs, targets in micro_batches:
+        weight[0] = len(inputs) / n
+        loss = loss_fn(model(inputs), targets)
+        loss.backward()
+        total += weight[0] * loss.detach()
+    return total
+
+
 # -------------------------------------------------------------------------------------- measure_throughput
 
 

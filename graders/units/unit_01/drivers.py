@@ -206,6 +206,10 @@ def accumulation(
     kept = {
         "The list of micro-batches": [*map(id, micro_batches)] == [*map(id, given)],
         "A tensor of a micro-batch, or a parameter,": all(map(_alike, tensors, before)),
+        "What hooks a parameter has": not any(
+            parameter._backward_hooks or parameter._post_accumulate_grad_hooks
+            for parameter in model.parameters()
+        ),
         "Which tensors of micro-batches, or parameters, require grad": trained
         == [t.requires_grad for t in tensors],
     }

@@ -30,7 +30,7 @@ _WAITS = frozenset(
 has computed them."""
 _STORES = frozenset({"copy_", "__setitem__"})
 """What may bring numbers from the device into a tensor on the host."""
-_NOTED = _WAITS | _MAKES | _STORES | _MOVES | {"type", "where", "__getitem__"}
+_NOTED = _WAITS | _MAKES | _STORES | _MOVES | {"type", "where", "one_hot", "__getitem__"}
 _JOINS = frozenset({"stack", "cat", "concat", "concatenate", "hstack", "vstack"})
 """What takes not even a single number from elsewhere."""
 
@@ -145,6 +145,8 @@ def _waits(name: str, arguments: Sequence[Any], options: Mapping[str, Any]) -> b
             return bool(others) and not isinstance(others[0], torch.dtype)
         case "where":  # of a condition alone: where it is true
             return not others
+        case "one_hot":  # of how many classes is not said: one more than the largest
+            return not others or others[0] == -1
         case "__getitem__":
             return any(_chooses(each) for each in _tensors(others))
         case "tensor" | "as_tensor" | "asarray":  # of numbers that are on the device

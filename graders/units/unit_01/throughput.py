@@ -37,8 +37,8 @@ from graders.units.unit_01.drivers import ThroughputReply
             "samples a second",
             2,
             "batch_size * steps samples, divided by the seconds between the two moments at which the device "
-            "was at rest, warm-up not included. time.perf_counter() is the clock for it: time.time() may be "
-            "set while it runs.",
+            "was at rest, warm-up not included. time.perf_counter() is the clock for it: time.time() and "
+            "datetime.now() may be set while they run.",
             needs=("waits before the clock starts", "waits before the clock stops"),
         ),
     ),
