@@ -106,7 +106,8 @@ class DrawnTraining:
                 return Finding(False, f"{where}: {text}; expected {wanted}.")
             largest = max(map(len, reply.batches))
             if largest > self.batch_size:
-                return Finding(False, f"{where}: rank {rank} has a step with {largest} samples.")
+                text = f"rank {rank} goes forward with {largest} samples in a step, and with a graph"
+                return Finding(False, f"{where}: {text}.")
         for epoch in range(self.epochs):
             seen = sorted(number for rank in range(len(self.values)) for number in self._of(run, rank, epoch))
             if seen != list(range(len(self.labels))):
