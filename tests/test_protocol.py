@@ -6,7 +6,7 @@ import json
 import math
 import random
 import struct
-from collections import OrderedDict
+from collections import OrderedDict, namedtuple
 from typing import Any
 
 import numpy as np
@@ -89,11 +89,27 @@ def test_tensors_arrive_as_copies_without_graph() -> None:
 
 
 def test_what_pytorch_hands_out_is_made_plain() -> None:
-    # A shape, a state dict and NumPy's numbers are what students return without noticing.
-    value = [torch.zeros(2, 3).shape, OrderedDict(a=1), np.float64(0.5), np.int64(7), np.bool_(True)]
+    # A shape, a state dict, NumPy's numbers and pairs with names are what students return without noticing.
+    pair = namedtuple("Pair", "loss accuracy")(0.25, 1)
+    value = [torch.zeros(2, 3).shape, OrderedDict(a=1), np.float64(0.5), np.int64(7), np.bool_(True), pair]
     back = decode(encode(value))
-    assert back == [(2, 3), {"a": 1}, 0.5, 7, True]
-    assert [type(item) for item in back] == [tuple, dict, float, int, bool]
+    assert back == [(2, 3), {"a": 1}, 0.5, 7, True, (0.25, 1)]
+    assert [type(item) for item in back] == [tuple, dict, float, int, bool, tuple]
+
+
+class Endless(tuple[int, ...]):
+    """A tuple that goes on for ever, if it is asked."""
+
+    __slots__ = ()
+
+    def __iter__(self) -> Any:
+        while True:
+            yield 1
+
+
+def test_a_tuple_is_what_it_holds() -> None:
+    # Invariant: of a tuple's class nothing is called.
+    assert decode(encode(Endless((2, 3)))) == (2, 3)
 
 
 class AlwaysEqual(float):

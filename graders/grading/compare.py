@@ -131,7 +131,7 @@ def shown(value: Any, characters: int = 120) -> str:
 
 def counted(number: int, what: str) -> str:
     """`1 node`, `3 nodes`, `2 batches`, `2 epochs`."""
-    ending = "" if number == 1 else "es" if what.endswith("ch") and what != "epoch" else "s"
+    ending = "" if number == 1 else "es" if what.endswith(("tch", "nch")) else "s"
     return f"{number:,} {what}{ending}"
 
 

@@ -66,8 +66,9 @@ def encode(value: PlainData) -> bytes:
     """The message that `decode` turns into an equal value.
 
     Types are taken exactly, so that no subclass with methods of its own stands in for a number. The few that
-    PyTorch itself hands out are made plain: a Parameter becomes its tensor, torch.Size a tuple, a number of
-    NumPy's a number, an ordered dictionary a dictionary. Tensors arrive dense, on the CPU, without a graph.
+    PyTorch itself hands out are made plain: a Parameter becomes its tensor, torch.Size or a named tuple a
+    tuple, a number of NumPy's a number, an ordered dictionary a dictionary. Tensors arrive dense, on the CPU,
+    without a graph.
 
     Raises NotPlain, which names the place and the type.
     """

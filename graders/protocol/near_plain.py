@@ -18,8 +18,8 @@ def made_plain(value: Any) -> Any:
         return {field.name: getattr(value, field.name) for field in fields(value)}  # type: ignore[arg-type]
     if kind is torch.nn.Parameter:
         return value.detach()
-    if kind is torch.Size:
-        return tuple(value)
+    if issubclass(kind, tuple):  # torch.Size, a named tuple; by no method of its own
+        return tuple(tuple.__iter__(value))
     if kind in (OrderedDict, defaultdict):
         return dict(value)
     if issubclass(kind, np.generic) and kind.__module__ == "numpy":

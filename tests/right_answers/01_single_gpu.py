@@ -2,6 +2,7 @@
 
 import itertools
 import time
+from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -19,6 +20,19 @@ def with_a_loss_module(model, inputs, targets, optimizer):
     loss.backward()
     optimizer.step()
     return loss.detach().clone()
+
+
+@right("train_step")
+def loss_in_double_precision(model, inputs, targets, optimizer):
+    """A closure, as optimizers take one; the loss is a scalar of more digits."""
+
+    def closure():
+        optimizer.zero_grad()
+        loss = functional.cross_entropy(model(inputs).double(), targets.to(inputs.device))
+        loss.backward()
+        return loss
+
+    return optimizer.step(closure).detach()
 
 
 # ------------------------------------------------------------------------------------------------ evaluate
@@ -55,6 +69,34 @@ def weighted_means(model, loader):
     finally:
         model.train(was_training)
     return loss, accuracy
+
+
+class Evaluated(NamedTuple):
+    """A pair with names."""
+
+    loss: float
+    accuracy: float
+
+
+@right("evaluate")
+def with_names(model, loader):
+    return Evaluated(*weighted_means(model, loader))
+
+
+@right("evaluate")
+def with_frozen_parameters(model, loader):
+    """Where nothing requires a gradient there is no graph; afterwards all is as before."""
+    before = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval().requires_grad_(False)
+    batches = [(model(inputs), targets) for inputs, targets in loader]
+    for parameter, trained in before:
+        parameter.requires_grad_(trained)
+    for module, mode in modes:
+        module.training = mode
+    logits, targets = map(torch.cat, zip(*batches, strict=True))
+    hits = (logits.argmax(1) == targets).double().mean()
+    return functional.cross_entropy(logits, targets).item(), hits.item()
 
 
 # ----------------------------------------------------------------------------------------------------- fit
@@ -163,6 +205,47 @@ def _one_epoch(model, train, validation, optimizer):
     return (float(mean), *as_inference(model, validation))
 
 
+@right("fit")
+def to_where_another_tensor_is(model, train_loader, validation_loader, optimizer, epochs, device):
+    """x.to(y) moves x to y's device."""
+    model.to(device)
+    total = torch.zeros((), device=device)
+
+    def moved(loader):
+        return ((inputs.to(total), targets.to(total.device)) for inputs, targets in loader)
+
+    history = []
+    for _ in range(epochs):
+        model.train()
+        total.zero_()
+        samples = 0
+        for inputs, targets in moved(train_loader):
+            total += with_a_loss_module(model, inputs, targets, optimizer) * len(targets)
+            samples += len(targets)
+        history.append((total.item() / samples, *with_names(model, moved(validation_loader))))
+    return history
+
+
+@right("fit")
+def with_batches_turned_on_the_host(model, train_loader, validation_loader, optimizer, epochs, device):
+    """A batch is worked on where it is, as augmentation does; there it may be asked for its numbers."""
+
+    def moved(loader):
+        for inputs, targets in loader:
+            turned = torch.arange(len(targets)).flip(0)
+            assert int(targets.min()) >= 0
+            buffer = torch.empty_like(inputs, device=device)
+            yield (
+                buffer.copy_(inputs[turned] + torch.zeros(1)),
+                targets[turned].type(torch.LongTensor).to(device),
+            )
+
+    model.to(device)
+    return [
+        _one_epoch(model, moved(train_loader), moved(validation_loader), optimizer) for _ in range(epochs)
+    ]
+
+
 # ------------------------------------------------------------------------------------ accumulate_gradients
 
 
@@ -223,6 +306,33 @@ def weights_in_a_tensor_on_the_host(model, micro_batches, loss_fn):
         loss = weight * loss_fn(model(inputs), targets)
         loss.backward()
         total = total + loss.detach()
+    return total
+
+
+@right("accumulate_gradients")
+def sums_in_double_precision(model, micro_batches, loss_fn):
+    """The loss has more digits than the model's numbers, and is on their device."""
+    n = sum(len(inputs) for inputs, _ in micro_batches)
+    total = torch.zeros((), dtype=torch.float64).to(micro_batches[0][0].device)
+    for inputs, targets in micro_batches:
+        loss = loss_fn(model(inputs), targets) * len(inputs) / n
+        loss.backward()
+        total += loss.detach()
+    return total
+
+
+@right("accumulate_gradients")
+def with_hooks(model, micro_batches, loss_fn):
+    """Hooks weight the gradients of a micro-batch, and are taken away at the end."""
+    n, total, weight = sum(len(targets) for _, targets in micro_batches), 0.0, [1.0]
+    hooks = [p.register_hook(lambda gradient: weight[0] * gradient) for p in model.parameters()]
+    for inputs, targets in micro_batches:
+        weight[0] = len(inputs) / n
+        loss = loss_fn(model(inputs), targets)
+        loss.backward()
+        total += weight[0] * loss.detach()
+    for hook in hooks:
+        hook.remove()
     return total
 
 

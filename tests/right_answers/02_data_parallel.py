@@ -435,7 +435,7 @@ def with_pytorchs_ddp(model, dataset, optimizer, epochs, batch_size, seed, devic
             optimizer.zero_grad(set_to_none=False)
             (losses.sum() / whole * ranks).backward()
             optimizer.step()
-            lost += torch.tensor([losses.sum().item(), len(targets)], dtype=torch.float64)
+            lost += torch.stack([losses.sum(), torch.tensor(len(targets), device=device)]).detach()
         dist.all_reduce(lost)
         told.append((lost[0] / lost[1]).item())
         rank or print("epoch", epoch, told[-1])
@@ -552,5 +552,64 @@ def with_batches_that_may_be_empty(model, dataset, optimizer, epochs, batch_size
         dist.all_reduce(lost)
         history.append(lost.item() / len(dataset))
         if rank == 0:
+            print(f"epoch {epoch}: {history[-1]:.3f}")
+    return history
+
+
+@right("train_ddp")
+def with_a_closure(model, dataset, optimizer, epochs, batch_size, seed, device):
+    """The optimizer calls what goes forward, backward and averages; inputs go where a weight is."""
+    model.to(device)
+    weight = next(model.parameters())
+    for parameter in model.parameters():
+        dist.broadcast(parameter.detach(), 0)
+    history = []
+    for epoch in range(epochs):
+        order = torch.randperm(len(dataset), generator=torch.Generator().manual_seed(seed + epoch)).tolist()
+        batches = iter(DataLoader(dataset, batch_size, sampler=order[dist.get_rank() :: _ranks()]))
+        total = torch.zeros(1, device=device)
+        for first in range(0, len(dataset), _ranks() * batch_size):
+            whole = min(_ranks() * batch_size, len(dataset) - first)
+
+            def closure(whole=whole, batches=batches):
+                optimizer.zero_grad()
+                loss = torch.zeros(1, device=device)
+                for inputs, targets in islice(batches, 1):
+                    scores = model(inputs.to(weight))
+                    loss = functional.cross_entropy(scores, targets.to(device), reduction="sum")
+                    (loss * _ranks() / whole).backward()
+                into_a_buffer(model)
+                return loss.detach()
+
+            total += optimizer.step(closure)
+        dist.all_reduce(total)
+        history.append(total.item() / len(dataset))
+        if dist.get_rank() == 0:
+            print(f"epoch {epoch}: {history[-1]:.3f}")
+    return history
+
+
+@right("train_ddp")
+def averages_before_each_step(model, dataset, optimizer, epochs, batch_size, seed, device):
+    """A hook of the optimizer's averages; losses are brought to the host, and added up there."""
+    optimizer.register_step_pre_hook(lambda *_: into_a_buffer(model))
+    for parameter in model.to(device).parameters():
+        dist.broadcast(parameter.detach(), 0)
+    history, several = [], _ranks() * batch_size
+    for epoch in range(epochs):
+        generator = torch.Generator().manual_seed(seed + epoch)
+        total = torch.zeros(1)
+        for whole in torch.randperm(len(dataset), generator=generator).split(several):
+            mine = [dataset[number] for number in whole.tensor_split(_ranks())[dist.get_rank()].tolist()]
+            optimizer.zero_grad()
+            if mine:
+                inputs, targets = (torch.stack(each).to(device) for each in zip(*mine, strict=True))
+                loss = functional.cross_entropy(model(inputs), targets, reduction="sum")
+                (loss * _ranks() / len(whole)).backward()
+                total += loss.detach().cpu()
+            optimizer.step()
+        dist.all_reduce(total)
+        history.append(total.item() / len(dataset))
+        if dist.get_rank() == 0:
             print(f"epoch {epoch}: {history[-1]:.3f}")
     return history

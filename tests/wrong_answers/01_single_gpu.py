@@ -1,7 +1,9 @@
 """Mistakes that people make in unit 01."""
 
 import copy
+import random
 import time
+from datetime import datetime
 
 import numpy as np
 import torch
@@ -299,6 +301,25 @@ def keeps_the_graph(model, inputs, targets, optimizer):
     loss.backward()
     optimizer.step()
     return loss
+
+
+@wrong("train_step", fails="one update")
+def freezes_the_layers_of_a_model_that_trains(model, inputs, targets, optimizer):
+    """Puts layers, not the model, into evaluation mode, as one freezes batch norms, and leaves them in it."""
+    for layer in model.children():
+        layer.eval()
+    return _step(model, inputs, targets, optimizer)
+
+
+@wrong("train_step", fails="loss")
+def labels_as_indices_one_by_one(model, inputs, targets, optimizer):
+    """A tensor of one number is an index only when the number is there: each label is waited for."""
+    optimizer.zero_grad()
+    rows = functional.log_softmax(model(inputs), 1)
+    loss = -torch.stack([row[label] for row, label in zip(rows, targets, strict=True)]).mean()
+    loss.backward()
+    optimizer.step()
+    return loss.detach()
 
 
 # ------------------------------------------------------------------------------------------------ evaluate
@@ -634,6 +655,29 @@ def gradients_off_for_good(model, loader):
     torch.set_grad_enabled(False)
     loss, correct, total = _evaluated(model, loader)
     model.train(was_training)
+    return loss / total, correct / total
+
+
+@wrong("evaluate", fails="evaluation mode")
+def sets_the_attribute(model, loader):
+    """model.training = False says nothing to the layers, whose dropout goes on."""
+    was_training = model.training
+    model.training = False
+    with torch.no_grad():
+        loss, correct, total = _evaluated(model, loader)
+    model.training = was_training
+    return loss / total, correct / total
+
+
+@wrong("evaluate", fails="no graph")
+def gradients_on_if_it_was_training(model, loader):
+    """Takes the mode of the model for that of autograd: in evaluation mode gradients stay off."""
+    was_training = model.training
+    model.eval()
+    torch.set_grad_enabled(False)
+    loss, correct, total = _evaluated(model, loader)
+    model.train(was_training)
+    torch.set_grad_enabled(was_training)
     return loss / total, correct / total
 
 
@@ -1237,6 +1281,126 @@ def prints_each_loss(model, train_loader, validation_loader, optimizer, epochs, 
     return this.run()
 
 
+@wrong("fit", fails="every epoch anew")
+def seeds_the_augmentation(model, train_loader, validation_loader, optimizer, epochs, device):
+    """Of Python and NumPy only: who calls it for one epoch after another gets the same images each time."""
+    random.seed(0)
+    np.random.seed(0)
+    return _Fit(model, train_loader, validation_loader, optimizer, epochs, device).run()
+
+
+@wrong("fit", fails="every epoch anew")
+def seeds_within_a_fork(model, train_loader, validation_loader, optimizer, epochs, device):
+    """The state outside stays as it was; the orders inside come again in every call."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return _Fit(model, train_loader, validation_loader, optimizer, epochs, device).run()
+
+
+@wrong("fit", fails="every epoch anew")
+def puts_the_random_state_back(model, train_loader, validation_loader, optimizer, epochs, device):
+    """The caller's next epoch then has the same order again."""
+    state = torch.get_rng_state()
+    history = _Fit(model, train_loader, validation_loader, optimizer, epochs, device).run()
+    torch.set_rng_state(state)
+    return history
+
+
+@wrong("fit", fails="modes")
+def sets_the_attribute_only(model, train_loader, validation_loader, optimizer, epochs, device):
+    """model.training = True leaves the layers of a model that comes in evaluation mode in it."""
+    this = _Fit(model, train_loader, validation_loader, optimizer, epochs, device)
+
+    def epoch():
+        model.training = True
+        return (this.pass_over(train_loader), *this.validated())
+
+    this.epoch = epoch
+    return this.run()
+
+
+@wrong("fit", fails="history")
+def losses_after_the_updates(model, train_loader, validation_loader, optimizer, epochs, device):
+    """Goes forward once more, and tells what each batch's loss has become."""
+    this = _Fit(model, train_loader, validation_loader, optimizer, epochs, device)
+
+    def step(inputs, targets):
+        _step(model, inputs, targets, optimizer)
+        with torch.no_grad():
+            return functional.cross_entropy(model(inputs), targets)
+
+    this.step = step
+    return this.run()
+
+
+@wrong("fit", fails="waits once an epoch")
+def brings_the_logits_to_the_host(model, train_loader, validation_loader, optimizer, epochs, device):
+    """For an accuracy of the training: what is copied has to be there, a number or many."""
+    this = _Fit(model, train_loader, validation_loader, optimizer, epochs, device)
+    hits = []
+
+    def step(inputs, targets):
+        optimizer.zero_grad()
+        logits = model(inputs)
+        loss = functional.cross_entropy(logits, targets)
+        loss.backward()
+        optimizer.step()
+        hits.append((logits.detach().to("cpu").argmax(1), targets.to("cpu")))
+        return loss.detach()
+
+    this.step = step
+    return this.run()
+
+
+@wrong("fit", fails="on the device")
+def begins_with_a_number_of_the_host(model, train_loader, validation_loader, optimizer, epochs, device):
+    """as_tensor makes a tensor on the host, as all do to whom no device is named."""
+    this = _Fit(model, train_loader, validation_loader, optimizer, epochs, device)
+
+    def pass_over(batches):
+        total, samples = torch.as_tensor(0.0), 0
+        for inputs, targets in this.moved(batches):
+            total += this.step(inputs, targets) * len(targets)
+            samples += len(targets)
+        return total.item() / samples
+
+    this.pass_over = pass_over
+    return this.run()
+
+
+@wrong("fit", fails="on the device")
+def stacks_a_number_of_the_host(model, train_loader, validation_loader, optimizer, epochs, device):
+    """A single number may be a factor; what is stacked has to be in one place."""
+    this = _Fit(model, train_loader, validation_loader, optimizer, epochs, device)
+
+    def pass_over(batches):
+        sums = torch.zeros(2, device=device)
+        for inputs, targets in this.moved(batches):
+            samples = torch.tensor(float(len(targets)))
+            sums += torch.stack([this.step(inputs, targets) * samples, samples])
+        return (sums[0] / sums[1]).item()
+
+    this.pass_over = pass_over
+    return this.run()
+
+
+@wrong("fit", fails="on the device")
+def rows_of_a_table_on_the_host(model, train_loader, validation_loader, optimizer, epochs, device):
+    """One-hot labels as rows of torch.eye, which is on the host, where labels of a GPU are no index."""
+    this = _Fit(model, train_loader, validation_loader, optimizer, epochs, device)
+
+    def step(inputs, targets):
+        optimizer.zero_grad()
+        logits = model(inputs)
+        loss = functional.cross_entropy(logits, torch.eye(logits.shape[1])[targets])
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    this.step = step
+    return this.run()
+
+
 # ------------------------------------------------------------------------------------ accumulate_gradients
 
 
@@ -1521,6 +1685,36 @@ def full_batch_after_all(model, micro_batches, loss_fn):
     return loss.detach()
 
 
+@wrong("accumulate_gradients", fails="loss of the full batch")
+def freezes_the_layers(model, micro_batches, loss_fn):
+    """Puts layers, not the model, into evaluation mode, and leaves them in it."""
+    for layer in model.children():
+        layer.eval()
+    return _accumulated(model, micro_batches, loss_fn)
+
+
+@wrong("accumulate_gradients", fails="loss of the full batch")
+def inputs_that_require_grad(model, micro_batches, loss_fn):
+    """Gradients of the caller's inputs, which nobody asked for, then stay in memory."""
+    for inputs, _ in micro_batches:
+        inputs.requires_grad_()
+    return _accumulated(model, micro_batches, loss_fn)
+
+
+@wrong("accumulate_gradients", fails="loss of the full batch")
+def hooks_that_stay(model, micro_batches, loss_fn):
+    """Weights gradients by hooks, which weight those of every later backward pass too."""
+    n, total, weight = _samples(micro_batches), 0.0, [1.0]
+    for parameter in model.parameters():
+        parameter.register_hook(lambda gradient: weight[0] * gradient)
+    for inputs, targets in micro_batches:
+        weight[0] = len(inputs) / n
+        loss = loss_fn(model(inputs), targets)
+        loss.backward()
+        total += weight[0] * loss.detach()
+    return total
+
+
 # -------------------------------------------------------------------------------------- measure_throughput
 
 
@@ -1766,6 +1960,32 @@ def seconds_a_sample(step, batch_size, warmup, steps, synchronize):
     return (time.perf_counter() - start) / (batch_size * steps)
 
 
+@wrong("measure_throughput", fails="samples a second")
+def the_clock_on_the_wall_in_nanoseconds(step, batch_size, warmup, steps, synchronize):
+    """time.time_ns() has more digits, and is the same clock."""
+    for _ in range(warmup):
+        step()
+    synchronize()
+    begun = time.time_ns()
+    for _ in range(steps):
+        step()
+    synchronize()
+    return 1e9 * batch_size * steps / (time.time_ns() - begun)
+
+
+@wrong("measure_throughput", fails="samples a second")
+def from_one_date_to_another(step, batch_size, warmup, steps, synchronize):
+    """datetime.now() is the time of day, too."""
+    for _ in range(warmup):
+        step()
+    synchronize()
+    begun = datetime.now()
+    for _ in range(steps):
+        step()
+    synchronize()
+    return batch_size * steps / (datetime.now() - begun).total_seconds()
+
+
 # ----------------------------------------------------------------------------------- training_memory_bytes
 
 STATES = {"sgd": 0, "momentum": 1, "adam": 2}
@@ -1898,3 +2118,11 @@ def capitals_too(parameters, optimizer, precision):
 def any_16_bits(parameters, optimizer, precision):
     """fp16 has 2 bytes as well, and is another precision."""
     return _right(parameters, optimizer, "bf16" if "16" in precision else precision)
+
+
+@wrong("training_memory_bytes", fails="unknown names")
+def a_part_of_a_list_in_a_text(parameters, optimizer, precision):
+    """The empty text is a part of every text."""
+    if optimizer not in ("sgd", "momentum", "adam") or precision not in "fp32, bf16, mixed":
+        raise ValueError(f"{optimizer}, {precision}")
+    return _right(parameters, optimizer, precision or "fp32")

@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn import functional
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
 from torch.utils.data import DataLoader, DistributedSampler
 
 from tests.answers import wrong
@@ -1415,6 +1416,18 @@ class ForgetsToDetach(_Bucketed):
 
 
 @wrong("BucketedDDP", fails="starts equal")
+class PointsAtOneLongVector(_Bucketed):
+    """One broadcast, of which every parameter becomes a part: whoever has a view of the old sees the old."""
+
+    def make_equal(self):
+        flat = parameters_to_vector(self.module.parameters()).detach()
+        dist.broadcast(flat, 0)
+        vector_to_parameters(flat, self.module.parameters())
+        for buffer in self.module.buffers():
+            dist.broadcast(buffer, 0)
+
+
+@wrong("BucketedDDP", fails="starts equal")
 class BroadcastsBuffersInForward(_Bucketed):
     """As PyTorch's DDP does: here a step communicates gradients, and nothing else."""
 
@@ -2202,7 +2215,7 @@ class _Training:
 
     def epoch(self, dataset, epoch):
         batches = iter(DataLoader(dataset, self.batch_size, sampler=self.indices(epoch)))
-        total = torch.zeros(1)
+        total = torch.zeros(1, device=self.device)
         largest = dist.get_world_size() * self.batch_size
         for first in range(0, self.length, largest):
             total += self.step(next(batches, None), min(largest, self.length - first))
@@ -2212,7 +2225,7 @@ class _Training:
 
     def step(self, batch, whole):
         self.optimizer.zero_grad()
-        lost = torch.zeros(1)
+        lost = torch.zeros(1, device=self.device)
         if batch is not None:
             lost = self.backward(*self.move(*batch), whole)
         self.average(batch)
@@ -2574,7 +2587,7 @@ class NeverClears(_Training):
     """Leaves the gradients of the step before in place."""
 
     def step(self, batch, whole):
-        lost = torch.zeros(1)
+        lost = torch.zeros(1, device=self.device)
         if batch is not None:
             lost = self.backward(*self.move(*batch), whole)
         self.average(batch)
@@ -2893,3 +2906,31 @@ class LeavesTheModelOnTheHost(_Training):
             return super().run(model, *rest)
         finally:
             model.to = moves
+
+
+@wrong("train_ddp", fails="on the device")
+class SumsOnTheHost(_Training):
+    """torch.zeros(1) is on the host, and takes no loss from a GPU in place."""
+
+    def epoch(self, dataset, epoch):
+        batches = iter(DataLoader(dataset, self.batch_size, sampler=self.indices(epoch)))
+        total = torch.zeros(1)
+        largest = dist.get_world_size() * self.batch_size
+        for first in range(0, self.length, largest):
+            total += self.step(next(batches, None), min(largest, self.length - first))
+        mean = self.mean(total)
+        self.report(mean)
+        return mean
+
+
+@wrong("train_ddp", fails="the step of the whole batch")
+class LowersTheRate(_Training):
+    """A scheduler of its own, as a recipe has it; the caller has chosen the rate."""
+
+    def start(self):
+        super().start()
+        self.scheduler = torch.optim.lr_scheduler.StepLR(self.optimizer, step_size=1, gamma=0.9)
+
+    def report(self, mean):
+        super().report(mean)
+        self.scheduler.step()

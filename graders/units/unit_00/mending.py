@@ -105,6 +105,8 @@ def _right(observed: Observed[StatisticsReply], numbers: list[Tensor], position:
     expected = (everything.mean() if position == 0 else everything.max()).item()
     name = ("mean", "largest")[position]
     told = f"with {_in_words(numbers)}"
+    if len(everything) > MANY // 2:
+        told = f"with {len(everything)} numbers, on the ranks {[*map(len, numbers)]},"
     for rank, reply in enumerate(observed.results):
         result: PlainData = reply.result
         if type(result) is not tuple or len(result) != 2:

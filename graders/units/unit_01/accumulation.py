@@ -10,8 +10,8 @@ from graders.grading.kit import Answer, Criterion, Finding, Findings, Rng, compa
 from graders.units.unit_01 import drivers
 from graders.units.unit_01.drivers import LOSSES, AccumulationReply
 from graders.units.unit_01.problems import Problem, joined
-from graders.units.unit_01.steps import nan_told
-from graders.units.unit_01.watched import Batch
+from graders.units.unit_01.steps import in_single, nan_told
+from graders.units.unit_01.watched import Batch, in_words
 
 
 @exercise(
@@ -180,7 +180,7 @@ def full_batch_loss(accumulation: Accumulation, seen: AccumulationReply) -> Find
     if seen.history:
         return Finding(False, "The loss that was returned requires grad: it keeps its graph in memory.")
     what = f"the loss over micro-batches of {accumulation.sizes} samples"
-    return compare.close(seen.loss, accumulation.expected()[0], what, rtol=1e-4)
+    return compare.close(in_single(seen.loss), accumulation.expected()[0], what, rtol=1e-4)
 
 
 def asks_for_no_number(seen: AccumulationReply) -> Finding:
@@ -199,11 +199,12 @@ def nothing_changed(seen: AccumulationReply) -> Finding:
 
 def mode_kept(seen: AccumulationReply, training: bool) -> Finding:
     """Passes if every forward pass ran in the mode in which the model came, and the model is left in it."""
-    names = {True: "training", False: "evaluation"}
-    text = f"The model came in {names[training]} mode"
-    if seen.left is not training or any(mode is not training for mode in seen.modes):
-        did = "was left" if all(mode is training for mode in seen.modes) else "went forward"
-        return Finding(False, f"{text} and {did} in {names[not training]} mode.")
+    text = f"The model came {in_words(training)}"
+    for mode in seen.modes:
+        if mode is not training:
+            return Finding(False, f"{text} and went forward {in_words(mode)}.")
+    if seen.left is not training:
+        return Finding(False, f"{text} and was left {in_words(seen.left)}.")
     return Finding(True, f"{text}, went forward in it and is left in it.")
 
 

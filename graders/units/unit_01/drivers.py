@@ -4,10 +4,10 @@ it, and returns what became of it.
 
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from itertools import chain, count
+from itertools import chain
 from typing import Any
-from unittest import mock
 
 import torch
 from torch import Tensor
@@ -16,8 +16,10 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from graders.grading.answer import AnswerFunction, DriverReply, PlainData
 from graders.units.models import copies_of, gradients_of
+from graders.units.unit_01.clocks import set_back
 from graders.units.unit_01.on_host import DEVICE, HostAndDevice, Loader, MovedLater, WaitsNoted
-from graders.units.unit_01.watched import Batch, Watched
+from graders.units.unit_01.seeds import SeedsNoted
+from graders.units.unit_01.watched import Batch, Mode, Watched, mode_of
 
 LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "cross_entropy": functional.cross_entropy,
@@ -33,16 +35,16 @@ class StepReply(DriverReply):
     """What one step did.
 
     loss: what it returned. history: whether that keeps a graph. parameters: copies of them after the step.
-    log, modes: as in Watched, of this step only. left: whether the model is in training mode afterwards.
-    waits: how often it asked for a number.
+    log, modes: as in Watched, of this step only. left: the mode of the model afterwards. waits: how often it
+    asked for a number.
     """
 
     loss: PlainData
     history: bool
     parameters: list[Tensor]
     log: list[str]
-    modes: list[bool]
-    left: bool
+    modes: list[Mode]
+    left: Mode
     waits: int
 
 
@@ -73,7 +75,7 @@ def steps(
         with WaitsNoted(waits):
             loss = answer(model, inputs, targets, optimizer)
         parameters = copies_of(model.parameters())
-        how = model.log, model.modes, model.training, len(waits)
+        how = model.log, model.modes, mode_of(model), len(waits)
         seen.append(StepReply(_plain(loss), _has_history(loss), parameters, *how))
     return seen
 
@@ -87,7 +89,7 @@ class EvaluationReply(DriverReply):
     """
 
     result: PlainData
-    modes: list[bool]
+    modes: list[Mode]
     graphs: list[bool]
     training: list[bool]
     grad_enabled: bool
@@ -112,26 +114,24 @@ def evaluation(
     return EvaluationReply(result, model.modes, model.graphs, left, grad_enabled, trainable)
 
 
-SEED = 2_718_281_828
-"""One that nobody else sets."""
-
-
 @dataclass(frozen=True, slots=True)
 class FitReply(DriverReply):
     """What a training of some epochs did.
 
     history: what it returned. parameters: copies of them afterwards. log, modes, graphs: as in Watched, with
-    "waits" in the log where the answer asked for numbers. passes: how often it went through the training and
-    the validation set. seed_kept: whether no random seed was set.
+    "waits" in the log where, with batches on the host, it asked for numbers of the device. passes: how often
+    it went through the training and the validation set. seed_kept: whether PyTorch's random seed was not set.
+    drawn: the next random numbers of Python's and NumPy's modules, which were seeded by the number of epochs.
     """
 
     history: PlainData
     parameters: list[Tensor]
     log: list[str]
-    modes: list[bool]
+    modes: list[Mode]
     graphs: list[bool]
     passes: tuple[int, int]
     seed_kept: bool
+    drawn: tuple[float, float]
 
 
 def used_before(model: Watched, rates: dict[str, float]) -> torch.optim.Optimizer:
@@ -159,14 +159,15 @@ def fitting(
     """
     model = (MovedLater if on_host else Watched)(values).train(training)
     optimizer = used_before(model, rates)
-    torch.default_generator.manual_seed(SEED)
-    train, validation = (Loader(part, on_host=on_host) for part in batches)
-    observed = HostAndDevice(model) if isinstance(model, MovedLater) else WaitsNoted(model.log)
-    with torch.enable_grad(), observed:
-        history = answer(model, train, validation, optimizer, epochs, DEVICE)
+    observed: AbstractContextManager[Any] = nullcontext()
+    if isinstance(model, MovedLater):
+        observed = HostAndDevice(model)
+    with SeedsNoted(epochs) as seeds:
+        train, validation = (Loader(part, on_host=on_host, shuffle=seeds.shuffle) for part in batches)
+        with torch.enable_grad(), observed:
+            history = answer(model, train, validation, optimizer, epochs, DEVICE)
     passes = train.passes, validation.passes
-    seed_kept = torch.initial_seed() == SEED
-    how = model.log, model.modes, model.graphs, passes, seed_kept
+    how = model.log, model.modes, model.graphs, passes, seeds.kept, seeds.drawn
     return FitReply(history, copies_of(model.parameters()), *how)
 
 
@@ -175,8 +176,8 @@ class AccumulationReply(DriverReply):
     """What an accumulation did.
 
     loss: what it returned. history: whether that keeps a graph. gradients: those that it left, one a
-    parameter. log, kept, modes: as in Watched. changed: what is not as it was before. left: whether the model
-    is in training mode then. waits: how often it asked for a number.
+    parameter. log, kept, modes: as in Watched. changed: what is not as it was before. left: the mode of the
+    model then. waits: how often it asked for a number.
     """
 
     loss: PlainData
@@ -184,9 +185,9 @@ class AccumulationReply(DriverReply):
     gradients: list[Tensor | None]
     log: list[str]
     kept: list[int]
-    modes: list[bool]
+    modes: list[Mode]
     changed: list[str]
-    left: bool
+    left: Mode
     waits: int
 
 
@@ -198,17 +199,23 @@ def accumulation(
     """
     model = Watched(values).train(training)
     given, tensors = micro_batches.copy(), [*chain(*micro_batches), *model.parameters()]
-    before = copies_of(tensors)
+    before, trained = copies_of(tensors), [tensor.requires_grad for tensor in tensors]
     waits: list[str] = []
     with WaitsNoted(waits):
         result = answer(model, micro_batches, LOSSES[loss])
     kept = {
         "The list of micro-batches": [*map(id, micro_batches)] == [*map(id, given)],
         "A tensor of a micro-batch, or a parameter,": all(map(_alike, tensors, before)),
+        "What hooks a parameter has": not any(
+            parameter._backward_hooks or parameter._post_accumulate_grad_hooks
+            for parameter in model.parameters()
+        ),
+        "Which tensors of micro-batches, or parameters, require grad": trained
+        == [t.requires_grad for t in tensors],
     }
     seen = _plain(result), _has_history(result), gradients_of(model), model.log, model.kept, model.modes
     changed = [what for what, same in kept.items() if not same]
-    return AccumulationReply(*seen, changed, model.training, len(waits))
+    return AccumulationReply(*seen, changed, mode_of(model), len(waits))
 
 
 def _alike(one: Tensor, other: Tensor) -> bool:
@@ -266,8 +273,8 @@ def throughput(answer: AnswerFunction, batch_size: int, warmup: int, steps: int)
     """How the answer measures a slow device, while somebody sets the machine's time of day back, by a second
     each time that it is asked for.
     """
-    device, times_of_day = SlowDevice(warmup), count(time.time(), -1)
-    with mock.patch.object(time, "time", times_of_day.__next__):
+    device = SlowDevice(warmup)
+    with set_back(answer):
         result = answer(device.step, batch_size, warmup, steps, device.synchronize)
     return ThroughputReply(result, device.calls, time.perf_counter())
 

@@ -85,7 +85,7 @@ def evaluate(answer: Answer, rng: Rng) -> Findings:
 
     yield "evaluation mode", evaluation_mode(seen)
     yield "mode restored", mode_restored(left)
-    yield "no graph", no_graph(seen)
+    yield "no graph", compare.first_failure(map(no_graph, (seen, *left.values())))
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,8 +184,11 @@ def evaluation_mode(seen: EvaluationReply) -> Finding:
     """Passes if no forward pass found the model in training mode."""
     if not seen.modes:
         return Finding(False, "The model that was given made no forward pass; was it copied?")
-    trained = sum(seen.modes)
-    return Finding(not trained, f"of {len(seen.modes)} forward passes {trained} ran in training mode.")
+    trained = [mode for mode in seen.modes if mode is not False]
+    if None in trained:
+        text = "A forward pass found some of the model's modules in training mode, and others not"
+        return Finding(False, f"{text}; expected evaluation mode in all of them.")
+    return Finding(not trained, f"of {len(seen.modes)} forward passes {len(trained)} ran in training mode.")
 
 
 def mode_restored(seen: Mapping[bool, EvaluationReply]) -> Finding:

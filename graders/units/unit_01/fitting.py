@@ -76,11 +76,11 @@ def fit(answer: Answer, rng: Rng) -> Findings:
     history = compare.first_failure(history_right(case, *each) for each in histories)
     yield "history", nan_told(diverged) if every_epoch.passed and history.passed else history
     found = case.seen(answer, epochs, training=False)
-    yield "modes", compare.first_failure(map(modes_right, (trained, found)))
+    yield "modes", compare.first_failure(modes_right(each, history.passed) for each in (trained, found))
     moved = case.seen(answer, epochs, on_host=True)
     yield "on the device", parameters_as_expected(case, moved, epochs)
     long = Course.draw_long(rng)
-    cases = ((case, trained), (case, moved), (long, long.seen(answer, 1)))
+    cases = ((case, moved), (long, long.seen(answer, 1, on_host=True)))
     yield "waits once an epoch", compare.first_failure(waits_at_the_end(*each) for each in cases)
 
 
@@ -114,7 +114,16 @@ def anew(case: Course, one: FitReply, several: FitReply, none: FitReply) -> list
         Finding(
             compare.same(none.history, []), f"For 0 epochs fit returned {none.history!r:.80}; expected []."
         ),
-        Finding(several.seed_kept, "A random seed was set: a loader that shuffles then repeats its order."),
+        Finding(
+            several.seed_kept,
+            "A random seed was set, or a state put back: who shuffles by it repeats an order.",
+        ),
+        *(
+            Finding(
+                first != second, f"A random seed of {library} was set: augmentation repeats its numbers then."
+            )
+            for library, first, second in zip(("Python's", "NumPy's"), one.drawn, several.drawn, strict=True)
+        ),
     ]
 
 
@@ -187,9 +196,10 @@ def _epoch_right(seen: object, expected: Sequence[float], epoch: int) -> Finding
     )
 
 
-def modes_right(seen: FitReply) -> Finding:
+def modes_right(seen: FitReply, all_passes: bool) -> Finding:
     """Passes if whatever goes backward went forward in training mode, and all else in evaluation mode and
-    without a graph.
+    without a graph. all_passes: whether it counts that nothing else went forward in training mode, as for a
+    loss after the update.
     """
     passes = [*(entry for entry in seen.log if entry != "waits"), ""]
     trains = [
@@ -197,11 +207,15 @@ def modes_right(seen: FitReply) -> Finding:
         for entry, following in pairwise(passes)
         if entry.startswith("forward")
     ]
-    if seen.modes == trains and seen.graphs != trains:
-        return Finding(False, "Forward passes of the validation recorded a graph for backward.")
-    if seen.modes == trains:
+    both = [*compare.side_by_side(seen.modes, seen.graphs)]
+    each_pass = [(train, mode, graph) for train, (mode, graph) in compare.side_by_side(trains, both)]
+    looked_at = [each for each in each_pass if all_passes or each[:2] != (False, True)]
+    if all(mode is train for train, mode, _ in looked_at):
+        if any(graph is not train for train, _, graph in looked_at):
+            return Finding(False, "Forward passes of the validation recorded a graph for backward.")
         return Finding(True, "Every epoch trains in training mode and validates in evaluation mode.")
-    told = ", ".join("training" if mode else "evaluation" for mode in seen.modes)
+    names = {True: "training", False: "evaluation", None: "both"}
+    told = ", ".join(names[mode] for mode in seen.modes)
     return Finding(False, f"The forward passes ran in these modes: {told or 'none'}.")
 
 
@@ -216,5 +230,7 @@ def waits_at_the_end(case: Course, seen: FitReply) -> Finding:
         else:
             done += 1
             steps += entry.startswith("backward")
-    text = f"Within the epochs' steps fit, or train_step, asked for a number {inside} times"
+    text = (
+        f"Within the epochs' steps fit, or train_step, asked for a number {compare.counted(inside, 'time')}"
+    )
     return Finding(not inside, f"{text}; expected none before the epoch's last step is done.")

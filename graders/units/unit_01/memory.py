@@ -82,7 +82,7 @@ def _each_takes(expected: int, parameters: int, seen: PlainData, what: str) -> F
 
 _UNKNOWN = (
     *(("adamw", "bf16"), ("Adam", "mixed"), ("", "fp32")),
-    *(("momentum", "fp16"), ("sgd", "FP32"), ("adam", "fp8")),
+    *(("momentum", "fp16"), ("sgd", "FP32"), ("adam", "fp8"), ("sgd", ""), ("adam", "fp64")),
 )
 """Names that are near to those of the exercise, beside each of those that it has."""
 

@@ -10,10 +10,14 @@ from torch.overrides import TorchFunctionMode
 from graders.units.unit_01.watched import Batch, Watched
 
 _ASKS = frozenset({"__len__", "size", "dim", "numel", "__get__", "pin_memory", "__repr__"})
-_READIES = _ASKS | {"to", "float", "long", "type", "contiguous"}
+_MOVES = frozenset({"to", "type_as"})
+_READIES = _ASKS | _MOVES | {"float", "long", "type", "contiguous"}
 """What a program may do with a batch before it goes to the device; it is still on the host then."""
+_LIKE = frozenset(
+    {"empty_like", "zeros_like", "ones_like", "new_empty", "new_zeros", "new_ones", "new_tensor"}
+)
 _MAKES = frozenset({"tensor", "as_tensor", "asarray"})
-"""What may name the device beside `to`."""
+"""What may name the device beside these."""
 HOST = torch.device("cpu")
 DEVICE = torch.device("cpu:0")
 """The only one that is always there; what counts is that somebody names it, and not just any "cpu"."""
@@ -26,9 +30,11 @@ _WAITS = frozenset(
 has computed them."""
 _STORES = frozenset({"copy_", "__setitem__"})
 """What may bring numbers from the device into a tensor on the host."""
-_NOTED = _WAITS | _MAKES | _STORES | {"to", "type", "where", "__getitem__"}
+_NOTED = _WAITS | _MAKES | _STORES | _MOVES | {"type", "where", "one_hot", "__getitem__"}
 _BEGINS = frozenset({"tensor", "zeros", "ones", "empty", "full", "arange", "rand", "randn", "linspace"})
 """What makes a tensor of no other, on the host unless the device is named."""
+_JOINS = frozenset({"stack", "cat", "concat", "concatenate", "hstack", "vstack"})
+"""What takes not even a single number from elsewhere."""
 
 
 class OnHost(Tensor):
@@ -38,18 +44,23 @@ class OnHost(Tensor):
     def __torch_function__(
         cls, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        name = getattr(func, "__name__", "")
-        moves = name == "to" and _names_the_device(args, kwargs or {})
-        together = all(isinstance(each, OnHost) for each in _tensors([*args, *(kwargs or {}).values()]))
-        if name not in _READIES and not together:
+        name, options = getattr(func, "__name__", ""), kwargs or {}
+        tensors = list(_tensors([*args, *options.values()]))
+        on_host = all(isinstance(each, OnHost | MadeOnHost) for each in tensors)
+        fills = name in _STORES | {"__getitem__"} and type(tensors[0]) is Tensor  # one that is on the device
+        if not (name in _READIES or on_host or fills):
             raise RuntimeError(f"{name}() got a batch that is not on the device; move it there first.")
-        result = super().__torch_function__(func, types, args, kwargs)  # type: ignore[no-untyped-call]
-        return _moved(result) if moves else result
+        with torch._C.DisableTorchFunctionSubclass():
+            result = func(*args, **options)
+        if not isinstance(result, Tensor):
+            return result
+        moves = name in _MOVES | _LIKE and _names_the_device(args, options)
+        return result if fills else _moved(result) if moves else result.as_subclass(OnHost)
 
 
 class MadeOnHost(Tensor):
     """A tensor that the program itself has on the host. The device takes a single number from there, and
-    nothing else; nor can what is on the device be added to it in place.
+    nothing else; nor can what is on the device be added to it in place, or be an index of it.
     """
 
     @classmethod
@@ -58,14 +69,16 @@ class MadeOnHost(Tensor):
     ) -> Any:
         name, options = getattr(func, "__name__", ""), kwargs or {}
         tensors = list(_tensors([*args, *options.values()]))
+        if any(isinstance(each, OnHost) for each in tensors):
+            return OnHost.__torch_function__(func, types, args, options)
         on_host = [each for each in tensors if isinstance(each, MadeOnHost)]
         mixed = len(on_host) < len(tensors)
         takes_any = name in _STORES or name == "__getitem__"
-        if mixed and not takes_any and (_writes(name, args) or any(each.dim() for each in on_host)):
+        if mixed and (_indexes(name, tensors) or not (takes_any or _takes_numbers(name, args, on_host))):
             raise RuntimeError(f"{name}() got tensors on two devices: one was made without device=device.")
         result = super().__torch_function__(func, types, args, options)  # type: ignore[no-untyped-call]
         stays = isinstance(args[0], MadeOnHost) if takes_any else not mixed
-        leaves = name == "to" and _names_the_device(args, options)
+        leaves = name in _MOVES and _names_the_device(args, options)
         return _moved(result) if isinstance(result, Tensor) and (leaves or not stays) else result
 
 
@@ -84,24 +97,39 @@ def _writes(name: str, arguments: Sequence[Any]) -> bool:
     return in_place and isinstance(arguments[0], MadeOnHost)
 
 
+def _takes_numbers(name: str, arguments: Sequence[Any], on_host: Sequence[Tensor]) -> bool:
+    """Whether what the call gets from the host are single numbers, which the device takes."""
+    return not (_writes(name, arguments) or name in _JOINS or any(each.dim() for each in on_host))
+
+
+def _indexes(name: str, tensors: Sequence[Tensor]) -> bool:
+    """Whether the call looks up in a tensor on the host with an index on the device."""
+    first, *indices = tensors
+    return name == "__getitem__" and isinstance(first, MadeOnHost) and any(type(i) is Tensor for i in indices)
+
+
 def _moved(batch: Tensor) -> Tensor:
     with torch._C.DisableTorchFunctionSubclass():
         return batch.as_subclass(Tensor)
 
 
 def _devices(arguments: Sequence[Any], options: Mapping[str, Any]) -> list[torch.device]:
-    """Those that a call names."""
+    """Those that a call names, be it by a tensor that is there: x.to(y)."""
     named = (*arguments, *options.values())
-    return [torch.device(each) for each in named if isinstance(each, torch.device | str)]
+    devices = [torch.device(each) for each in named if isinstance(each, torch.device | str)]
+    others = named[1:] if arguments and isinstance(arguments[0], Tensor) else ()
+    like = [each for each in others if isinstance(each, Tensor)]
+    return devices + [HOST if isinstance(each, MadeOnHost | OnHost) else DEVICE for each in like]
 
 
 def _names_the_device(arguments: Sequence[Any], options: Mapping[str, Any]) -> bool:
     return DEVICE in _devices(arguments, options)
 
 
-def _fetches(arguments: Sequence[Any], options: Mapping[str, Any]) -> bool:
-    """Whether `to` brings a number to another device; a batch or a weight is no number."""
-    return arguments[0].dim() == 0 and any(each != DEVICE for each in _devices(arguments, options))
+def _chooses(index: Tensor) -> bool:
+    """Whether what is at an index can be told only with its own numbers: a mask's, or a single one."""
+    mask = index.dtype in (torch.bool, torch.uint8)
+    return mask or (index.dim() == 0 and not isinstance(index, MadeOnHost | OnHost))
 
 
 def _waits(name: str, arguments: Sequence[Any], options: Mapping[str, Any]) -> bool:
@@ -112,14 +140,17 @@ def _waits(name: str, arguments: Sequence[Any], options: Mapping[str, Any]) -> b
     if isinstance(first, MadeOnHost | OnHost):
         return False
     match name:
-        case "to":
-            return _fetches(arguments, options)
+        case "to" | "type_as":  # another device; a weight, which a model's `to` brings there, is no number
+            elsewhere = any(each != DEVICE for each in _devices(arguments, options))
+            return elsewhere and not isinstance(first, torch.nn.Parameter)
         case "type":  # torch.FloatTensor is on the host
             return bool(others) and not isinstance(others[0], torch.dtype)
         case "where":  # of a condition alone: where it is true
             return not others
+        case "one_hot":  # of how many classes is not said: one more than the largest
+            return not others or others[0] == -1
         case "__getitem__":
-            return any(each.dtype in (torch.bool, torch.uint8) for each in _tensors(others))
+            return any(_chooses(each) for each in _tensors(others))
         case "tensor" | "as_tensor" | "asarray":  # of numbers that are on the device
             return not isinstance(first, Tensor) and any(type(each) is Tensor for each in _tensors([first]))
     return name in _WAITS
@@ -167,15 +198,18 @@ class MovedLater(Watched):
 class Loader:
     """Batches in another order in each epoch. It has no length, and nothing but iteration."""
 
-    def __init__(self, batches: Sequence[Batch], *, on_host: bool) -> None:
+    def __init__(self, batches: Sequence[Batch], *, on_host: bool, shuffle: Callable[[], None]) -> None:
+        """shuffle: called whenever somebody begins to go through it."""
         self._batches = list(batches)
         self._on_host = on_host
+        self._shuffle = shuffle
         self.passes = 0
         """How often somebody began to go through it."""
 
     def __iter__(self) -> Iterator[Batch]:
         turned = self._batches[self.passes :] + self._batches[: self.passes]
         self.passes += 1
+        self._shuffle()
         for inputs, targets in turned:
             yield (
                 (inputs.as_subclass(OnHost), targets.as_subclass(OnHost))
@@ -194,6 +228,8 @@ class WaitsNoted(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
+        if func == Tensor.device.__get__:
+            return self._device_of(args[0])
         name, options = getattr(func, "__name__", ""), kwargs or {}
         known = _known(name, args, options)
         result = func(*args, **options)
@@ -203,6 +239,10 @@ class WaitsNoted(TorchFunctionMode):
         if not known and _waits(name, args, options):
             self._log.append("waits")
         return _moved(result) if name in _MAKES and _names_the_device(args, options) else result
+
+    def _device_of(self, tensor: Tensor) -> torch.device:
+        """Of a tensor; all are on the device here."""
+        return DEVICE
 
 
 class HostAndDevice(WaitsNoted):
@@ -215,10 +255,8 @@ class HostAndDevice(WaitsNoted):
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
+        result = super().__torch_function__(func, types, args, kwargs)
         name, options = getattr(func, "__name__", ""), kwargs or {}
-        if func == Tensor.device.__get__:
-            return self._device_of(args[0])
-        result = super().__torch_function__(func, types, args, options)
         if type(result) is Tensor and _stays_on_host(name, args, options):
             return result.as_subclass(MadeOnHost)
         return result
@@ -233,8 +271,9 @@ def _stays_on_host(name: str, arguments: Sequence[Any], options: Mapping[str, An
     match name:
         case "cpu":
             return True
-        case "to":
+        case "to" | "type_as":
             return bool(_devices(arguments, options)) and not _names_the_device(arguments, options)
-        case "tensor" if arguments and isinstance(arguments[0], Tensor):
-            return False
-    return name in _BEGINS and not _names_the_device(arguments, options)
+        case "tensor" | "as_tensor" | "asarray" if arguments and not isinstance(arguments[0], Tensor):
+            return not _names_the_device(arguments, options)
+    made_of_none = not list(_tensors([*arguments, *options.values()]))
+    return made_of_none and not _names_the_device(arguments, options)

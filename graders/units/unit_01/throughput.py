@@ -37,8 +37,8 @@ from graders.units.unit_01.drivers import ThroughputReply
             "samples a second",
             2,
             "batch_size * steps samples, divided by the seconds between the two moments at which the device "
-            "was at rest, warm-up not included. time.perf_counter() is the clock for it: time.time() may be "
-            "set while it runs.",
+            "was at rest, warm-up not included. time.perf_counter() is the clock for it: time.time() and "
+            "datetime.now() may be set while they run.",
             needs=("waits before the clock starts", "waits before the clock stops"),
         ),
     ),
@@ -154,7 +154,9 @@ def rate_as_measured(measurement: Measurement) -> Finding:
     )
     result = measurement.reply.result
     rate = compare.as_float(result)
-    seen = compare.shown(result, 80) if math.isnan(rate) else f"{rate:,.1f} samples/s"
+    seen = compare.shown(result, 80) if math.isnan(rate) else f"{_digits(rate)} samples/s"
+    if rate < 0:
+        seen += " (the time of day was set back meanwhile)"
     # No clock shows seconds that give so few digits of samples a second, but for one time in a million.
     if slowest <= rate <= fastest and rate == round(rate, 5):
         text = f"{compare.shown(result)}: the rate has been rounded; expected what the division gives"
@@ -164,5 +166,10 @@ def rate_as_measured(measurement: Measurement) -> Finding:
         compare.counted(measurement.batch_size, "sample"),
     )
     made = f"{seen} for {steps} of {batch} in {least:.4f} s"
-    expected = f"{samples / max(least, 1e-9):,.1f}"
+    expected = _digits(samples / max(least, 1e-9))
     return Finding(slowest <= rate <= fastest, f"{made}; expected {expected}.")
+
+
+def _digits(rate: float) -> str:
+    """`1,497.6`, and of small numbers so many digits that something is left."""
+    return f"{rate:,.1f}" if abs(rate) >= 1 else f"{rate:.4g}"

@@ -6,6 +6,22 @@ import torch
 from torch import Tensor, nn
 
 Batch = tuple[Tensor, Tensor]
+Mode = bool | None
+"""Whether a model is in training mode; None if only some of its modules are."""
+
+
+def mode_of(model: nn.Module) -> Mode:
+    """In which mode all modules of a model are, and so each dropout and each batch norm."""
+    modes = {module.training for module in model.modules()}
+    return modes.pop() if len(modes) == 1 else None
+
+
+def in_words(mode: Mode) -> str:
+    """`in training mode`."""
+    return "in training mode in some modules only" if mode is None else f"in {_NAMES[mode]} mode"
+
+
+_NAMES = {True: "training", False: "evaluation"}
 
 
 class _Saved:
@@ -26,10 +42,10 @@ class Watched(nn.Module):
         self.second = nn.Linear(hidden, values[2].shape[0])
         self.log: list[str] = []
         """"forward 8" for a forward pass of 8 samples, "backward 8" when backward reaches its outputs."""
-        self.modes: list[bool] = []
-        """Whether a forward pass found the model in training mode."""
+        self.modes: list[Mode] = []
+        """In which mode a forward pass found the model."""
         self.graphs: list[bool] = []
-        """Whether a forward pass could record a graph."""
+        """Whether a forward pass recorded a graph."""
         self.kept: list[int] = []
         """How many tensors of earlier graphs were still kept when a forward pass began."""
         self._saved: list[weakref.ref[_Saved]] = []
@@ -40,11 +56,11 @@ class Watched(nn.Module):
     def forward(self, inputs: Tensor) -> Tensor:
         samples = len(inputs)
         self.log.append(f"forward {samples}")
-        self.modes.append(self.training)
-        self.graphs.append(torch.is_grad_enabled())
+        self.modes.append(mode_of(self))
         self.kept.append(sum(saved() is not None for saved in self._saved))
         with torch.autograd.graph.saved_tensors_hooks(self._save, lambda saved: saved.tensor):
             logits: Tensor = self.second(torch.tanh(self.first(inputs.squeeze(2))))
+        self.graphs.append(logits.requires_grad)
         if logits.requires_grad:
             logits.register_hook(lambda _: self.log.append(f"backward {samples}"))  # type: ignore[no-untyped-call]
         return logits

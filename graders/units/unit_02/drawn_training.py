@@ -69,6 +69,13 @@ class DrawnTraining:
         """Of an epoch: as many as the rank with the most samples needs."""
         return -(-len(self.labels) // (len(self.values) * self.batch_size))
 
+    @property
+    def _goes(self) -> str:
+        """How the losses go, where that is no matter of course."""
+        if self.inputs.isnan().any():
+            return ", where a sample is NaN"
+        return ", where the loss grows" if self.uphill else ""
+
     def steep(self) -> "DrawnTraining":
         """The same with gradients longer than any that one would clip to: it is sure, and wrong."""
         values = [[first, bias, STEEP * second, last] for first, bias, second, last in self.values]
@@ -93,22 +100,28 @@ class DrawnTraining:
 
     def dealt(self, run: Run) -> Finding:
         """Passes if in every epoch each sample is on one rank once, in as many steps on all ranks."""
-        where = f"{len(self.labels)} samples on {len(self.values)} ranks in batches of {self.batch_size}"
+        many = f"{len(self.labels)} samples on {compare.counted(len(self.values), 'rank')}"
+        where = f"{many} in batches of {self.batch_size}{self._goes}"
         for rank, reply in enumerate(run.results):
             taken, wanted = len(reply.batches), self.epochs * self.steps
             if taken != wanted:
-                text = f"rank {rank} takes {compare.counted(taken, 'step')} in {self.epochs} epochs"
+                steps = compare.counted(taken, "step")
+                in_all = f"{steps} in {compare.counted(self.epochs, 'epoch')}"
+                text = f"rank {rank} takes {in_all} with the optimizer that it was given"
                 return Finding(False, f"{where}: {text}; expected {wanted}.")
             largest = max(map(len, reply.batches))
             if largest > self.batch_size:
-                return Finding(False, f"{where}: rank {rank} has a step with {largest} samples.")
+                text = f"rank {rank} goes forward with {largest} samples in a step, and with a graph"
+                return Finding(False, f"{where}: {text}.")
         for epoch in range(self.epochs):
             seen = sorted(number for rank in range(len(self.values)) for number in self._of(run, rank, epoch))
             if seen != list(range(len(self.labels))):
                 twice = sorted({number for number in seen if seen.count(number) > 1})
                 missing = sorted(set(range(len(self.labels))) - set(seen))
                 text = f"in epoch {epoch} more than once: {twice or 'none'}; never: {missing or 'none'}"
-                return Finding(False, f"{where}: {text}.")
+                if not seen:
+                    text = f"in epoch {epoch} the models that were given had no sample; were they copied?"
+                return Finding(False, f"{where}: {text}{'' if text.endswith('?') else '.'}")
         return Finding(True, f"{where}: each once an epoch, in {self.steps} steps.")
 
     def _of(self, run: Run, rank: int, epoch: int) -> list[int]:
@@ -153,8 +166,7 @@ class DrawnTraining:
         which situation, for a sentence.
         """
         pairs = compare.side_by_side(run.results[0].parameters, expected)
-        grows = ", in which the loss grows" if self.uphill else ""
-        what = f"after {self.epochs} epoch{'s' if self.epochs > 1 else ''}{grows}"
+        what = f"after {compare.counted(self.epochs, 'epoch')}{self._goes}"
         finding = compare.first_failure(
             compare.close(seen, wanted, f"{name} {what}", rtol=1e-4, atol=1e-5)
             for name, (seen, wanted) in zip(NAMES, pairs, strict=True)
@@ -198,7 +210,9 @@ class DrawnTraining:
         lines = [len([line for line in first.splitlines() if line.strip()])]
         lines += [len(text.splitlines()) for text in others]
         expected = [self.epochs] + [0] * len(others)
-        text = f"in {self.epochs} epochs the ranks print {lines} lines; expected {expected}"
+        text = (
+            f"in {compare.counted(self.epochs, 'epoch')} the ranks print {lines} lines; expected {expected}"
+        )
         return Finding(lines == expected, f"{text}.")
 
     def sent(self, run: Run) -> Finding:

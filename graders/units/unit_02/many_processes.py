@@ -68,7 +68,8 @@ from graders.units.unit_02.drawn_training import NAMES, DrawnTraining, Run
         Criterion(
             "on the device",
             1,
-            "model.to(device), and for every batch inputs.to(device) and targets.to(device).",
+            "model.to(device), and for every batch inputs.to(device) and targets.to(device). A sum that "
+            "begins as torch.zeros(1) is on the host: name the device there, too.",
         ),
     ),
     hints=(
@@ -162,7 +163,11 @@ def _still_differ(run: Run) -> Finding:
 
 def _moved(run: Run) -> Finding:
     """Passes if every rank moved its model and its batches to the device that it was given."""
-    left = [rank for rank, reply in enumerate(run.results) if not reply.moved]
-    return Finding(
-        not left, f"Ranks that compute with a model or a batch that was not moved: {left or 'none'}."
-    )
+    for rank, reply in enumerate(run.results):
+        model, batch, call = reply.left
+        if model or batch:
+            return Finding(False, f"rank {rank} computes with {model or batch} that was not moved.")
+        if call:
+            text = f"{call}() got tensors in two places on rank {rank}"
+            return Finding(False, f"{text}: one was made without device=device.")
+    return Finding(True, "Every rank computes where it was told to.")

@@ -48,7 +48,7 @@ def global_accuracy(answer: Answer, rng: Rng) -> Findings:
     totals = [rng.integer(2, 9) for _ in range(ranks)]
     counts = [rng.integer(1, total) for total in totals]
     without = launched_accuracy(answer, [0, *counts], [0, *totals])
-    yield "rank without samples", accuracy_as_expected(without, counts, totals)
+    yield "rank without samples", accuracy_as_expected(without, [0, *counts], [0, *totals])
 
     made = max((observed.calls(rank) for rank in range(ranks)), key=len)
     text = f"Calls a rank makes: {', '.join(made) or 'none'}; expected one."
@@ -65,7 +65,7 @@ def accuracy_as_expected(observed: Observed[PlainData], correct: list[int], tota
     expected = sum(correct) / sum(total)
     return compare.first_failure(
         (
-            compare.near(seen, expected, f"the accuracy on rank {rank}")
+            compare.near(seen, expected, f"with {correct} right of {total}, the accuracy on rank {rank}")
             for rank, seen in enumerate(observed.results)
         ),
         f"Every rank returns {expected:.6g}, {sum(correct)} of {sum(total)}.",

@@ -11,6 +11,7 @@ from torch.utils.data import Dataset
 
 from course_lib import mark
 from graders.units.models import load_values
+from graders.units.optimizers import PlainSGD
 
 DEVICE = torch.device("cpu:0")
 """The only one that is always there; what counts is that somebody names it, and not just any "cpu"."""
@@ -28,6 +29,8 @@ _MOVES = _MAKES | {
 """What may name the device."""
 _LOSSES = frozenset({"cross_entropy", "nll_loss"})
 _PICKS = frozenset({"__getitem__", "index_select"})
+_BRINGS = _PICKS | {"copy_", "__setitem__", "to", "type_as"}
+"""What may get tensors in both places."""
 
 
 class Samples(Dataset[tuple[Tensor, Tensor]]):
@@ -79,23 +82,23 @@ class Numbered(nn.Module):
         return logits
 
 
-class Descent:
-    """Plain gradient descent with what an optimizer has to have; torch.optim's takes long to import.
+class Descent(PlainSGD):
+    """Plain gradient descent.
 
     Each step puts the mark "step" on the timeline, and notes which samples the model has had since the last.
     """
 
     def __init__(self, model: Numbered, rate: float, uphill: bool) -> None:
         """uphill: whether to go along the gradient, and not against it."""
+        super().__init__(model.parameters(), rate, momentum=0.0)
         self._model = model
-        group = {"params": list(model.parameters()), "lr": rate, "maximize": uphill}
-        self.param_groups: list[dict[str, Any]] = [group]
+        self.param_groups[0]["maximize"] = uphill
         self.batches: list[list[int]] = []
 
-    def zero_grad(self, set_to_none: bool = True) -> None:
-        self._model.zero_grad(set_to_none)
-
-    def step(self) -> None:
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """See the base class."""
+        with torch.enable_grad():
+            loss = closure() if closure else None
         mark("step")
         self.batches.append([number for numbers in self._model.passes for number in numbers])
         self._model.passes.clear()
@@ -104,6 +107,7 @@ class Descent:
             for parameter in self._model.parameters():
                 if parameter.grad is not None:
                     parameter.add_(parameter.grad, alpha=group["lr"] * (1 if group["maximize"] else -1))
+        return loss
 
 
 class MovesNoted(TorchFunctionMode):
@@ -117,24 +121,48 @@ class MovesNoted(TorchFunctionMode):
         super().__init__()
         self.labels: list[Tensor] = []
         """Those that losses were computed with."""
+        self.mixed = ""
+        """A call that got tensors on both, with one that was made on the host; empty if there was none."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        result = func(*args, **(kwargs or {}))
         name = getattr(func, "__name__", "")
+        named = (*args, *(kwargs or {}).values())
+        self.mixed = self.mixed or _mixes(name, named)
+        result = func(*args, **(kwargs or {}))
         if name == "__get__" and getattr(func, "__self__", None) is Tensor.device:
             return DEVICE if is_there(args[:1]) else result
         if name in _LOSSES and len(args) > 1:
             self.labels.append(args[1])
-        if not isinstance(result, Tensor) or is_there([result]):
+        if not isinstance(result, Tensor):
             return result
-        moved = name in _MOVES and _names_the_device((*args, *(kwargs or {}).values()))
+        if name == "cpu" or (name == "to" and _names_another(named)):
+            return result.view_as(result)
+        if is_there([result]):
+            return result
+        # By the name of the device, or by a tensor that is there: x.to(y).
+        like = [each for each in named[1:] if isinstance(each, Tensor)] if name in ("to", "type_as") else []
+        moved = (name in _MOVES and _names_the_device(named)) or is_there(like)
         if moved and args and result is args[0]:
             result = result.view_as(result)
         if moved or is_there(_tensors_of(name, args)):
             put_there([result])
+        elif not _tensors_of(name, named):
+            result.__dict__["on_the_host"] = True
         return result
+
+
+def _mixes(name: str, arguments: Sequence[Any]) -> str:
+    """The name of a call that adds to a tensor made on the host, or computes with such a one, what is on the
+    device, as no GPU does; empty for all others. A single number may come from the host.
+    """
+    tensors = [each for each in arguments if isinstance(each, Tensor)]
+    if name in _BRINGS or len(tensors) < 2 or not any(is_there([each]) for each in tensors):
+        return ""
+    first = arguments[0] if name.startswith("__i") or name.strip("_") + "_" == name else None
+    of_host = [each for each in tensors if "on_the_host" in each.__dict__]
+    return name if any(each.dim() or each is first for each in of_host) else ""
 
 
 def _tensors_of(name: str, arguments: Sequence[Any]) -> list[Tensor]:
@@ -157,3 +185,7 @@ def is_there(tensors: Sequence[Tensor]) -> bool:
 
 def _names_the_device(arguments: Sequence[Any]) -> bool:
     return any(isinstance(each, torch.device | str) and torch.device(each) == DEVICE for each in arguments)
+
+
+def _names_another(arguments: Sequence[Any]) -> bool:
+    return any(isinstance(each, torch.device | str) and torch.device(each) != DEVICE for each in arguments)

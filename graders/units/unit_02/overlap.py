@@ -146,11 +146,13 @@ def starts_equal(answer: Answer, rng: Rng) -> Finding:
     names = [*names_of(Normed()), *(name for name, _ in Normed().named_buffers())]
     named = dict(zip(names, values[0], strict=True))
     state = same_tensors("tensor", [reply.state for reply in replies], named, "rank 0's")
+    moved = any(not reply.in_place for reply in replies)
+    in_place = Finding(not moved, "Other tensors, or other memory, have taken the place of the model's own.")
     unrecorded = outside_of_autograd(any(reply.recorded for reply in replies))
     outputs, own = [reply.output for reply in replies], [reply.own_output for reply in replies]
     same = compare.close_on_all_ranks(outputs, own, "the wrapper's output")
     once = payload_of(observed, "broadcast", sum(value.nbytes for value in values[0]))
-    return compare.first_failure((state, unrecorded, same, once), state.seen)
+    return compare.first_failure((state, in_place, unrecorded, same, once), state.seen)
 
 
 def step_as_expected(training: Training, observed: Observed[list[Gradients]], steps: range) -> Finding:

@@ -60,11 +60,12 @@ class AverageReply(DriverReply):
 
 @dataclass(frozen=True, slots=True)
 class ConstructedReply(DriverReply):
-    """The model's state after wrapping, whether autograd saw a broadcast, and the wrapper's output beside the
-    model's own.
+    """The model's state after wrapping, whether its tensors are those that it had, whether autograd saw a
+    broadcast, and the wrapper's output beside the model's own.
     """
 
     state: list[Tensor]
+    in_place: bool
     recorded: bool
     output: PlainData
     own_output: Tensor
@@ -91,14 +92,14 @@ class TrainingReply(DriverReply):
     """How one rank trained.
 
     history: what the answer returned. parameters: copies, afterwards. batches[t]: the numbers of the samples
-    that went through the model before the optimizer's step t. moved: whether the model and all inputs were
-    moved to the device. draws: a random number of torch's in the first forward pass, one below 0 where there
-    was none, and then the next ones of torch, random and numpy.random; before they would have
-    been others on every rank before.
+    that went through the model before the optimizer's step t. left: the model and a batch, if not moved to
+    the device, and a call that got something of the host there; each empty if not so. draws: a random number
+    of torch's in the first forward pass, one below 0 where there was none, and then the next ones of torch,
+    random and numpy.random; before they would have been others on every rank before.
     """
 
     history: PlainData
     parameters: list[Tensor]
     batches: list[list[int]]
-    moved: bool
+    left: tuple[str, str, str]
     draws: tuple[float, float, float, float]

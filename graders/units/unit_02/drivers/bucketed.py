@@ -24,10 +24,12 @@ def constructed(answer: AnswerFunction, values: list[Tensor], inputs: Tensor) ->
     model = Normed().eval().requires_grad_()
     load_values(state_of(model), values)
     recorded = broadcasts_in_autograd()
+    before = [(id(tensor), tensor.data_ptr()) for tensor in state_of(model)]
     wrapped = answer(model, 64)
+    in_place = before == [(id(tensor), tensor.data_ptr()) for tensor in state_of(model)]
     with torch.no_grad():
         seen, expected = wrapped(inputs), model(inputs)
-    return ConstructedReply(copies_of(state_of(model)), any(recorded), seen, expected)
+    return ConstructedReply(copies_of(state_of(model)), in_place, any(recorded), seen, expected)
 
 
 def steps(

@@ -47,7 +47,8 @@ def many_processes(
     with torch.enable_grad(), watched, hashes_salted(answer, dist.get_rank):
         history = answer(model, Samples(*samples), optimizer, epochs, batch_size, seed, DEVICE)
     batches = [*model.inputs, *moves.labels]
-    moved = model.moved and (not batches or is_there(batches) or not device)
+    there = not device or not batches or is_there(batches)
+    left = "" if model.moved else "a model", "" if there else "a batch", moves.mixed
     within = -1.0 - dist.get_rank() if model.drawn is None else model.drawn
     draws = within, float(torch.rand(())), random.random(), float(np.random.random())
-    return TrainingReply(history, copies_of(model.parameters()), optimizer.batches, moved, draws)
+    return TrainingReply(history, copies_of(model.parameters()), optimizer.batches, left, draws)
