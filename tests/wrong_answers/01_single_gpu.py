@@ -303,7 +303,7 @@ def keeps_the_graph(model, inputs, targets, optimizer):
     return loss
 
 
-@wrong("train_step", fails="one update")
+@wrong("train_step", fails="the model's mode")
 def freezes_the_layers_of_a_model_that_trains(model, inputs, targets, optimizer):
     """Puts layers, not the model, into evaluation mode, as one freezes batch norms, and leaves them in it."""
     for layer in model.children():
@@ -1685,7 +1685,7 @@ def full_batch_after_all(model, micro_batches, loss_fn):
     return loss.detach()
 
 
-@wrong("accumulate_gradients", fails="loss of the full batch")
+@wrong("accumulate_gradients", fails="nothing else changes")
 def freezes_the_layers(model, micro_batches, loss_fn):
     """Puts layers, not the model, into evaluation mode, and leaves them in it."""
     for layer in model.children():
@@ -1693,7 +1693,7 @@ def freezes_the_layers(model, micro_batches, loss_fn):
     return _accumulated(model, micro_batches, loss_fn)
 
 
-@wrong("accumulate_gradients", fails="loss of the full batch")
+@wrong("accumulate_gradients", fails="nothing else changes")
 def inputs_that_require_grad(model, micro_batches, loss_fn):
     """Gradients of the caller's inputs, which nobody asked for, then stay in memory."""
     for inputs, _ in micro_batches:
@@ -1701,7 +1701,7 @@ def inputs_that_require_grad(model, micro_batches, loss_fn):
     return _accumulated(model, micro_batches, loss_fn)
 
 
-@wrong("accumulate_gradients", fails="loss of the full batch")
+@wrong("accumulate_gradients", fails="nothing else changes")
 def hooks_that_stay(model, micro_batches, loss_fn):
     """Weights gradients by hooks, which weight those of every later backward pass too."""
     n, total, weight = _samples(micro_batches), 0.0, [1.0]

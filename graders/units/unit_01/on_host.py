@@ -113,13 +113,19 @@ def _moved(batch: Tensor) -> Tensor:
         return batch.as_subclass(Tensor)
 
 
+def _named(arguments: Sequence[Any], options: Mapping[str, Any]) -> list[torch.device]:
+    """The devices that a call names."""
+    given = (*arguments, *options.values())
+    return [torch.device(each) for each in given if isinstance(each, torch.device | str)]
+
+
 def _devices(arguments: Sequence[Any], options: Mapping[str, Any]) -> list[torch.device]:
     """Those that a call names, be it by a tensor that is there: x.to(y)."""
-    named = (*arguments, *options.values())
-    devices = [torch.device(each) for each in named if isinstance(each, torch.device | str)]
-    others = named[1:] if arguments and isinstance(arguments[0], Tensor) else ()
+    given = (*arguments, *options.values())
+    others = given[1:] if arguments and isinstance(arguments[0], Tensor) else ()
     like = [each for each in others if isinstance(each, Tensor)]
-    return devices + [HOST if isinstance(each, MadeOnHost | OnHost) else DEVICE for each in like]
+    on_host = [isinstance(each, MadeOnHost | OnHost) for each in like]
+    return _named(arguments, options) + [HOST if there else DEVICE for there in on_host]
 
 
 def _names_the_device(arguments: Sequence[Any], options: Mapping[str, Any]) -> bool:
@@ -164,8 +170,8 @@ def _known(name: str, arguments: Sequence[Any], options: Mapping[str, Any]) -> b
     """Whether the result of a call is on the host, and made of nothing that is on the device."""
     tensors = list(_tensors([*arguments, *options.values()]))
     if tensors:
-        return all(getattr(each, _KNOWN, False) for each in tensors) and not _devices(arguments, options)
-    return name in _BEGINS | _MAKES and not _devices(arguments, options)
+        return all(getattr(each, _KNOWN, False) for each in tensors) and not _named(arguments, options)
+    return name in _BEGINS | _MAKES and not _named(arguments, options)
 
 
 def _note_known(result: Any, known: bool) -> None:
