@@ -18,7 +18,7 @@
 # - tell rank, local rank, node, world size, process group and backend apart;
 # - write one function that runs on every rank, and run it on simulated ranks and on real processes;
 # - pass messages with `send` and `recv`, and read from a report why a program hangs;
-# - name the collective operation that a sentence describes, and mend a program whose ranks do not make the same calls.
+# - name the collective operation that a sentence describes, and fix a program whose ranks do not make the same calls.
 
 # %% tags=["parameters"]
 ranks = 4
@@ -803,7 +803,7 @@ except CollectiveMismatch as mismatch:
 # A **mismatch**: the ranks' calls do not belong together. The report names the call by its number, and for each rank the line. Rank 0
 # is in another line than all others. Which line should all of them have come to?
 #
-# When that is mended the program works, until somebody has three numbers only. Then the report is another one. Mend both mistakes,
+# When that is fixed the program works, until somebody has three numbers only. Then the report is another one. Fix both mistakes,
 # and run your program on `shared_out(10)` and on `shared_out(3)` before you check it.
 
 

@@ -335,7 +335,7 @@ figure
 
 # %% [markdown]
 # Step 14, the checkpoint, in its simplest form. Weights alone are not enough: AdamW keeps two running means for each
-# weight (section 6), and the scheduler has got to some point of its curve. A job that is killed while it writes leaves half a file; unit 03 mends that.
+# weight (section 6), and the scheduler has got to some point of its curve. A job that is killed while it writes leaves half a file; unit 03 takes care of that.
 
 # %% demo=true
 # %%needs train_step evaluate fit

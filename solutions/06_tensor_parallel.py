@@ -1057,7 +1057,7 @@ class ScatterSequence(torch.autograd.Function):
 # %% [markdown]
 # Behind both there is one more trap. A norm's weight is the same on every rank, but each rank now uses it for other
 # tokens. **Predict:** what does its gradient lack on a rank, and which function of this unit, applied to the *weight*,
-# would mend that?
+# would fix that?
 
 # %% demo=true
 guesses.ask(function_that_mends_a_norms_gradient=None)

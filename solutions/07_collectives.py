@@ -18,7 +18,7 @@
 # - build scatter, gather, broadcast, reduce, reduce-scatter, all-gather, all-reduce and all-to-all out of messages;
 # - say which algorithm sends what, prove it by counting, and explain why rings and halving-doubling exist;
 # - fit the two numbers of a network to measurements, and predict a transfer on 10,000 GPUs with them;
-# - read a deadlock report, name the mistake, and mend the program;
+# - read a deadlock report, name the mistake, and fix the program;
 # - write the same algorithm with MPI.
 #
 # It is a long unit. Good places to stop are the ends of sections 4 and 7.
@@ -1279,7 +1279,7 @@ except RankLost as error:
 # Six programs that hang. A real cluster would sit there until the time limit, 10 minutes or half an hour later. The
 # simulator knows at once, because it sees that no rank can go on, and says who waits for whom and in which line. A report also
 # ends with a line "What to do". It is left out here, for it would give the cause away. Read each report; in the end you name the
-# causes, and mend the programs. You know what most of them need: take them as a rest.
+# causes, and fix the programs. You know what most of them need, so take this section as a rest.
 
 # %% demo=true
 
@@ -1468,7 +1468,7 @@ def causes_of_hangs() -> dict[str, str]:
 
 
 # %% [markdown]
-# Now mend them, one after the other. Copy the program from above and change as little as you can.
+# Now fix them, one after the other. Copy the program from above and change as little as you can.
 
 
 # %% exercise="mend_swap" points=4

@@ -61,7 +61,7 @@ def batch_script(answer: Answer, rng: Rng) -> Findings:
     reading = readable_script(text)
     yield "sbatch reads it", reading
     if not reading.passed:
-        raise AnswerFailed(FailureKind.NOT_ASKED, 'It was not submitted: first mend "sbatch reads it".')
+        raise AnswerFailed(FailureKind.NOT_ASKED, 'It was not submitted: first fix "sbatch reads it".')
 
     words = ("--note", f'run "{rng.integer(1, 99)}" for $5', "--rate", "0.1")
     trials = [new_trial(words, status) for status in (0, 3)]
