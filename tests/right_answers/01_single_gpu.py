@@ -35,6 +35,19 @@ def loss_in_double_precision(model, inputs, targets, optimizer):
     return optimizer.step(closure).detach()
 
 
+@right("train_step")
+def with_a_table_on_the_device(model, inputs, targets, optimizer):
+    """What is made here is made where the batch is, but for an index."""
+    logits = model(inputs)
+    wanted = torch.eye(logits.shape[1], device=inputs.device)[targets]
+    order = torch.arange(len(targets)).flip(0)
+    loss = functional.cross_entropy(logits[order], wanted[order])
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    return loss.detach()
+
+
 # ------------------------------------------------------------------------------------------------ evaluate
 
 
@@ -97,6 +110,23 @@ def with_frozen_parameters(model, loader):
     logits, targets = map(torch.cat, zip(*batches, strict=True))
     hits = (logits.argmax(1) == targets).double().mean()
     return functional.cross_entropy(logits, targets).item(), hits.item()
+
+
+@right("evaluate")
+def sums_where_the_model_is(model, loader):
+    was_training = model.training
+    model.eval()
+    sums = torch.zeros(2, dtype=torch.float64, device=next(model.parameters()).device)
+    samples = torch.zeros(())
+    with torch.no_grad():
+        for inputs, targets in loader:
+            logits = model(inputs)
+            losses = functional.cross_entropy(logits, targets, reduction="none")
+            sums += torch.stack([losses, logits.argmax(1) == targets]).sum(1)
+            samples += len(targets)
+    model.train(was_training)
+    loss, accuracy = (sums.cpu() / samples).tolist()
+    return loss, accuracy
 
 
 # ----------------------------------------------------------------------------------------------------- fit

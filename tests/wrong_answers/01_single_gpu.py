@@ -322,6 +322,17 @@ def labels_as_indices_one_by_one(model, inputs, targets, optimizer):
     return loss.detach()
 
 
+@wrong("train_step", fails="one update")
+def rows_of_a_table(model, inputs, targets, optimizer):
+    """One-hot labels as rows of torch.eye, which is on the host, where labels of a GPU are no index."""
+    optimizer.zero_grad()
+    logits = model(inputs)
+    loss = functional.cross_entropy(logits, torch.eye(logits.shape[1])[targets])
+    loss.backward()
+    optimizer.step()
+    return loss.detach()
+
+
 # ------------------------------------------------------------------------------------------------ evaluate
 
 
@@ -678,6 +689,22 @@ def gradients_on_if_it_was_training(model, loader):
     loss, correct, total = _evaluated(model, loader)
     model.train(was_training)
     torch.set_grad_enabled(was_training)
+    return loss / total, correct / total
+
+
+@wrong("evaluate", fails="accuracy")
+def sums_of_the_host(model, loader):
+    """What is on the model's device is added to a tensor that is on the host."""
+    was_training, sums = model.training, torch.zeros(3)
+    model.eval()
+    with torch.no_grad():
+        for inputs, targets in loader:
+            logits = model(inputs)
+            losses = functional.cross_entropy(logits, targets, reduction="none")
+            hits = (logits.argmax(1) == targets).float()
+            sums += torch.stack([losses, hits, torch.ones_like(hits)]).sum(1)
+    model.train(was_training)
+    loss, correct, total = sums.tolist()
     return loss / total, correct / total
 
 

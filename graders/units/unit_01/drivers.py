@@ -17,7 +17,15 @@ from torch.utils.data import DataLoader, TensorDataset
 from graders.grading.answer import AnswerFunction, DriverReply, PlainData
 from graders.units.models import copies_of, gradients_of
 from graders.units.unit_01.clocks import set_back
-from graders.units.unit_01.on_host import DEVICE, HostAndDevice, Loader, MovedLater, WaitsNoted
+from graders.units.unit_01.on_host import (
+    DEVICE,
+    HostAndDevice,
+    Loader,
+    MadeOnHost,
+    MovedLater,
+    OnHost,
+    WaitsNoted,
+)
 from graders.units.unit_01.seeds import SeedsNoted
 from graders.units.unit_01.watched import Batch, Mode, Watched, mode_of
 
@@ -72,7 +80,7 @@ def steps(
     for inputs, targets in batches:
         model.log, model.modes = [], []
         waits: list[str] = []
-        with WaitsNoted(waits):
+        with HostAndDevice(waits):
             loss = answer(model, inputs, targets, optimizer)
         parameters = copies_of(model.parameters())
         how = model.log, model.modes, mode_of(model), len(waits)
@@ -107,11 +115,12 @@ def evaluation(
     loader = DataLoader(TensorDataset(*samples), batch_size=batch_size)
     # An answer that turns gradients off and not on again must not do so to the whole kernel.
     with torch.enable_grad():
-        result = answer(model, (batch for batch in loader))
+        with HostAndDevice([]):
+            result = answer(model, (batch for batch in loader))
         grad_enabled = torch.is_grad_enabled()
     trainable = all(parameter.requires_grad for parameter in model.parameters())
     left = [module.training for module in model.modules()]
-    return EvaluationReply(result, model.modes, model.graphs, left, grad_enabled, trainable)
+    return EvaluationReply(_plain(result), model.modes, model.graphs, left, grad_enabled, trainable)
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,14 +170,14 @@ def fitting(
     optimizer = used_before(model, rates)
     observed: AbstractContextManager[Any] = nullcontext()
     if isinstance(model, MovedLater):
-        observed = HostAndDevice(model)
+        observed = HostAndDevice(model.log, model)
     with SeedsNoted(epochs) as seeds:
         train, validation = (Loader(part, on_host=on_host, shuffle=seeds.shuffle) for part in batches)
         with torch.enable_grad(), observed:
             history = answer(model, train, validation, optimizer, epochs, DEVICE)
     passes = train.passes, validation.passes
     how = model.log, model.modes, model.graphs, passes, seeds.kept, seeds.drawn
-    return FitReply(history, copies_of(model.parameters()), *how)
+    return FitReply(_plain(history), copies_of(model.parameters()), *how)
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,7 +289,10 @@ def throughput(answer: AnswerFunction, batch_size: int, warmup: int, steps: int)
 
 
 def _plain(value: Any) -> PlainData:
-    return value.detach().clone() if type(value) is Tensor else value
+    """A copy of a tensor, wherever it was made, or of a list or tuple of some; else the value itself."""
+    if type(value) in (Tensor, OnHost, MadeOnHost):
+        return value.as_subclass(Tensor).detach().clone()
+    return type(value)(map(_plain, value)) if type(value) in (list, tuple) else value
 
 
 def _has_history(value: Any) -> bool:

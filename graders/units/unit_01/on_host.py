@@ -75,7 +75,9 @@ class MadeOnHost(Tensor):
         mixed = len(on_host) < len(tensors)
         takes_any = name in _STORES or name == "__getitem__"
         if mixed and (_indexes(name, tensors) or not (takes_any or _takes_numbers(name, args, on_host))):
-            raise RuntimeError(f"{name}() got tensors on two devices: one was made without device=device.")
+            raise RuntimeError(
+                f"{name}() got tensors on two devices: one was made on the host, without device=..."
+            )
         result = super().__torch_function__(func, types, args, options)  # type: ignore[no-untyped-call]
         stays = isinstance(args[0], MadeOnHost) if takes_any else not mixed
         leaves = name in _MOVES and _names_the_device(args, options)
@@ -254,8 +256,9 @@ class WaitsNoted(TorchFunctionMode):
 class HostAndDevice(WaitsNoted):
     """Beside that, tells what a program makes on the host from what is on the device."""
 
-    def __init__(self, model: MovedLater) -> None:
-        super().__init__(model.log)
+    def __init__(self, log: list[str], model: MovedLater | None = None) -> None:
+        """model: one that is to be moved to the device; without it all that is given is there."""
+        super().__init__(log)
         self._model = model
 
     def __torch_function__(
@@ -268,7 +271,8 @@ class HostAndDevice(WaitsNoted):
         return result
 
     def _device_of(self, tensor: Tensor) -> torch.device:
-        waits_there = isinstance(tensor, torch.nn.Parameter) and not self._model.moved
+        moved = self._model is None or self._model.moved
+        waits_there = isinstance(tensor, torch.nn.Parameter) and not moved
         return HOST if waits_there or isinstance(tensor, OnHost | MadeOnHost) else DEVICE
 
 

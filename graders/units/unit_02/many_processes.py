@@ -169,5 +169,5 @@ def _moved(run: Run) -> Finding:
             return Finding(False, f"rank {rank} computes with {model or batch} that was not moved.")
         if call:
             text = f"{call}() got tensors in two places on rank {rank}"
-            return Finding(False, f"{text}: one was made without device=device.")
+            return Finding(False, f"{text}: one was made on the host, without device=...")
     return Finding(True, "Every rank computes where it was told to.")
