@@ -106,6 +106,26 @@ def by_prefixes(env):
     return dict(zip(("rank", "local_rank", "node_rank", "world_size"), place, strict=True))
 
 
+@right("rank_from_environment")
+def by_what_only_they_set(env):
+    """Each launcher by another variable than the rank; srun by the step's number under its old name."""
+    torchrun = ("RANK", "LOCAL_RANK", "GROUP_RANK", "WORLD_SIZE")
+    horovod = [f"HOROVOD_{name}" for name in ("RANK", "LOCAL_RANK", "CROSS_RANK", "SIZE")]
+    mpi = [f"OMPI_COMM_WORLD_{name}" for name in ("RANK", "LOCAL_RANK", "LOCAL_SIZE", "SIZE")]
+    slurm = [f"SLURM_{name}" for name in ("PROCID", "LOCALID", "NODEID", "NTASKS")]
+    for told, names in (
+        ("TORCHELASTIC_RUN_ID", torchrun),
+        ("HOROVOD_CROSS_SIZE", horovod),
+        ("OMPI_UNIVERSE_SIZE", mpi),
+        ("SLURM_STEPID", slurm),
+    ):
+        if told in env:
+            rank, local_rank, node, size = (int(env[name]) for name in names)
+            node = rank // node if names is mpi else node
+            return {"rank": rank, "local_rank": local_rank, "node_rank": node, "world_size": size}
+    return {"rank": 0, "local_rank": 0, "node_rank": 0, "world_size": 1}
+
+
 class BadForm(ValueError):
     """A ValueError that callers can tell from others."""
 
@@ -260,6 +280,21 @@ def over_several_lines(site, image, command):
     if site["modules"]:
         text = f"module --force purge\nmodule add {' '.join(site['modules'])}\n{text}"
     return f"# In the image.\n{text}\n"
+
+
+@right("container_command")
+def by_mounts(site, image, command):
+    """Each folder by --mount, which Apptainer has as Docker does."""
+    mounted = [Path(there) for there in site["mounted"]]
+    options = {"NVIDIA": ["--nv"], "AMD": ["--rocm"]}.get(site["gpus"], [])
+    for path in sorted(site["folders"]):
+        if not {Path(path), *Path(path).parents} & {*mounted}:
+            mode = ",ro" if site["folders"][path] == "read" else ""
+            options += ["--mount", f"type=bind,src={path},dst={path}{mode}"]
+    start = shlex.join([*site["launcher"], site["runtime"], "exec", *options, image, *command])
+    return "\n".join(
+        [f"module purge\nmodule load {' '.join(site['modules'])}"] * bool(site["modules"]) + [start]
+    )
 
 
 @right("cpu_bind_map")

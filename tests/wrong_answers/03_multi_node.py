@@ -238,6 +238,12 @@ def every_number_once(text):
     return _expanded(text, numbers=lambda ranges: list(dict.fromkeys(_numbers(ranges))))
 
 
+@wrong("expand_hostlist", fails="plain names")
+def letters_digits_hyphens(text):
+    """So are names of the internet; those of nodes may hold a _ as well."""
+    return _expanded(text, found=lambda text: re.findall(r"(?:\[[^\]]*\]|[A-Za-z0-9.-])+", text))
+
+
 # ------------------------------------------------------------------------------------ rank_from_environment
 
 
@@ -1515,6 +1521,16 @@ def one_core_for_all_of_a_node(node):
 
 
 @wrong("cpu_bind_map", fails="any machine")
+def in_a_sets_order(node):
+    """A set of numbers looks sorted, as long as they are few or small."""
+    nodes, cores = node["numa_of_gpu"], [list(set(own)) for own in _cores(node)]
+    return [
+        cores[numa][nodes[:gpu].count(numa) * (len(cores[numa]) // nodes.count(numa))]
+        for gpu, numa in enumerate(nodes)
+    ]
+
+
+@wrong("cpu_bind_map", fails="any machine")
 def neighbours_on_neighbouring_cores(node):
     """The second GPU of a NUMA node gets the second core, not the second share."""
     nodes, cores = node["numa_of_gpu"], _cores(node)
@@ -1961,6 +1977,19 @@ def as_often_as_failures(checkpoint_seconds, mean_time_between_failures, nodes=1
 def in_whole_minutes(checkpoint_seconds, mean_time_between_failures, nodes=1):
     """Rounds to what looks good in a batch script."""
     return 60.0 * round(math.sqrt(2 * checkpoint_seconds * mean_time_between_failures / nodes) / 60)
+
+
+@wrong("checkpoint_interval", fails="one node")
+def no_longer_than_until_a_failure(checkpoint_seconds, mean_time_between_failures, nodes=1):
+    """Where checkpoints take long, Young's interval is longer than the time between two failures."""
+    failure = mean_time_between_failures / nodes
+    return min(math.sqrt(2 * checkpoint_seconds * failure), failure)
+
+
+@wrong("checkpoint_interval", fails="one node")
+def no_shorter_than_a_checkpoint(checkpoint_seconds, mean_time_between_failures, nodes=1):
+    """It may be shorter."""
+    return max(math.sqrt(2 * checkpoint_seconds * mean_time_between_failures / nodes), checkpoint_seconds)
 
 
 @wrong("checkpoint_interval", fails="many nodes")

@@ -6,6 +6,7 @@ from itertools import zip_longest
 from typing import Any
 
 from graders.grading.kit import Answer, Criterion, Finding, Findings, Rng, compare, exercise
+from graders.units.unit_03.binds import as_bind, lies_in
 from graders.units.unit_03.drivers import texts as drivers
 
 
@@ -237,7 +238,7 @@ def folders(ran: Commands, site: Site) -> Finding:
     if isinstance(started, Finding):
         return started
     told = f"Folders {site.folders}, mounted {list(site.mounted)}, bound {list(started.binds)}"
-    missing = {path: mode for path, mode in site.folders.items() if not _lies_in(path, site.mounted)}
+    missing = {path: mode for path, mode in site.folders.items() if not lies_in(path, site.mounted)}
     bound: list[tuple[str, str]] = []
     for bind in started.binds:
         source, _, rest = bind.partition(":")
@@ -246,16 +247,12 @@ def folders(ran: Commands, site: Site) -> Finding:
             return Finding(False, f"{told}: {bind!r} is not asked for.")
         bound.append((source, "read" if mode == "ro" else "write"))
     for path, wanted in missing.items():
-        modes = [mode for source, mode in bound if _lies_in(path, [source])]
+        modes = [mode for source, mode in bound if lies_in(path, [source])]
         seen = modes[-1] if modes else "absent"
         if seen != wanted:
             words = {"read": "can only be read", "write": "can be written", "absent": "is not there"}
             return Finding(False, f"{told}: in the container {path} {words[seen]}; expected {wanted!r}.")
     return Finding(True, f"{told}.")
-
-
-def _lies_in(path: str, parents: Sequence[str]) -> bool:
-    return any(path == parent or path.startswith(f"{parent}/") for parent in parents)
 
 
 def start_of(ran: Commands, site: Site) -> Started | Finding:
@@ -276,6 +273,8 @@ def start_of(ran: Commands, site: Site) -> Started | Finding:
             options.append(name)
         elif name in ("--bind", "-B") and (value or rest):
             binds += (value or rest.pop(0)).split(",")
+        elif name == "--mount" and (value or rest):
+            binds.append(as_bind(value or rest.pop(0)))
         else:
             return Finding(False, f"{said}; {name} is not asked for.")
     if not rest:
