@@ -564,6 +564,16 @@ def row_by_row(x, src=0, group=None):
     return x
 
 
+@wrong("broadcast_tree", fails="only send and recv")
+def the_librarys_where_there_are_gaps(x, src=0, group=None):
+    """Copies of its own are made there, it says, and the library makes them as well."""
+    if x.is_contiguous():
+        return _tree(x, _root(group, src), group)
+    data = x.contiguous()
+    dist.broadcast(data, src, group=group)
+    return x.copy_(data)
+
+
 @wrong("broadcast_tree", fails="on a subgroup")
 def by_the_default_group(x, src=0, group=None):
     """The right ranks, but their messages travel where those of all others do."""
@@ -2764,6 +2774,12 @@ def two_ranks_only_swap(algorithm, nbytes, ranks, alpha, beta, gamma=0.0):
 def nothing_takes_no_time(algorithm, nbytes, ranks, alpha, beta, gamma=0.0):
     """A message of no bytes takes its latency."""
     return _right_time(algorithm, nbytes, ranks, alpha, beta, gamma) if nbytes else 0.0
+
+
+@wrong("predict_time", fails="reduction")
+def adds_whole_tensors(algorithm, nbytes, ranks, alpha, beta, gamma=0.0):
+    """However many tensors come, as if one of them were added."""
+    return _right_time(algorithm, nbytes, ranks, alpha, beta) + nbytes * gamma
 
 
 # --------------------------------------------------------------------------------------------- fit_alpha_beta

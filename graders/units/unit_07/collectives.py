@@ -144,13 +144,16 @@ def layouts(*plays: Played) -> Finding:
     return compare.first_failure(chain(right, gaps), f"right with {_listed(plays)}.")
 
 
-def measured(answer: Answer, rng: Rng, collective: Collective, world: World) -> Played:
-    """One call on links whose times are easy to read, one device a node or `world.node` of them."""
+def measured(answer: Answer, rng: Rng, collective: Collective, world: World, eager_limit: int = 0) -> Played:
+    """One call on links whose times are easy to read, one device a node or `world.node` of them. eager_limit:
+    bytes up to which a message does not wait for its receiver; by default all do.
+    """
     cluster = Cluster(
         nodes=-(-world.launched // world.node),
         devices_per_node=world.node,
         intra_node=MEASURED,
         inter_node=MEASURED,
+        eager_limit=eager_limit,
     )
     return play(answer, rng, collective, [world], cluster)
 

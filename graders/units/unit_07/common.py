@@ -54,10 +54,11 @@ def common_findings(
     # Five rows of three: cut flat, the parts are others than if rows are cut.
     rows = 5 if any_length.passed else 2 * model.ranks
     models = [replace(model, layout="strided"), replace(model, length=rows, columns=3, layout="transposed")]
-    yield "any layout", layouts(*(play(answer, rng, collective, [each]) for each in models))
+    laid_out = [play(answer, rng, collective, [each]) for each in models]
+    yield "any layout", layouts(*laid_out)
     grouped = [play(answer, rng, collective, [world]) for world in subgroups]
     yield "on a subgroup", compare.first_failure(chain([layouts(*grouped)], map(within_the_group, grouped)))
-    observed = [played.observed for played in (*first, *others, *lengths, kinds, *grouped)]
+    observed = [played.observed for played in (*first, *others, *lengths, kinds, *laid_out, *grouped)]
     yield "only send and recv", only_messages(observed, "the answer")
 
 
