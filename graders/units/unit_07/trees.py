@@ -131,8 +131,8 @@ def _measured(answer: Answer, rng: Rng, collective: Collective) -> list[Played]:
 def _in_time(answer: Answer, rng: Rng, collective: Collective, played: Played) -> Finding:
     """`_three_rounds`, with messages that wait for their receivers or, if it fails then, with such as do not.
 
-    Where a rank begins several sends at once, the first to leave is the one whose receiver comes first, and in
-    the other case the one that was begun first.
+    Where a rank begins several sends at once, the first to leave is the one whose receiver comes first; in
+    the other case it is the one that was begun first.
     """
     finding = _three_rounds(played)
     if finding.passed:
