@@ -22,6 +22,8 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from course_lib.runtime.simulator.rank_threads import GRACE_SECONDS
+from graders.units.unit_03.stopping import SECONDS
 from tests.answers import wrong
 
 # ----------------------------------------------------------------------------------------- expand_hostlist
@@ -3616,6 +3618,47 @@ def a_number_a_signal(train_step, steps, save, set_handler):
         return notes.sum().item()
 
     return _save_on(0, save, _train_until(told, train_step, steps))
+
+
+@wrong("save_on_signal", fails="whenever it comes")
+def waits_for_its_own_lock(train_step, steps, save, set_handler):
+    """The handler runs in the same thread: where that holds the lock, nobody ever gives it back."""
+    lock, notes = threading.Lock(), [0.0]
+
+    def note(number, frame):
+        # So much longer than the grader waits that this thread ends, too.
+        if lock.acquire(timeout=SECONDS + GRACE_SECONDS / 2):
+            notes[0] = 1.0
+            lock.release()
+
+    for number in (signal.SIGTERM, signal.SIGUSR1):
+        set_handler(number, note)
+    for step in range(steps):
+        train_step(step)
+        with lock:
+            told = notes[0]
+        if _total(told) > 0:
+            break
+    return _save_on(0, save, step + 1)
+
+
+@wrong("save_on_signal", fails="whenever it comes")
+def forgets_what_it_has_told(train_step, steps, save, set_handler):
+    """What comes after it has looked, and before it forgets, is told to nobody."""
+    notes = [0.0]
+
+    def note(number, frame):
+        notes[0] = 1.0
+
+    for number in (signal.SIGTERM, signal.SIGUSR1):
+        set_handler(number, note)
+    for step in range(steps):
+        train_step(step)
+        told = notes[0]
+        notes[0] = 0.0
+        if _total(told) > 0:
+            break
+    return _save_on(0, save, step + 1)
 
 
 # -------------------------------------------------------------------------------------------- elastic_batch

@@ -3,11 +3,12 @@
 import math
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 
 from graders.grading.kit import (
     Answer,
+    AnswerFailed,
     Criterion,
     Finding,
     Findings,
@@ -40,11 +41,13 @@ class Telling:
     ranks: int = RANKS
     again: bool = False
 
-    def run(self, answer: Answer) -> Observed[StopReply]:
+    def run(self, answer: Answer, timeout: float = 10.0) -> Observed[StopReply]:
         """Let the answer train on simulated ranks, if `again` for the second time in their processes."""
         before = [["before", 0, 0, "SIGTERM"]] if self.again else None
         plan = [list(each) for each in self.plan]
-        return answer.launch(drivers.told_to_stop, self.steps, plan, before, ranks=self.ranks)
+        return answer.launch(
+            drivers.told_to_stop, self.steps, plan, before, ranks=self.ranks, timeout=timeout
+        )
 
     @property
     def allowed(self) -> tuple[int, int]:
@@ -64,6 +67,7 @@ class Telling:
             "listening": "before step 0",
             "told": "after step {} and the collective that follows it",
             "saving": "in save",
+            "line": "before line {} of those that it runs",
         }
         told = [
             f"{name} on rank {rank} {words.get(moment, 'in step {}').format(step)}"
@@ -99,8 +103,8 @@ class Telling:
             "whenever it comes",
             2,
             "A signal may come between any two lines: before the first step, after this rank has told the "
-            "others that none came, in the last step, during the save, or twice. What was noted of one "
-            "training does not count in the next.",
+            "others that none came, in the last step, during the save, or twice. A handler that waits for a "
+            "lock may wait for ever. What was noted of one training does not count in the next.",
             needs=("all stop after the same step", "one writes"),
         ),
         Criterion(
@@ -137,7 +141,8 @@ def save_on_signal(answer: Answer, rng: Rng) -> Findings:
     yield "one writes", compare.first_failure(saved_once(*each) for each in ended + runs)
     kept = (kept_inside(*each) for each in runs)
     moments = _any_moment(answer, steps, step, rank, other)
-    yield "whenever it comes", compare.first_failure(chain(kept, moments))
+    lines = _any_line(answer)
+    yield "whenever it comes", compare.first_failure(chain(kept, moments, lines))
     yield "one number a step", compare.first_failure(one_number(*each) for each in ended + runs)
 
 
@@ -169,6 +174,32 @@ def _any_moment(answer: Answer, steps: int, step: int, rank: int, other: int) ->
         yield stops(case, run)
         yield saved_once(case, run)
         yield still_listens(case, run)
+
+
+def _any_line(answer: Answer) -> Iterator[Finding]:
+    """Whether all goes well if a signal comes to rank 1 before a line of the answer, whichever it is up to
+    the second step's last: all of these lie between two steps.
+    """
+    for number in range(1, MOST_LINES):
+        case = Telling(4, (("line", number, 1, "SIGUSR1"),), ranks=2)
+        try:
+            run = case.run(answer, timeout=SECONDS)
+        except AnswerFailed as failure:
+            yield Finding(False, f"{case}: {failure.kind}: {failure.report}")
+            return
+        reply = run.results[1]
+        if not reply.line or reply.after > 1:
+            return
+        made = compare.counted(reply.after, "step")
+        where = f"2 ranks, 4 steps, SIGUSR1 on rank 1 after {made}, before line {reply.line} of the answer"
+        told = replace(case, plan=(("told", reply.after - 1, 1, "SIGUSR1"),))
+        for finding in (stops(told, run), saved_once(told, run)):
+            yield replace(finding, seen=finding.seen.replace(str(told), where))
+
+
+MOST_LINES = 60
+SECONDS = 5.0
+"""A training does not end whose handler waits for what is held where the signal comes, such as a lock."""
 
 
 def stops(case: Telling, run: Observed[StopReply]) -> Finding:
