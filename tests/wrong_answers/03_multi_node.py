@@ -1926,6 +1926,20 @@ def what_stands_before_the_hyphen(nodes, gpus_per_node, command):
     return _HEAD + _options(nodes, gpus_per_node) + meet + f"srun {command}\n"
 
 
+@wrong("batch_script", fails="a meeting place")
+def what_stands_before_the_comma(nodes, gpus_per_node, command):
+    """So it was with node[2,4]; hosts that follow each other are a range."""
+    meet = "export MASTER_ADDR=$(echo $SLURM_JOB_NODELIST | cut -d, -f1 | tr -d '[') MASTER_PORT=29500\n"
+    return _HEAD + _options(nodes, gpus_per_node) + meet + f"srun {command}\n"
+
+
+@wrong("batch_script", fails="what is asked for")
+def whole_nodes(nodes, gpus_per_node, command):
+    """--exclusive: a job has, and pays, all GPUs of its nodes."""
+    options = _options(nodes, gpus_per_node) + "#SBATCH --exclusive\n"
+    return _HEAD + options + _MEET + f"srun {command}\n"
+
+
 @wrong("batch_script", fails="fails with the training")
 def says_done(nodes, gpus_per_node, command):
     """The echo succeeds, so the job does."""
