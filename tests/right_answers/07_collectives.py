@@ -322,6 +322,27 @@ def pipelined(x, group=None):
 # ------------------------------------------------------------------------------------ hypercubes, hierarchies
 
 
+@right("ring_all_reduce")
+def asks_until_it_is_there(x, group=None):
+    """Asks each message whether it is over, and then only waits for it."""
+    rank, size = _place(group)
+    data = x.contiguous()
+    chunks = data.view(-1).tensor_split(size)
+    for step in range(2 * (size - 1)):
+        target = chunks[(rank - step - 1) % size]
+        arriving = torch.empty_like(target)
+        works = [
+            dist.irecv(arriving, group_src=(rank - 1) % size, group=group),
+            dist.isend(chunks[(rank - step) % size], group_dst=(rank + 1) % size, group=group),
+        ]
+        while not all(work.is_completed() for work in works):
+            pass
+        for work in works:
+            work.wait()
+        target.copy_(target + arriving if step < size - 1 else arriving)
+    return x.copy_(data)
+
+
 @right("recursive_doubling_all_reduce")
 def doubling_with_a_new_tensor_a_round(x, group=None):
     """Receives first, and leaves what was sent alone."""
