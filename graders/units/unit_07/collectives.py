@@ -1,7 +1,7 @@
 """Launches of hand-written collectives, and what must stand where after a call."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
@@ -29,6 +29,10 @@ class Played:
     def if_right(self) -> "list[Played]":
         """This one if its results are right, else none: what is wrong is judged in another row."""
         return [self] if results(self).passed else []
+
+    def there(self, finding: Finding) -> Finding:
+        """The finding, which tells of this launch, with its worlds."""
+        return replace(finding, seen=f"with {_listed([self])}, {finding.seen}")
 
     def traffic(self, allowance: Sequence[Allowance]) -> Finding:
         """Passes if no rank of the only world sends more than it may."""
@@ -148,9 +152,10 @@ def measured(answer: Answer, rng: Rng, collective: Collective, world: World, eag
     """One call on links whose times are easy to read, one device a node or `world.node` of them. eager_limit:
     bytes up to which a message does not wait for its receiver; by default all do.
     """
+    devices = max(1, world.node)
     cluster = Cluster(
-        nodes=-(-world.launched // world.node),
-        devices_per_node=world.node,
+        nodes=-(-world.launched // devices),
+        devices_per_node=devices,
         intra_node=MEASURED,
         inter_node=MEASURED,
         eager_limit=eager_limit,

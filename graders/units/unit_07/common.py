@@ -58,8 +58,13 @@ def common_findings(
     yield "any layout", layouts(*laid_out)
     grouped = [play(answer, rng, collective, [world]) for world in subgroups]
     yield "on a subgroup", compare.first_failure(chain([layouts(*grouped)], map(within_the_group, grouped)))
-    observed = [played.observed for played in (*first, *others, *lengths, kinds, *laid_out, *grouped)]
-    yield "only send and recv", only_messages(observed, "the answer")
+    plays = (*first, *others, *lengths, kinds, *laid_out, *grouped)
+    yield "only send and recv", compare.first_failure(map(by_messages, plays))
+
+
+def by_messages(played: Played) -> Finding:
+    """Passes if there were no calls but send and recv."""
+    return played.there(only_messages([played.observed], "the answer"))
 
 
 def within_the_group(played: Played) -> Finding:
@@ -163,5 +168,5 @@ def _built(plays: Sequence[Played], values: Finding) -> Finding:
     """The finding about the values; right ones that another collective has made count for nothing."""
     if not values.passed:
         return values
-    calls = only_messages([played.observed for played in plays], "the answer")
+    calls = compare.first_failure(map(by_messages, plays))
     return values if calls.passed else Finding(False, f"the values are right, but {calls.seen}")

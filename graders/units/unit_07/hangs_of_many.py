@@ -158,28 +158,30 @@ def mend_collect(answer: Answer, rng: Rng) -> Findings:
 def rows_collected(observed: Observed[MendedReply], given: Sequence[list[Tensor]]) -> Finding:
     """Passes if rank 0 has every rank's rows [40] in the order of ranks, and the others have None."""
     expected = [row for rows in given for row in rows]
+    where = f"with {[len(rows) for rows in given]} rows on the ranks, "
     first, *others = [told.result for told in observed.results]
     if type(first) is not list or len(first) != len(expected):
         got = f"{len(first)} rows" if type(first) is list else f"a {type(first).__name__}"
-        return Finding(False, f"rank 0 returned {got}; expected a list of {len(expected)} rows.")
+        return Finding(False, f"{where}rank 0 returned {got}; expected a list of {len(expected)} rows.")
     rows = enumerate(zip(first, expected, strict=True))
     return compare.first_failure(
         chain(
-            (compare.close(seen, wanted, f"row {index} on rank 0") for index, (seen, wanted) in rows),
+            (compare.close(seen, wanted, f"{where}row {index} on rank 0") for index, (seen, wanted) in rows),
             (
-                Finding(result is None, "another rank than 0 returned something; expected None.")
+                Finding(result is None, f"{where}another rank than 0 returned something; expected None.")
                 for result in others
             ),
             (
                 Finding(
                     type(told.argument) is list and len(told.argument) == len(own),
-                    f"rank {rank}'s own list of rows has changed; expected it as it was.",
+                    f"{where}rank {rank}'s own list of rows has changed; expected it as it was.",
                 )
                 for rank, (told, own) in enumerate(zip(observed.results, given, strict=True))
             ),
             [
                 Finding(
-                    not observed.results[0].same, "rank 0 returned the list that it was given, not a new one."
+                    not observed.results[0].same,
+                    f"{where}rank 0 returned the list that it was given, not a new one.",
                 )
             ],
         ),
@@ -245,7 +247,7 @@ def mend_chain(answer: Answer, rng: Rng) -> Findings:
     runs = [lab.launched(answer, given) for given in (with_zero, values[:1])]
     yield lab.ENDS, lab.ends(runs)
     sums = (
-        lab.numbers(run, roots_added(given), "what was returned", rtol=1e-12)
+        lab.numbers(run, given, roots_added(given), rtol=1e-12)
         for run, given in zip(runs, (with_zero, values[:1]), strict=True)
     )
     yield "the sums", compare.first_failure(sums)
@@ -265,8 +267,8 @@ def error_comes_out(answer: Answer, values: Sequence[float]) -> Finding:
         said = failure.report.partition("\n")[0]
         if failure.kind is FailureKind.RANK_FAILED and failure.error == "ValueError":
             return Finding(True, f"The run ended with: {said}")
-        return Finding(False, f"With a negative value on one rank: {failure.kind}: {said}")
-    return Finding(False, "With a negative value on one rank no error came out.")
+        return Finding(False, f"With {list(values)} on the ranks: {failure.kind}: {said}")
+    return Finding(False, f"With {list(values)} on the ranks no error came out.")
 
 
 def roots_added(values: Sequence[float]) -> list[float]:

@@ -93,14 +93,14 @@ def _costs(answer: Answer, rng: Rng) -> Findings:
     world = World(nodes * node, 2, columns=length // 2, node=node)
     played = measured(answer, rng, kinds.HIERARCHICAL, world)
     short = measured(answer, rng, kinds.HIERARCHICAL, World(16, few, node=4)).if_right()
-    crossing = [bytes_between_nodes(played.observed, node, 2 * (nodes - 1) * length // nodes * BYTES)]
+    crossing = [_crosses(played, 2 * (nodes - 1) * length // nodes * BYTES)]
     # In a pass round a ring a rank leaves out one chunk: of 1 or 0 elements between nodes, of 3 in the node.
-    crossing += [bytes_between_nodes(each.observed, 4, 2 * few * BYTES) for each in short]
-    crossing.append(bytes_between_nodes(apart.observed, 1, passed_on))
+    crossing += [_crosses(each, 2 * few * BYTES) for each in short]
+    crossing.append(_crosses(apart, passed_on))
     yield "bytes between nodes", (crosses := compare.first_failure(crossing))
-    near = [bytes_within_nodes(played.observed, node, 2 * (node - 1) * length // node * BYTES)]
-    near += [bytes_within_nodes(each.observed, 4, 2 * (few - 3) * BYTES) for each in short]
-    near.append(bytes_within_nodes(alone.observed, ring, passed_on))
+    near = [_stays(played, 2 * (node - 1) * length // node * BYTES)]
+    near += [_stays(each, 2 * (few - 3) * BYTES) for each in short]
+    near.append(_stays(alone, passed_on))
     yield "bytes within a node", (stays := compare.first_failure(near))
     within = seconds(2 * (node - 1), 2 * (node - 1) / node * length * BYTES)
     between = seconds(2 * (nodes - 1), 2 * (nodes - 1) / nodes * length / node * BYTES)
@@ -109,6 +109,14 @@ def _costs(answer: Answer, rng: Rng) -> Findings:
     for each in short if crosses.passed and stays.passed else ():
         rounds += [round_rings(each), each.duration(fours, "6 rounds within and 6 between nodes")]
     yield "rounds", compare.first_failure(rounds)
+
+
+def _crosses(played: Played, allowed: int) -> Finding:
+    return played.there(bytes_between_nodes(played.observed, played.worlds[0].node, allowed))
+
+
+def _stays(played: Played, allowed: int) -> Finding:
+    return played.there(bytes_within_nodes(played.observed, played.worlds[0].node, allowed))
 
 
 def round_rings(played: Played) -> Finding:
