@@ -66,8 +66,8 @@ def bindings(answer: Answer, machines: Sequence[Machine]) -> Finding:
     """Passes if the answer finds the core of every GPU of each machine."""
 
     def one(machine: Machine) -> Finding:
-        gpus = ", ".join(f"GPU {gpu} on node {node}" for gpu, node in enumerate(machine.numa_of_gpu))
-        return compare.equal(answer.call(call, machine.data), machine.expected, f"cores for {gpus}")
+        what = f"cores for {machine.as_typed}"
+        return compare.equal(answer.call(call, machine.data), machine.expected, what)
 
     return compare.first_failure(map(one, machines))
 
@@ -154,8 +154,7 @@ def misplaced_cpus(answer: Answer, rng: Rng) -> Findings:
 def misplaced(answer: Answer, machine: Machine, cpus: Sequence[set[int]], option: str) -> Finding:
     """Passes if the answer finds each rank's wrong CPUs. cpus: those that the option gives to each rank."""
     seen = answer.call(call, f"--cpu-bind={option}", machine.data)
-    where = f"{option} for GPUs beside the NUMA nodes {list(machine.numa_of_gpu)}"
-    return compare.equal(seen, machine.misplaced(cpus), where)
+    return compare.equal(seen, machine.misplaced(cpus), f'"--cpu-bind={option}" on {machine.as_typed}')
 
 
 def _all(answer: Answer, cases: Sequence[tuple[Machine, Sequence[set[int]]]]) -> Finding:

@@ -1,40 +1,13 @@
 """Unit 03, a program in an image."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import zip_longest
-from typing import Any
 
 from graders.grading.kit import Answer, Criterion, Finding, Findings, Rng, compare, exercise
 from graders.units.unit_03.binds import as_bind, lies_in
+from graders.units.unit_03.container_sites import Site, with_folders, with_odd_words, within_each_other
 from graders.units.unit_03.drivers import texts as drivers
-
-
-@dataclass(frozen=True)
-class Site:
-    """A machine as the exercise describes it, what is run there, and what the answer should make of it."""
-
-    runtime: str
-    launcher: tuple[str, ...]
-    gpus: str | None = None
-    modules: tuple[str, ...] = ()
-    mounted: tuple[str, ...] = ("/home", "/tmp")
-    folders: dict[str, str] = field(default_factory=dict)
-    image: str = "pytorch.sif"
-    command: tuple[str, ...] = ("python", "train.py")
-
-    @property
-    def arguments(self) -> tuple[dict[str, Any], str, list[str]]:
-        """What container_command is called with."""
-        site = {
-            "runtime": self.runtime,
-            "gpus": self.gpus,
-            "modules": list(self.modules),
-            "launcher": list(self.launcher),
-            "mounted": list(self.mounted),
-            "folders": dict(self.folders),
-        }
-        return site, self.image, list(self.command)
 
 
 @dataclass(frozen=True)
@@ -131,42 +104,6 @@ Commands = Sequence[Sequence[str]] | Finding
 """The words of each command that a shell runs, at least one; or why there are none."""
 
 Judge = Callable[[Commands, Site], Finding]
-
-
-def with_odd_words(site: Site, number: int) -> Site:
-    """The site with words that a shell would take apart or replace."""
-    code = f"print('{number} * 2', \"a  b\")"
-    odd = ("python", "-c", code, "--note", f"\\$5 & *{number}", "", f"a;b&{number}", f"`c`{number}")
-    more = ("~", f"#{number}", f"<(a|b)>{number}", f"{{a,b}}[{number}]?!", f"a\tb\nc{number}")
-    return replace(
-        site,
-        command=(*odd, *more),
-        image="/images/it's my $5 image.sif",
-        launcher=("srun", f"--comment=it isn't a $ {number}"),
-        folders={"/data/that's my $5 sets": "read"},
-    )
-
-
-def with_folders(site: Site, number: int) -> list[Site]:
-    """The site with folders that are mounted, that are not, and that only look as if they were."""
-    there = {f"/home/student{number}/code": "write", "/tmp": "write", "/scratch/shared/a/sets": "read"}
-    bare = {"/data/my sets": "read", "/data2": "write", f"/home/student{number}/code": "read"}
-    missing = {f"/scratch/{number}/digits": "read", "/scratch/home/runs": "write", "/homes": "read"}
-    return [
-        replace(site, mounted=("/home", "/tmp", "/scratch/shared"), folders=missing | there),
-        replace(site, mounted=("/data2/in",), folders=bare),
-    ]
-
-
-def within_each_other(site: Site, number: int) -> list[Site]:
-    """The site with folders that lie in one another, with other rights, the inner ones first, or neither."""
-    project = f"/scratch/project_{number}"
-    mixed = {project: "write", f"{project}/a/b": "write", f"{project}/a": "read"}
-    return [
-        replace(site, folders={f"{project}/runs": "write", project: "read"}),
-        replace(site, folders={f"{project}/a/b": "write", f"{project}/a": "read", project: "write"}),
-        replace(site, folders=mixed),
-    ]
 
 
 def right_program(ran: Commands, site: Site) -> Finding:
@@ -289,7 +226,8 @@ def commands(answer: Answer, site: Site) -> Commands:
     if not reply.text:
         return Finding(False, "container_command returned no text; expected that of the commands.")
     if reply.said or reply.status:
-        return Finding(False, f"The shell ends with status {reply.status} and says: {reply.said!r:.200}")
+        text = f"{site}: the shell ends with status {reply.status} and says: {reply.said!r:.200}"
+        return Finding(False, f"{text}. The text was {reply.text!r:.400}")
     if reply.changed:
         return Finding(False, "container_command has changed its arguments; the caller may need them again.")
     if reply.text.rstrip().endswith("&"):

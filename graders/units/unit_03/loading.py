@@ -75,7 +75,8 @@ def load_latest(answer: Answer, rng: Rng) -> Findings:
     later = steps[-1] + 1
     others = not_counted(later, contents)
     folders = (f"step-{later + 1}.pt.tmp", "sharded")
-    yield "other files", loads(answer, good | others, states[3], "a folder with other files too", *folders)
+    also = f"a folder that has {', '.join([*others, *(f'{name}/' for name in folders)])} as well"
+    yield "other files", loads(answer, good | others, states[3], also, *folders)
 
     cases = torn(rng, contents[3])
     yield (

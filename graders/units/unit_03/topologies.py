@@ -69,6 +69,34 @@ class Machine:
             "allowed": None if self.reserved is None else allowed,
         }
 
+    @property
+    def as_typed(self) -> str:
+        """What an answer is told, as a Python expression, short enough to be typed in."""
+        told = self.data
+        cpus = ", ".join(map(_in_runs, told["cpus_of_numa"]))
+        allowed = told["allowed"] and _in_runs(told["allowed"])
+        return (
+            f'{{"numa_of_gpu": {told["numa_of_gpu"]}, "cpus_of_numa": [{cpus}], '
+            f'"threads_per_core": {self.threads}, "allowed": {allowed}}}'
+        )
+
+
+def _in_runs(numbers: Sequence[int]) -> str:
+    """Ascending numbers as a list of Python, equal steps as a range: [*range(0, 16), *range(64, 80)]."""
+    parts, rest = [], list(numbers)
+    while rest:
+        step = rest[1] - rest[0] if len(rest) > 1 else 1
+        count = 1
+        while count < len(rest) and rest[count] - rest[count - 1] == step:
+            count += 1
+        if count < 3:
+            parts.append(str(rest.pop(0)))
+            continue
+        by = f", {step}" if step != 1 else ""
+        parts.append(f"*range({rest[0]}, {rest[count - 1] + 1}{by})")
+        del rest[:count]
+    return f"[{', '.join(parts)}]"
+
 
 def blocks(nodes: int, each: int) -> tuple[tuple[int, ...], ...]:
     """The cores of so many NUMA nodes with `each` cores, numbered one node after the other."""
