@@ -1596,6 +1596,17 @@ def even_ones_by_turns(x, group=None):
     return x.copy_(data)
 
 
+@wrong("ring_all_reduce", fails="bytes and messages")
+def all_but_the_last_alike(x, group=None):
+    """Of 9 elements 4 ranks get 3, 3, 3 and none, as torch.chunk cuts them, and not 3, 2, 2 and 2."""
+    data, size = x.contiguous(), dist.get_world_size(group)
+    flat, length = data.view(-1), -(-x.numel() // size)
+    chunks = [flat[place * length :][:length] for place in range(size)]
+    _reduce_scatter(chunks, group)
+    _all_gather(chunks, group)
+    return x.copy_(data)
+
+
 # ------------------------------------------------------------------------------ recursive_doubling_all_reduce
 
 
@@ -2356,7 +2367,7 @@ def straight_between_nodes(x, gpus_per_node, group=None):
     return x.copy_(data)
 
 
-@wrong("hierarchical_all_reduce", fails="bytes within a node")
+@wrong("hierarchical_all_reduce", fails="bytes between nodes")
 def a_padded_hierarchy(x, gpus_per_node, group=None):
     """Zeros at the end make all chunks equally long, and travel with them."""
     size, numel = dist.get_world_size(group), x.numel()
@@ -2400,6 +2411,22 @@ def even_rings_by_turns(x, gpus_per_node, group=None):
     turn(chunks, mates, [REDUCE])
     turn(pieces, list(range(local, size, gpus_per_node)), [REDUCE, GATHER])
     turn(chunks, mates, [GATHER])
+    return x.copy_(data)
+
+
+@wrong("hierarchical_all_reduce", fails="bytes between nodes")
+def all_parts_but_the_last_alike(x, gpus_per_node, group=None):
+    """Between nodes 5 elements are cut in 2, 2, 1 and 0, and not in 2, 1, 1 and 1."""
+    (rank, size), data = _place(group), x.contiguous()
+    node, local = divmod(rank, gpus_per_node)
+    near = list(range(node * gpus_per_node, (node + 1) * gpus_per_node))
+    rail = list(range(local, size, gpus_per_node))
+    chunks = list(data.view(-1).tensor_split(gpus_per_node))
+    length = -(-len(chunks[local]) // len(rail))
+    parts = [chunks[local][place * length :][:length] for place in range(len(rail))]
+    _among(chunks, near, rank, group, [REDUCE])
+    _among(parts, rail, rank, group, [REDUCE, GATHER])
+    _among(chunks, near, rank, group, [GATHER])
     return x.copy_(data)
 
 
@@ -3256,6 +3283,14 @@ def barrier_to_be_sure(loss):
     total = torch.tensor(loss)
     dist.all_reduce(total)
     return total.item() / dist.get_world_size() if dist.get_rank() == 0 else None
+
+
+@wrong("mend_report", fails="the mean on rank 0")
+def as_it_is_printed(loss):
+    """Rounded to the digits that one looks at."""
+    total = torch.tensor(loss)
+    dist.all_reduce(total)
+    return round(total.item() / dist.get_world_size(), 4) if dist.get_rank() == 0 else None
 
 
 # -------------------------------------------------------------------------------------------- mend_grid_sums

@@ -84,18 +84,23 @@ def hierarchical_all_reduce(answer: Answer, rng: Rng) -> Findings:
 
 def _costs(answer: Answer, rng: Rng) -> Findings:
     """Three nodes of three; four of four, where there are more than neighbours, with fewer elements than
-    ranks; four of one, and one of four, which are no hierarchy and a ring all the same.
+    ranks, and with chunks that are cut in parts of two elements and of one; four of one, and one of four,
+    which are no hierarchy and a ring all the same.
     """
-    nodes, node, length, few = 3, 3, 270, 12
+    nodes, node, length, few, odd = 3, 3, 270, 12, 20
     ring, whole = 4, 40
     apart, alone = (measured(answer, rng, kinds.HIERARCHICAL, World(ring, whole, node=n)) for n in (1, ring))
     passed_on = 2 * (ring - 1) * whole // ring * BYTES
     world = World(nodes * node, 2, columns=length // 2, node=node)
     played = measured(answer, rng, kinds.HIERARCHICAL, world)
-    short = measured(answer, rng, kinds.HIERARCHICAL, World(16, few, node=4)).if_right()
+    short, uneven = (
+        measured(answer, rng, kinds.HIERARCHICAL, World(16, count, node=4)).if_right() for count in (few, odd)
+    )
     crossing = [_crosses(played, 2 * (nodes - 1) * length // nodes * BYTES)]
     # In a pass round a ring a rank leaves out one chunk: of 1 or 0 elements between nodes, of 3 in the node.
     crossing += [_crosses(each, 2 * few * BYTES) for each in short]
+    # In each pass the node's four ranks leave out a part each, of one element at least, on a ring.
+    crossing += [_crosses(each, 2 * (odd - 4) * BYTES) for each in uneven if round_rings(each).passed]
     crossing.append(_crosses(apart, passed_on))
     yield "bytes between nodes", (crosses := compare.first_failure(crossing))
     near = [_stays(played, 2 * (node - 1) * length // node * BYTES)]

@@ -67,7 +67,7 @@ def numbers(
     observed: Observed[MendedReply],
     given: Sequence[float],
     expected: Sequence[float | None],
-    rtol: float = 1e-5,
+    rtol: float = 1e-6,
 ) -> Finding:
     """Passes if each rank returned its number, or None where None is expected. given: a number a rank."""
 

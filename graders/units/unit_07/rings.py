@@ -160,12 +160,13 @@ def _ring_costs(answer: Answer, rng: Rng, collective: Collective, passes: int) -
     matrix of two rows: who cuts rows and not elements has the right sum then, and sends too much. Where it is
     gone round once, with two ranks too, who do not swap whole tensors; twice, that is as many bytes. And with
     fewer elements than ranks, an even number: these chunks, of which some are empty, go round the ring too,
-    and nobody makes them as long as the longest.
+    and nobody makes them as long as the longest; nor, where some are longer than others, all but the last.
     """
-    ranks, length, even, few = 5, 240, 4, 2
+    ranks, length, even, few, odd = 5, 240, 4, 2, 9
     world = World(ranks, length) if passes == 1 else World(ranks, 2, columns=length // 2)
     played = measured(answer, rng, collective, world)
     short = measured(answer, rng, collective, World(even, few)).if_right()
+    uneven = measured(answer, rng, collective, World(even, odd)).if_right()
     steps, fewer = passes * (ranks - 1), passes * (even - 1)
     pairs = [measured(answer, rng, collective, World(2, length)) for _ in range(passes == 1)]
     yield "neighbours only", compare.first_failure(map(_to_the_next, (played, *short)))
@@ -174,6 +175,9 @@ def _ring_costs(answer: Answer, rng: Rng, collective: Collective, passes: int) -
     traffic = [played.traffic([Allowance(steps, steps * length // ranks * BYTES)] * ranks)]
     traffic += [each.traffic([Allowance(1, length // 2 * BYTES)] * 2) for each in pairs]
     traffic += [each.traffic([Allowance(fewer, passes * few * BYTES)] * even) for each in short]
+    # In a pass a rank leaves out one chunk, at least of the shortest.
+    left = odd - odd // even
+    traffic += [each.traffic([Allowance(fewer, passes * left * BYTES)] * even) for each in uneven]
     yield "bytes and messages", compare.first_failure(traffic)
     taken = [played.duration(seconds(steps, steps * length / ranks * BYTES), f"{steps} rounds")]
     taken += [each.duration(seconds(fewer, fewer * BYTES), f"{fewer} rounds") for each in short]
