@@ -88,7 +88,7 @@ def test_environments_of_srun_and_of_a_batch_script_are_slurms_own():
     for kind, places in seats.items():
         for seat in places:
             step = "1" if kind == "cyclic" else "0"
-            made = {**launchers.srun(seat), "SLURM_STEPID": step, "SLURM_STEP_ID": step}
+            made = {**launchers.srun(seat), "SLURM_STEP_ID": step, "SLURM_STEPID": step}
             for name, value in as_recorded(head("cat", f"{folder}/{kind}-{seat.rank}"), made).items():
                 assert name in OWN or value == made[name], (name, seat)
 
