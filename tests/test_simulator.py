@@ -1170,6 +1170,28 @@ def test_an_endless_loop_ends_at_the_deadline():
     assert "while True:" in report or "pass" in report
 
 
+def test_a_rank_that_is_stuck_for_ever_keeps_no_other_from_being_profiled():
+    # Invariant: a run that was stopped changes nothing for those after it, also if a thread of it has stayed.
+    held = threading.Lock()
+    held.acquire()
+
+    def waits_for_itself():
+        if me() == 1:
+            held.acquire()
+        dist.barrier()
+
+    def profiled():
+        sys.setprofile(lambda *_: None)
+        dist.barrier()
+        sys.setprofile(None)
+
+    stops(TimedOut, waits_for_itself, timeout=0.5)
+    (stuck,) = [thread for thread in threading.enumerate() if thread.name == "rank 1"]
+    launch(profiled, ranks=2, timeout=30)
+    held.release()
+    stuck.join(30)
+
+
 def test_asking_for_ever_is_a_deadlock():
     def f():
         work = dist.irecv(torch.ones(1), 1 - me())

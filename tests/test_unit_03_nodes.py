@@ -87,7 +87,8 @@ def test_environments_of_srun_and_of_a_batch_script_are_slurms_own():
         assert name in OWN or value == made[name], name
     for kind, places in seats.items():
         for seat in places:
-            made = {**launchers.srun(seat), "SLURM_STEP_ID": "1" if kind == "cyclic" else "0"}
+            step = "1" if kind == "cyclic" else "0"
+            made = {**launchers.srun(seat), "SLURM_STEP_ID": step, "SLURM_STEPID": step}
             for name, value in as_recorded(head("cat", f"{folder}/{kind}-{seat.rank}"), made).items():
                 assert name in OWN or value == made[name], (name, seat)
 

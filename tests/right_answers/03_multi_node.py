@@ -9,6 +9,7 @@ import re
 import shlex
 import signal
 import tempfile
+import threading
 import warnings
 import zipfile
 from pathlib import Path
@@ -104,6 +105,26 @@ def by_prefixes(env):
     if "RANK" in torch:
         place = torch["RANK"], torch["LOCAL_RANK"], torch["GROUP_RANK"], torch["WORLD_SIZE"]
     return dict(zip(("rank", "local_rank", "node_rank", "world_size"), place, strict=True))
+
+
+@right("rank_from_environment")
+def by_what_only_they_set(env):
+    """Each launcher by another variable than the rank; srun by the step's number under its old name."""
+    torchrun = ("RANK", "LOCAL_RANK", "GROUP_RANK", "WORLD_SIZE")
+    horovod = [f"HOROVOD_{name}" for name in ("RANK", "LOCAL_RANK", "CROSS_RANK", "SIZE")]
+    mpi = [f"OMPI_COMM_WORLD_{name}" for name in ("RANK", "LOCAL_RANK", "LOCAL_SIZE", "SIZE")]
+    slurm = [f"SLURM_{name}" for name in ("PROCID", "LOCALID", "NODEID", "NTASKS")]
+    for told, names in (
+        ("TORCHELASTIC_RUN_ID", torchrun),
+        ("HOROVOD_CROSS_SIZE", horovod),
+        ("OMPI_UNIVERSE_SIZE", mpi),
+        ("SLURM_STEPID", slurm),
+    ):
+        if told in env:
+            rank, local_rank, node, size = (int(env[name]) for name in names)
+            node = rank // node if names is mpi else node
+            return {"rank": rank, "local_rank": local_rank, "node_rank": node, "world_size": size}
+    return {"rank": 0, "local_rank": 0, "node_rank": 0, "world_size": 1}
 
 
 class BadForm(ValueError):
@@ -313,6 +334,21 @@ def over_several_lines(site, image, command):
     if site["modules"]:
         text = f"module --force purge\nmodule add {' '.join(site['modules'])}\n{text}"
     return f"# In the image.\n{text}\n"
+
+
+@right("container_command")
+def by_mounts(site, image, command):
+    """Each folder by --mount, which Apptainer has as Docker does."""
+    mounted = [Path(there) for there in site["mounted"]]
+    options = {"NVIDIA": ["--nv"], "AMD": ["--rocm"]}.get(site["gpus"], [])
+    for path in sorted(site["folders"]):
+        if not {Path(path), *Path(path).parents} & {*mounted}:
+            mode = ",ro" if site["folders"][path] == "read" else ""
+            options += ["--mount", f"type=bind,src={path},dst={path}{mode}"]
+    start = shlex.join([*site["launcher"], site["runtime"], "exec", *options, image, *command])
+    return "\n".join(
+        [f"module purge\nmodule load {' '.join(site['modules'])}"] * bool(site["modules"]) + [start]
+    )
 
 
 @right("cpu_bind_map")
@@ -654,6 +690,31 @@ def writes_it_into_the_log(train_step, steps, save, set_handler):
         dist.all_reduce(everybody, op=dist.ReduceOp.MAX)
         if everybody.item():
             break
+    if dist.get_rank() == 0:
+        save(done)
+    return done
+
+
+@right("save_on_signal")
+def under_a_lock_of_its_own(train_step, steps, save, set_handler):
+    """A lock that its thread may take twice; the collective is under way while the next lines run."""
+    lock, came = threading.RLock(), []
+
+    def note(number, frame):
+        with lock:
+            came.append(number)
+
+    set_handler(signal.SIGUSR1, note)
+    set_handler(signal.SIGTERM, note)
+    done, stop = 0, False
+    while done < steps and not stop:
+        train_step(done)
+        with lock:
+            told = torch.tensor([len(came)], dtype=torch.int32)
+        work = dist.all_reduce(told, dist.ReduceOp.MAX, async_op=True)
+        done += 1
+        work.wait()
+        stop = bool(told)
     if dist.get_rank() == 0:
         save(done)
     return done

@@ -120,6 +120,26 @@ def far_ones_first(x, src=0, group=None):
     return x.copy_(data)
 
 
+@right("broadcast_tree")
+def all_children_at_once(x, src=0, group=None):
+    """The same tree; all sends begin before one is waited for, that to the largest subtree first."""
+    rank, size = _place(group)
+    root = _members(group).index(src)
+    place = (rank - root) % size
+    data, span = x.contiguous(), 1
+    while span < size and not place & span:
+        span *= 2
+    if place:
+        dist.recv(data, group_src=(place - span + root) % size, group=group)
+    children = [place + (span >> step) for step in range(1, span.bit_length())]
+    works = [
+        dist.isend(data, group_dst=(child + root) % size, group=group) for child in children if child < size
+    ]
+    for work in works:
+        work.wait()
+    return x.copy_(data)
+
+
 @right("reduce_tree")
 def recursive_sum(x, dst=0, group=None):
     rank, size = _place(group)
@@ -300,6 +320,27 @@ def pipelined(x, group=None):
 
 
 # ------------------------------------------------------------------------------------ hypercubes, hierarchies
+
+
+@right("ring_all_reduce")
+def asks_until_it_is_there(x, group=None):
+    """Asks each message whether it is over, and then only waits for it."""
+    rank, size = _place(group)
+    data = x.contiguous()
+    chunks = data.view(-1).tensor_split(size)
+    for step in range(2 * (size - 1)):
+        target = chunks[(rank - step - 1) % size]
+        arriving = torch.empty_like(target)
+        works = [
+            dist.irecv(arriving, group_src=(rank - 1) % size, group=group),
+            dist.isend(chunks[(rank - step) % size], group_dst=(rank + 1) % size, group=group),
+        ]
+        while not all(work.is_completed() for work in works):
+            pass
+        for work in works:
+            work.wait()
+        target.copy_(target + arriving if step < size - 1 else arriving)
+    return x.copy_(data)
 
 
 @right("recursive_doubling_all_reduce")

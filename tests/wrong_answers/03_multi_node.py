@@ -22,6 +22,8 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from course_lib.runtime.simulator.rank_threads import GRACE_SECONDS
+from graders.units.unit_03.stopping import SECONDS
 from tests.answers import wrong
 
 # ----------------------------------------------------------------------------------------- expand_hostlist
@@ -236,6 +238,12 @@ def zeros_taken_off(text):
 def every_number_once(text):
     """A number that stands twice in a bracket is a host that comes twice."""
     return _expanded(text, numbers=lambda ranges: list(dict.fromkeys(_numbers(ranges))))
+
+
+@wrong("expand_hostlist", fails="plain names")
+def letters_digits_hyphens(text):
+    """So are names of the internet; those of nodes may hold a _ as well."""
+    return _expanded(text, found=lambda text: re.findall(r"(?:\[[^\]]*\]|[A-Za-z0-9.-])+", text))
 
 
 # ------------------------------------------------------------------------------------ rank_from_environment
@@ -1470,6 +1478,16 @@ def one_core_for_all_of_a_node(node):
 
 
 @wrong("cpu_bind_map", fails="any machine")
+def in_a_sets_order(node):
+    """A set of numbers looks sorted, as long as they are few or small."""
+    nodes, cores = node["numa_of_gpu"], [list(set(own)) for own in _cores(node)]
+    return [
+        cores[numa][nodes[:gpu].count(numa) * (len(cores[numa]) // nodes.count(numa))]
+        for gpu, numa in enumerate(nodes)
+    ]
+
+
+@wrong("cpu_bind_map", fails="any machine")
 def neighbours_on_neighbouring_cores(node):
     """The second GPU of a NUMA node gets the second core, not the second share."""
     nodes, cores = node["numa_of_gpu"], _cores(node)
@@ -1875,6 +1893,20 @@ def what_stands_before_the_hyphen(nodes, gpus_per_node, command):
     return _HEAD + _options(nodes, gpus_per_node) + meet + f"srun {command}\n"
 
 
+@wrong("batch_script", fails="a meeting place")
+def what_stands_before_the_comma(nodes, gpus_per_node, command):
+    """So it was with node[2,4]; hosts that follow each other are a range."""
+    meet = "export MASTER_ADDR=$(echo $SLURM_JOB_NODELIST | cut -d, -f1 | tr -d '[') MASTER_PORT=29500\n"
+    return _HEAD + _options(nodes, gpus_per_node) + meet + f"srun {command}\n"
+
+
+@wrong("batch_script", fails="what is asked for")
+def whole_nodes(nodes, gpus_per_node, command):
+    """--exclusive: a job has, and pays, all GPUs of its nodes."""
+    options = _options(nodes, gpus_per_node) + "#SBATCH --exclusive\n"
+    return _HEAD + options + _MEET + f"srun {command}\n"
+
+
 @wrong("batch_script", fails="fails with the training")
 def says_done(nodes, gpus_per_node, command):
     """The echo succeeds, so the job does."""
@@ -1928,6 +1960,19 @@ def as_often_as_failures(checkpoint_seconds, mean_time_between_failures, nodes=1
 def in_whole_minutes(checkpoint_seconds, mean_time_between_failures, nodes=1):
     """Rounds to what looks good in a batch script."""
     return 60.0 * round(math.sqrt(2 * checkpoint_seconds * mean_time_between_failures / nodes) / 60)
+
+
+@wrong("checkpoint_interval", fails="one node")
+def no_longer_than_until_a_failure(checkpoint_seconds, mean_time_between_failures, nodes=1):
+    """Where checkpoints take long, Young's interval is longer than the time between two failures."""
+    failure = mean_time_between_failures / nodes
+    return min(math.sqrt(2 * checkpoint_seconds * failure), failure)
+
+
+@wrong("checkpoint_interval", fails="one node")
+def no_shorter_than_a_checkpoint(checkpoint_seconds, mean_time_between_failures, nodes=1):
+    """It may be shorter."""
+    return max(math.sqrt(2 * checkpoint_seconds * mean_time_between_failures / nodes), checkpoint_seconds)
 
 
 @wrong("checkpoint_interval", fails="many nodes")
@@ -3542,6 +3587,47 @@ def a_number_a_signal(train_step, steps, save, set_handler):
         return notes.sum().item()
 
     return _save_on(0, save, _train_until(told, train_step, steps))
+
+
+@wrong("save_on_signal", fails="whenever it comes")
+def waits_for_its_own_lock(train_step, steps, save, set_handler):
+    """The handler runs in the same thread: where that holds the lock, nobody ever gives it back."""
+    lock, notes = threading.Lock(), [0.0]
+
+    def note(number, frame):
+        # So much longer than the grader waits that this thread ends, too.
+        if lock.acquire(timeout=SECONDS + GRACE_SECONDS / 2):
+            notes[0] = 1.0
+            lock.release()
+
+    for number in (signal.SIGTERM, signal.SIGUSR1):
+        set_handler(number, note)
+    for step in range(steps):
+        train_step(step)
+        with lock:
+            told = notes[0]
+        if _total(told) > 0:
+            break
+    return _save_on(0, save, step + 1)
+
+
+@wrong("save_on_signal", fails="whenever it comes")
+def forgets_what_it_has_told(train_step, steps, save, set_handler):
+    """What comes after it has looked, and before it forgets, is told to nobody."""
+    notes = [0.0]
+
+    def note(number, frame):
+        notes[0] = 1.0
+
+    for number in (signal.SIGTERM, signal.SIGUSR1):
+        set_handler(number, note)
+    for step in range(steps):
+        train_step(step)
+        told = notes[0]
+        notes[0] = 0.0
+        if _total(told) > 0:
+            break
+    return _save_on(0, save, step + 1)
 
 
 # -------------------------------------------------------------------------------------------- elastic_batch

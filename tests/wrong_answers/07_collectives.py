@@ -578,6 +578,16 @@ def row_by_row(x, src=0, group=None):
     return x
 
 
+@wrong("broadcast_tree", fails="only send and recv")
+def the_librarys_where_there_are_gaps(x, src=0, group=None):
+    """Copies of its own are made there, it says, and the library makes them as well."""
+    if x.is_contiguous():
+        return _tree(x, _root(group, src), group)
+    data = x.contiguous()
+    dist.broadcast(data, src, group=group)
+    return x.copy_(data)
+
+
 @wrong("broadcast_tree", fails="on a subgroup")
 def by_the_default_group(x, src=0, group=None):
     """The right ranks, but their messages travel where those of all others do."""
@@ -1637,6 +1647,17 @@ def even_ones_by_turns(x, group=None):
     return x.copy_(data)
 
 
+@wrong("ring_all_reduce", fails="bytes and messages")
+def all_but_the_last_alike(x, group=None):
+    """Of 9 elements 4 ranks get 3, 3, 3 and none, as torch.chunk cuts them, and not 3, 2, 2 and 2."""
+    data, size = x.contiguous(), dist.get_world_size(group)
+    flat, length = data.view(-1), -(-x.numel() // size)
+    chunks = [flat[place * length :][:length] for place in range(size)]
+    _reduce_scatter(chunks, group)
+    _all_gather(chunks, group)
+    return x.copy_(data)
+
+
 # ------------------------------------------------------------------------------ recursive_doubling_all_reduce
 
 
@@ -2397,7 +2418,7 @@ def straight_between_nodes(x, gpus_per_node, group=None):
     return x.copy_(data)
 
 
-@wrong("hierarchical_all_reduce", fails="bytes within a node")
+@wrong("hierarchical_all_reduce", fails="bytes between nodes")
 def a_padded_hierarchy(x, gpus_per_node, group=None):
     """Zeros at the end make all chunks equally long, and travel with them."""
     size, numel = dist.get_world_size(group), x.numel()
@@ -2441,6 +2462,22 @@ def even_rings_by_turns(x, gpus_per_node, group=None):
     turn(chunks, mates, [REDUCE])
     turn(pieces, list(range(local, size, gpus_per_node)), [REDUCE, GATHER])
     turn(chunks, mates, [GATHER])
+    return x.copy_(data)
+
+
+@wrong("hierarchical_all_reduce", fails="bytes between nodes")
+def all_parts_but_the_last_alike(x, gpus_per_node, group=None):
+    """Between nodes 5 elements are cut in 2, 2, 1 and 0, and not in 2, 1, 1 and 1."""
+    (rank, size), data = _place(group), x.contiguous()
+    node, local = divmod(rank, gpus_per_node)
+    near = list(range(node * gpus_per_node, (node + 1) * gpus_per_node))
+    rail = list(range(local, size, gpus_per_node))
+    chunks = list(data.view(-1).tensor_split(gpus_per_node))
+    length = -(-len(chunks[local]) // len(rail))
+    parts = [chunks[local][place * length :][:length] for place in range(len(rail))]
+    _among(chunks, near, rank, group, [REDUCE])
+    _among(parts, rail, rank, group, [REDUCE, GATHER])
+    _among(chunks, near, rank, group, [GATHER])
     return x.copy_(data)
 
 
@@ -2815,6 +2852,12 @@ def two_ranks_only_swap(algorithm, nbytes, ranks, alpha, beta, gamma=0.0):
 def nothing_takes_no_time(algorithm, nbytes, ranks, alpha, beta, gamma=0.0):
     """A message of no bytes takes its latency."""
     return _right_time(algorithm, nbytes, ranks, alpha, beta, gamma) if nbytes else 0.0
+
+
+@wrong("predict_time", fails="reduction")
+def adds_whole_tensors(algorithm, nbytes, ranks, alpha, beta, gamma=0.0):
+    """However many tensors come, as if one of them were added."""
+    return _right_time(algorithm, nbytes, ranks, alpha, beta) + nbytes * gamma
 
 
 # --------------------------------------------------------------------------------------------- fit_alpha_beta
@@ -3291,6 +3334,14 @@ def barrier_to_be_sure(loss):
     total = torch.tensor(loss)
     dist.all_reduce(total)
     return total.item() / dist.get_world_size() if dist.get_rank() == 0 else None
+
+
+@wrong("mend_report", fails="the mean on rank 0")
+def as_it_is_printed(loss):
+    """Rounded to the digits that one looks at."""
+    total = torch.tensor(loss)
+    dist.all_reduce(total)
+    return round(total.item() / dist.get_world_size(), 4) if dist.get_rank() == 0 else None
 
 
 # -------------------------------------------------------------------------------------------- mend_grid_sums

@@ -56,6 +56,15 @@ class JobReport:
         return int(found[1]) if found else 0
 
     @property
+    def first_host(self) -> str:
+        return (self.fields or {}).get("BatchHost", "")
+
+    @property
+    def whole_nodes(self) -> bool:
+        """Whether the job has its nodes to itself, with all that is in them."""
+        return (self.fields or {}).get("OverSubscribe") == "NO"
+
+    @property
     def gpus_altogether(self) -> bool:
         """Whether the job's GPUs were asked for as a sum, which Slurm may deal out unevenly."""
         fields = self.fields or {}
@@ -90,14 +99,18 @@ def new_trial(words: Sequence[str], status: int) -> Trial:
     return Trial(secrets.token_hex(8), tuple(words), status)
 
 
-def job_reports(scripts: Sequence[tuple[str, Trial]], exclude: str = "") -> list[JobReport]:
+def job_reports(scripts: Sequence[tuple[str, Trial]], exclude: Sequence[str] = ()) -> list[JobReport]:
     """Submit all scripts, and wait until each is over or its time is up. Raises MachineLacks.
 
-    exclude: nodes that no job gets, by names between commas.
+    exclude: for each script nodes that its job does not get, by names between commas.
     """
+    excluded = exclude or [""] * len(scripts)
     try:
         cluster = _cluster(os.getpid())
-        jobs = [_submit(cluster, text, trial.folder, exclude) for text, trial in scripts]
+        jobs = [
+            _submit(cluster, text, trial.folder, nodes)
+            for (text, trial), nodes in zip(scripts, excluded, strict=True)
+        ]
         _wait_for(cluster, [str(job) for job in jobs if isinstance(job, int)])
         return [
             _job_report(cluster, job, trial.folder) for job, (_, trial) in zip(jobs, scripts, strict=True)

@@ -4,7 +4,17 @@ from collections import Counter
 
 from course_lib.slurm.lint import Script, complaints_about
 from course_lib.slurm.sites import site_named
-from graders.grading.kit import Answer, AnswerFailed, Criterion, FailureKind, Finding, Findings, Rng, exercise
+from graders.grading.kit import (
+    Answer,
+    AnswerFailed,
+    Criterion,
+    FailureKind,
+    Finding,
+    Findings,
+    Rng,
+    compare,
+    exercise,
+)
 from graders.units.drivers import call
 from graders.units.unit_03.batch_job import JOB_SECONDS, JobReport, Trial, job_reports, new_trial
 
@@ -67,13 +77,13 @@ def batch_script(answer: Answer, rng: Rng) -> Findings:
     trials = [new_trial(words, status) for status in (0, 3)]
     scripts = [answer.call(call, nodes, gpus, trial.command) for trial in trials]
     pairs = [(_in_utf8(str(script)), trial) for script, trial in zip(scripts, trials, strict=True)]
-    # Not on the cluster's first node: a script that names it has to fail. And on no two
-    # in a row, so that their list has commas.
-    well, ill = job_reports(pairs, exclude="node1,node3,node5")
+    # Not on the cluster's first node: a script that names it has to fail. And on no two in a row, so that
+    # their list has commas; then on such that follow each other, so that it has none.
+    well, ill = job_reports(pairs, exclude=("node1,node3,node5", "node1,node2"))
     named = unasked(Script(text))
     yield "what is asked for", asked_for(well, nodes, gpus) if named.passed else named
     yield "one task per GPU", (started := one_task_a_gpu(well, trials[0], nodes, gpus))
-    yield "a meeting place", meeting_place(well)
+    yield "a meeting place", compare.first_failure([meeting_place(well), named_likewise(well, ill)])
     yield "fails with the training", fails_with_the_training(well if started.passed else None, ill)
 
 
@@ -107,7 +117,8 @@ def asked_for(report: JobReport, nodes: int, gpus_per_node: int) -> Finding:
     right = report.nodes == nodes and report.gpus == nodes * gpus_per_node
     right = right and LEAST_MINUTES <= report.minutes <= MINUTES
     expected = f"{nodes} nodes and {nodes * gpus_per_node} GPUs for {LEAST_MINUTES} to {MINUTES} minutes"
-    return Finding(right, f"{seen}; expected {expected}.")
+    all_of_it = " With --exclusive a job has all that is in its nodes." if report.whole_nodes else ""
+    return Finding(right, f"{seen}; expected {expected}.{all_of_it}")
 
 
 LEAST_MINUTES, MINUTES = 10, 30
@@ -144,6 +155,20 @@ def meeting_place(report: JobReport) -> Finding:
         hosts = " and ".join(sorted({str(note["host"]) for note in others}))
         return Finding(False, f"With {shown}, the ranks on {hosts} found nobody there.")
     return Finding(True, f"With {shown} all ranks met rank 0.")
+
+
+def named_likewise(well: JobReport, ill: JobReport) -> Finding:
+    """Passes if MASTER_ADDR is the first host's name in the second job too, if it is in the first."""
+    for report in (well, ill):
+        for address in sorted({str(note.get("MASTER_ADDR")) for note in report.notes} - {report.first_host}):
+            if report is ill:
+                nodes = (ill.fields or {}).get("NodeList")
+                text = (
+                    f"In a job on {nodes} MASTER_ADDR is {address!r:.80}; its first host is {ill.first_host}."
+                )
+                return Finding(False, text)
+            return Finding(True, "MASTER_ADDR is an address.")
+    return Finding(True, "MASTER_ADDR is the job's first host.")
 
 
 def fails_with_the_training(well: JobReport | None, ill: JobReport) -> Finding:

@@ -77,9 +77,7 @@ def bindings(answer: Answer, machines: Sequence[Machine]) -> Finding:
 
 def binding(machine: Machine, seen: object) -> Finding:
     """Passes if this is the core of every GPU; else it tells of the first GPU whose core is another one."""
-    whole = compare.equal(
-        seen, machine.expected, f"cores for GPUs beside the NUMA nodes {machine.numa_of_gpu}"
-    )
+    whole = compare.equal(seen, machine.expected, f"cores for {machine.as_typed}")
     if whole.passed or type(seen) is not list or len(seen) != len(machine.expected):
         return whole
     pairs = enumerate(zip(seen, machine.expected, strict=True))
@@ -95,7 +93,8 @@ def binding(machine: Machine, seen: object) -> Finding:
         False,
         f"GPU {gpu} (NUMA node {numa}): expected core {machine.expected[gpu]}, got {got}. "
         f"{gpus} the cores {_in_ranges(allowed)} of {_in_ranges(cores)}, with "
-        f"{compare.counted(machine.threads, 'hardware thread')} per core.",
+        f"{compare.counted(machine.threads, 'hardware thread')} per core. "
+        f"The node: {machine.as_typed}.",
     )
 
 
@@ -201,7 +200,7 @@ def misplaced_cpus(answer: Answer, rng: Rng) -> Findings:
 def misplaced(answer: Answer, machine: Machine, cpus: Sequence[set[int]], option: str) -> Finding:
     """Passes if the answer finds each rank's wrong CPUs. cpus: those that the option gives to each rank."""
     seen, expected = answer.call(call, f"--cpu-bind={option}", machine.data), machine.misplaced(cpus)
-    where = f"{option} for GPUs beside the NUMA nodes {list(machine.numa_of_gpu)}"
+    where = f'"--cpu-bind={option}" on {machine.as_typed}'
     if type(seen) is list and len(seen) == len(expected):
         # All lists of a node are too many to compare by eye: the first that differs.
         for rank, (got, wanted) in enumerate(zip(seen, expected, strict=True)):

@@ -1,42 +1,13 @@
-"""Unit 03, a program in an image.
-
-Longer than other modules: it reads a command as Apptainer does, and says what is wrong in it.
-"""
+"""Unit 03, a program in an image."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import zip_longest
-from typing import Any
 
 from graders.grading.kit import Answer, Criterion, Finding, Findings, Rng, compare, exercise
+from graders.units.unit_03.binds import as_bind, lies_in
+from graders.units.unit_03.container_sites import Site, with_folders, with_odd_words, within_each_other
 from graders.units.unit_03.drivers import texts as drivers
-
-
-@dataclass(frozen=True)
-class Site:
-    """A machine as the exercise describes it, what is run there, and what the answer should make of it."""
-
-    runtime: str
-    launcher: tuple[str, ...]
-    gpus: str | None = None
-    modules: tuple[str, ...] = ()
-    mounted: tuple[str, ...] = ("/home", "/tmp")
-    folders: dict[str, str] = field(default_factory=dict)
-    image: str = "pytorch.sif"
-    command: tuple[str, ...] = ("python", "train.py")
-
-    @property
-    def arguments(self) -> tuple[dict[str, Any], str, list[str]]:
-        """What container_command is called with."""
-        site = {
-            "runtime": self.runtime,
-            "gpus": self.gpus,
-            "modules": list(self.modules),
-            "launcher": list(self.launcher),
-            "mounted": list(self.mounted),
-            "folders": dict(self.folders),
-        }
-        return site, self.image, list(self.command)
 
 
 @dataclass(frozen=True)
@@ -135,42 +106,6 @@ Commands = Sequence[Sequence[str]] | Finding
 Judge = Callable[[Commands, Site], Finding]
 
 
-def with_odd_words(site: Site, number: int) -> Site:
-    """The site with words that a shell would take apart or replace."""
-    code = f"print('{number} * 2', \"a  b\")"
-    odd = ("python", "-c", code, "--note", f"\\$5 & *{number}", "", f"a;b&{number}", f"`c`{number}")
-    more = ("~", f"#{number}", f"<(a|b)>{number}", f"{{a,b}}[{number}]?!", f"a\tb\nc{number}")
-    return replace(
-        site,
-        command=(*odd, *more),
-        image="/images/it's my $5 image.sif",
-        launcher=("srun", f"--comment=it isn't a $ {number}"),
-        folders={"/data/that's my $5 sets": "read"},
-    )
-
-
-def with_folders(site: Site, number: int) -> list[Site]:
-    """The site with folders that are mounted, that are not, and that only look as if they were."""
-    there = {f"/home/student{number}/code": "write", "/tmp": "write", "/scratch/shared/a/sets": "read"}
-    bare = {"/data/my sets": "read", "/data2": "write", f"/home/student{number}/code": "read"}
-    missing = {f"/scratch/{number}/digits": "read", "/scratch/home/runs": "write", "/homes": "read"}
-    return [
-        replace(site, mounted=("/home", "/tmp", "/scratch/shared"), folders=missing | there),
-        replace(site, mounted=("/data2/in",), folders=bare),
-    ]
-
-
-def within_each_other(site: Site, number: int) -> list[Site]:
-    """The site with folders that lie in one another, with other rights, the inner ones first, or neither."""
-    project = f"/scratch/project_{number}"
-    mixed = {project: "write", f"{project}/a/b": "write", f"{project}/a": "read"}
-    return [
-        replace(site, folders={f"{project}/runs": "write", project: "read"}),
-        replace(site, folders={f"{project}/a/b": "write", f"{project}/a": "read", project: "write"}),
-        replace(site, folders=mixed),
-    ]
-
-
 def right_program(ran: Commands, site: Site) -> Finding:
     """Passes if the text starts the program, with its words as they are, in the image."""
     started = start_of(ran, site)
@@ -246,29 +181,25 @@ def folders(ran: Commands, site: Site) -> Finding:
     if isinstance(started, Finding):
         return started
     told = f"Folders {site.folders}, mounted {list(site.mounted)}, bound {list(started.binds)}"
-    missing = {path: mode for path, mode in site.folders.items() if not _lies_in(path, site.mounted)}
+    missing = {path: mode for path, mode in site.folders.items() if not lies_in(path, site.mounted)}
     bound: list[tuple[str, str]] = []
     for bind in started.binds:
         source, _, rest = bind.partition(":")
         target, _, mode = rest.partition(":")
         if source in site.folders and source not in missing:
-            there = next(parent for parent in site.mounted if _lies_in(source, [parent]))
+            there = next(parent for parent in site.mounted if lies_in(source, [parent]))
             text = f"{source} is bound, but is in the container already: {there} is mounted"
             return Finding(False, f"{told}: {text}.")
         if source not in missing or (target or source) != source or mode not in ("", "ro", "rw"):
             return Finding(False, f"{told}: {bind!r} is not asked for.")
         bound.append((source, "read" if mode == "ro" else "write"))
     for path, wanted in missing.items():
-        modes = [mode for source, mode in bound if _lies_in(path, [source])]
+        modes = [mode for source, mode in bound if lies_in(path, [source])]
         seen = modes[-1] if modes else "absent"
         if seen != wanted:
             words = {"read": "can only be read", "write": "can be written", "absent": "is not there"}
             return Finding(False, f"{told}: in the container {path} {words[seen]}; expected {wanted!r}.")
     return Finding(True, f"{told}.")
-
-
-def _lies_in(path: str, parents: Sequence[str]) -> bool:
-    return any(path == parent or path.startswith(f"{parent}/") for parent in parents)
 
 
 def start_of(ran: Commands, site: Site) -> Started | Finding:
@@ -289,6 +220,8 @@ def start_of(ran: Commands, site: Site) -> Started | Finding:
             options.append(name)
         elif name in ("--bind", "-B") and (value or rest):
             binds += (value or rest.pop(0)).split(",")
+        elif name == "--mount" and (value or rest):
+            binds.append(as_bind(value or rest.pop(0)))
         else:
             return Finding(False, f"{said}; {name} is not asked for.")
     if not rest:
@@ -303,7 +236,8 @@ def commands(answer: Answer, site: Site) -> Commands:
     if not reply.text:
         return Finding(False, "container_command returned no text; expected that of the commands.")
     if reply.said or reply.status:
-        return Finding(False, f"The shell ends with status {reply.status} and says: {reply.said!r:.200}")
+        text = f"{site}: the shell ends with status {reply.status} and says: {reply.said!r:.200}"
+        return Finding(False, f"{text}. The text was {reply.text!r:.400}")
     if reply.changed:
         return Finding(False, "container_command has changed its arguments; the caller may need them again.")
     if reply.text.rstrip().endswith("&"):

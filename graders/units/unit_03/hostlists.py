@@ -96,7 +96,7 @@ def draw_names(rng: Rng) -> list[HostList]:
     """No host, one, and several of which one comes twice."""
     number = rng.integer(1, 90)
     alone, following = _plain(f"node{number}"), _plain(f"node{number + 1}")
-    others = _plain(f"login-{number}.hpc") + _plain(f"{number}-gpu")
+    others = _plain(f"login-{number}.hpc") + _plain(f"{number}_gpu")
     return [HostList("", []), alone, following + alone + others + following]
 
 

@@ -81,6 +81,8 @@ def _step(rank: int, local_rank: int, node: int, ranks: int, nodes: int) -> Envi
         "SLURM_NTASKS": str(ranks),
         "SLURM_NTASKS_PER_NODE": str(ranks // nodes),
         "SLURM_PROCID": str(rank),
+        # Its old name, which is still set.
+        "SLURM_STEPID": "0",
         "SLURM_STEP_ID": "0",
         "SLURM_STEP_NODELIST": f"node[1-{nodes}]",
         "SLURM_STEP_NUM_NODES": str(nodes),
@@ -160,7 +162,7 @@ def _exported(seat: Seat) -> Environment:
 
 def srun_in_a_script(seat: Seat) -> Environment:
     """srun for the second time in a script that exports much."""
-    return srun(seat) | _exported(seat) | {"SLURM_STEP_ID": "1"}
+    return srun(seat) | _exported(seat) | {"SLURM_STEPID": "1", "SLURM_STEP_ID": "1"}
 
 
 def exporting_script(seat: Seat) -> Environment:

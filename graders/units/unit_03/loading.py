@@ -2,7 +2,7 @@
 
 import io
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 
@@ -78,7 +78,8 @@ def load_latest(answer: Answer, rng: Rng) -> Findings:
     files[f"step-{later}.pt.tmp"] = contents[0][:500]
     all_held = held | {state["done"]: name for name, state in others.items()}
     folders = (f"step-{later + 1}.pt.tmp", "sharded")
-    yield "other files", loads(answer, files, states[3], _listed(files), all_held, *folders)
+    there = [*files, *(f"{name}/" for name in folders)]
+    yield "other files", loads(answer, files, states[3], _listed(there), all_held, *folders)
 
     cases = torn(rng, contents[3])
     left = with_torn_files(good, cases, names, states)
@@ -196,7 +197,7 @@ def loads(
     return Finding(False, f"{text}{_same_step(seen, expected)}.")
 
 
-def _listed(files: Mapping[str, bytes]) -> str:
+def _listed(files: Iterable[str]) -> str:
     """All names, for a sentence."""
     return f"a folder with {', '.join(sorted(files))}"
 

@@ -165,7 +165,8 @@ class StopReply(DriverReply):
     returned: what the answer returned on it. made: its steps, in order. saved: for each of its checkpoints,
     the number of steps that the answer gave, and that of the steps that it had made. outside: names of its
     module's variables that were changed when a signal came. deaf: names of the signals that have no handler
-    any more; unset: of those that never had one.
+    any more; unset: of those that never had one. line: before which line of the answer a signal came, counted
+    from its first; 0: before none. after: how many steps it had made by then.
     """
 
     returned: PlainData
@@ -174,3 +175,5 @@ class StopReply(DriverReply):
     outside: list[str]
     deaf: list[str]
     unset: list[str]
+    line: int
+    after: int

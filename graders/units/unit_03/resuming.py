@@ -90,11 +90,11 @@ def resume(answer: Answer, rng: Rng) -> Findings:
     first, second = course.train(answer, kill)
     yield "goes on", goes_on(course, first, second)
     yield "data position", data_position(course, whole, first, second)
-    yield "model and optimizer", same_weights(whole, second, f"Killed after step {kill[1]}")
+    yield "model and optimizer", same_weights(whole, second, f"{course}, killed after step {kill[1]}")
 
     noisy = course.uninterrupted(answer, noisy=True)
     first, second = course.train(answer, kill, noisy=True)
-    equal = same_weights(noisy, second, f"With dropout, killed after step {kill[1]}")
+    equal = same_weights(noisy, second, f"{course}, with dropout, killed after step {kill[1]}")
     yield "random state", compare.first_failure([draws_anew(noisy), equal])
     found = killed_anywhere(course, answer, noisy, rng)
     yield "killed anywhere", compare.first_failure(chain([found], killed_twice(course, answer)))
@@ -124,6 +124,10 @@ class Course:
         batch_size = rng.choice((3, 5))
         samples = numbered(rng, 10 * batch_size)
         return cls(samples, rng.normal(FEATURES), batch_size, epochs=6, save_every=10)
+
+    def __str__(self) -> str:
+        samples = f"{len(self.samples)} samples in batches of {self.batch_size}, {self.epochs} epochs"
+        return f"{samples}, saved every {compare.counted(self.save_every, 'step')}"
 
     @property
     def an_epoch(self) -> int:
@@ -169,14 +173,15 @@ def numbered(rng: Rng, samples: int) -> Tensor:
 def trains(course: Course, process: ProcessReply) -> Finding:
     """Passes if every epoch has every sample once, in batches of the right size."""
     if len(process.batches) != course.steps:
-        text = f"{len(course.samples)} samples in batches of {course.batch_size}, {course.epochs} epochs"
-        return Finding(False, f"{text}: {len(process.batches)} steps; expected {course.steps}.")
+        return Finding(False, f"{course}: {len(process.batches)} steps; expected {course.steps}.")
     for epoch, batches in enumerate(_epochs(course, process)):
         if [len(batch) for batch in batches[:-1]] != [course.batch_size] * (course.an_epoch - 1):
-            return Finding(False, f"Epoch {epoch} has batches of {[len(b) for b in batches]} samples.")
+            return Finding(
+                False, f"{course}: epoch {epoch} has batches of {[len(b) for b in batches]} samples."
+            )
         order = list(chain(*batches))
         if sorted(order) != list(range(len(course.samples))):
-            return Finding(False, f"Epoch {epoch} has the samples {order}; expected each once.")
+            return Finding(False, f"{course}: epoch {epoch} has the samples {order}; expected each once.")
     return Finding(True, f"{course.steps} steps; each of {course.epochs} epochs has every sample once.")
 
 
@@ -197,15 +202,17 @@ def saves_regularly(course: Course, process: ProcessReply) -> Finding:
         step for step in range(1, course.steps + 1) if step % course.save_every == 0 or step == course.steps
     ]
     wanted = [f"step-{step}.pt" for step in steps]
-    return compare.equal(process.saved, wanted, f"checkpoints of {course.steps} steps")
+    return compare.equal(process.saved, wanted, f"{course}: checkpoints of {course.steps} steps")
 
 
 def goes_on(course: Course, first: ProcessReply, second: ProcessReply) -> Finding:
     """Passes if the second process begins where the last checkpoint of the first ends."""
     if second.ended != RETURNED:
-        return Finding(False, f"Started again after a kill it ends with {second.ended}.")
+        return Finding(False, f"{course}: started again after a kill it ends with {second.ended}.")
     newest = _newest(course, first)
-    text = f"Killed after step {len(first.batches)} with a checkpoint of step {newest}, it then makes "
+    text = (
+        f"{course}: killed after step {len(first.batches)} with a checkpoint of step {newest}, it then makes "
+    )
     text += f"{len(second.batches)} steps"
     wanted = course.steps - newest
     return Finding(len(second.batches) == wanted, f"{text}; {wanted} are missing.")
@@ -222,9 +229,8 @@ def data_position(course: Course, whole: ProcessReply, first: ProcessReply, seco
         zip(second.batches, whole.batches[newest:], strict=False), newest + 1
     ):
         if seen != wanted:
-            return Finding(
-                False, f"Step {step} after the restart has the samples {seen}; uninterrupted {wanted}."
-            )
+            text = f"{course}, killed after step {len(first.batches)}: after the restart"
+            return Finding(False, f"{text} step {step} has the samples {seen}; uninterrupted {wanted}.")
     return Finding(True, f"From step {newest + 1} on the batches are those of the uninterrupted training.")
 
 
@@ -257,12 +263,13 @@ def killed_anywhere(course: Course, answer: Answer, whole: ProcessReply, rng: Rn
     early, late = rng.integer(1, course.save_every - 1), 3
     kills = [("step", early), ("save", late), ("nothing", 0)]
     *_, last, again = course.train(answer, *kills, noisy=True)
-    finding = same_weights(whole, last, f"Killed after step {early}, and then in its save {late}")
+    finding = same_weights(whole, last, f"{course}, killed after step {early}, and then in its save {late}")
     if not finding.passed:
         return finding
     if again.batches:
-        return Finding(False, f"Started again after its end it makes {len(again.batches)} steps more.")
-    return same_weights(whole, again, "Started again after its end")
+        made = compare.counted(len(again.batches), "step")
+        return Finding(False, f"{course}: started again after its end it makes {made} more.")
+    return same_weights(whole, again, f"{course}, started again after its end")
 
 
 def killed_twice(course: Course, answer: Answer) -> Iterator[Finding]:
@@ -270,7 +277,7 @@ def killed_twice(course: Course, answer: Answer) -> Iterator[Finding]:
     often = replace(course, save_every=1)
     whole = often.uninterrupted(answer, noisy=True)
     *_, last = often.train(answer, ("step", 3), ("step", 2), noisy=True)
-    how = "Saved after each step, killed in step 3, and again in step 4"
+    how = f"{often}, killed in step 3, and again in step 4"
     made, wanted = last.batches, whole.batches[3:]
     text = f"{how}, it then makes the steps {made}; expected the {len(wanted)} that are missing, {wanted}"
     yield Finding(made == wanted, f"{text:.400}.")

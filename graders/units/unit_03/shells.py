@@ -15,10 +15,10 @@ def commands_of_bash(text: str, names: Sequence[str]) -> tuple[list[list[str]], 
     """
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile() as notes:
         # After each word a zero byte, which no word can hold; before a command's words their number.
-        note = f"note() {{ printf '%s\\0' $# \"$@\" >&{notes.fileno()}; }}\n"
-        noted = "".join(f'{name}() {{ note {name} "$@"; }}\n' for name in names)
-        # The builtin finds no functions.
-        replaced = 'exec() { if (($#)); then "$@"; exit; fi; }\n'
+        note = f"note() {{ printf '%s\\0' $# \"$@\" >&{notes.fileno()}; }}; "
+        noted = "".join(f'{name}() {{ note {name} "$@"; }}; ' for name in names)
+        # The builtin finds no functions. All in the text's first line, so that its lines keep their numbers.
+        replaced = 'exec() { if (($#)); then "$@"; exit; fi; }; '
         done = subprocess.run(
             ["/bin/bash", "-c", f"{note}{noted}{replaced}{text}"],
             env={"PATH": "", "LC_ALL": "C"},

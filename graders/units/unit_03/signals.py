@@ -4,9 +4,11 @@ Simulated ranks may share a process, and a signal comes to a process: so here a 
 handler that the rank has set.
 """
 
+import inspect
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from types import FrameType
 from typing import Any, NamedTuple
@@ -31,7 +33,8 @@ class Signal(NamedTuple):
 
     moment: "listening": as soon as the rank knows what to do on it; "before", "after": within the step,
     before or after its collective; "told": when the next collective after the step has returned, before the
-    line that follows; "saving": while somebody saves, whoever it is.
+    line that follows; "saving": while somebody saves, whoever it is; "line": before a line of the answer, of
+    those that run when there is a handler; step is which of them, counted from 1.
     """
 
     moment: str
@@ -47,7 +50,8 @@ class Signal(NamedTuple):
 class SignalledTraining:
     """One rank's part: what an answer is given, and a record of what it did.
 
-    outside: names of the answer's module's variables that its handlers have changed.
+    outside: names of the answer's module's variables that its handlers have changed. line: before which line
+    of the answer a signal came, counted from its first; 0: before none. after: how many steps it had made.
     """
 
     def __init__(self, answer: AnswerFunction, steps: int, plan: Sequence[Signal]) -> None:
@@ -56,11 +60,40 @@ class SignalledTraining:
         self.made: list[int] = []
         self.saved: list[list[int]] = []
         self.outside: list[str] = []
+        self.line = self.after = 0
+        self._lines = 0
         self._plan = plan
         self._gradient = torch.zeros(GRADIENT_BYTES // 4)
         self._rank = dist.get_rank()
         self._handlers: dict[int, Any] = {}
         self._ever_set: set[int] = set()
+
+    @contextmanager
+    def counting_lines(self) -> Iterator[None]:
+        """While the answer runs: signals come before its lines."""
+        planned = [each for each in self._plan if (each.moment, each.rank) == ("line", self._rank)]
+        code = getattr(inspect.unwrap(self._answer), "__code__", None)
+        if not planned or code is None:
+            yield
+            return
+
+        def trace(frame: FrameType, event: str, _argument: Any) -> Any:
+            if frame.f_code.co_filename != code.co_filename:
+                return None
+            if event == "line" and all(callable(self._handlers.get(each.number)) for each in planned):
+                self._lines += 1
+                for each in planned:
+                    if each.step == self._lines:
+                        self.line, self.after = frame.f_lineno - code.co_firstlineno + 1, len(self.made)
+                        self._come(each)
+            return trace
+
+        before = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            yield
+        finally:
+            sys.settrace(before)
 
     def set_handler(self, number: int, handler: Any) -> Any:
         """As signal.signal, for this rank alone."""

@@ -3,11 +3,12 @@
 import math
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain
 
 from graders.grading.kit import (
     Answer,
+    AnswerFailed,
     Criterion,
     Finding,
     Findings,
@@ -17,68 +18,12 @@ from graders.grading.kit import (
     compare,
     exercise,
 )
-from graders.units.unit_03.drivers import training as drivers
 from graders.units.unit_03.replies import StopReply
 from graders.units.unit_03.signals import GRADIENT_BYTES
+from graders.units.unit_03.tellings import RANKS, SIGNALS, Telling
 
-RANKS = 3
 NUMBER_BYTES = 8
 """Those of the largest number."""
-SIGNALS = ("SIGTERM", "SIGUSR1")
-IN_A_STEP = ("before", "after")
-"""Moments of `signals.Signal` that lie within a step."""
-
-
-@dataclass(frozen=True)
-class Telling:
-    """A training of so many steps, and the signals that come: moment, step, rank, signal.
-
-    again: the same processes have had a training before, which was stopped. heard: the signals that have a
-    handler: they come in place of the others.
-    """
-
-    steps: int
-    plan: tuple[tuple[str, int, int, str], ...] = ()
-    ranks: int = RANKS
-    again: bool = False
-    heard: tuple[str, ...] = SIGNALS
-
-    def run(self, answer: Answer) -> Observed[StopReply]:
-        """Let the answer train on simulated ranks, if `again` for the second time in their processes."""
-        before = [["before", 0, 0, self._sent("SIGTERM")]] if self.again else None
-        plan = [[*place, self._sent(name)] for *place, name in self.plan]
-        return answer.launch(drivers.told_to_stop, self.steps, plan, before, ranks=self.ranks)
-
-    def _sent(self, name: str) -> str:
-        return name if name in self.heard or not self.heard else self.heard[0]
-
-    @property
-    def allowed(self) -> tuple[int, int]:
-        """The smallest and the largest number of steps after which the ranks may stop.
-
-        A signal that comes between two steps counts as one of the next.
-        """
-        told = [
-            (step, step + (moment not in IN_A_STEP)) for moment, step, *_ in self.plan if moment != "saving"
-        ]
-        least = min((step + 1 for step, _ in told), default=self.steps)
-        most = min((within + 2 for _, within in told), default=self.steps)
-        return min(least, self.steps), min(most, self.steps)
-
-    def __str__(self) -> str:
-        words = {
-            "listening": "before step 0",
-            "told": "after step {} and the collective that follows it",
-            "saving": "in save",
-        }
-        told = [
-            f"{self._sent(name)} on rank {rank} {words.get(moment, 'in step {}').format(step)}"
-            for moment, step, rank, name in self.plan
-        ]
-        after = ", after a training that was stopped" if self.again else ""
-        steps = compare.counted(self.steps, "step")
-        ranks = compare.counted(self.ranks, "rank")
-        return f"{ranks}, {steps}, {' and '.join(told) or 'no signal'}{after}"
 
 
 @exercise(
@@ -108,8 +53,8 @@ class Telling:
             "whenever it comes",
             2,
             "A signal may come between any two lines: before the first step, after this rank has told the "
-            "others that none came, in the last step, during the save, or twice. What was noted of one "
-            "training does not count in the next.",
+            "others that none came, in the last step, during the save, or twice. A handler that waits for a "
+            "lock may wait for ever. What was noted of one training does not count in the next.",
             needs=("all stop after the same step", "one writes"),
         ),
         Criterion(
@@ -157,7 +102,7 @@ def save_on_signal(answer: Answer, rng: Rng) -> Findings:
     yield "one writes", compare.first_failure(saved_once(*each) for each in ended + runs)
     kept = (kept_inside(*each) for each in runs)
     moments = _any_moment(answer, steps, step, rank, other, heard)
-    yield "whenever it comes", compare.first_failure(chain(kept, moments))
+    yield "whenever it comes", compare.first_failure(chain(kept, moments, _any_line(answer, heard)))
     yield "hundreds of ranks", compare.first_failure(sums_fit(*each) for each in runs)
     yield "one number per step", compare.first_failure(one_number(*each) for each in ended + runs)
 
@@ -192,6 +137,33 @@ def _any_moment(
         yield stops(case, run)
         yield saved_once(case, run)
         yield still_listens(case, run)
+
+
+def _any_line(answer: Answer, heard: tuple[str, ...]) -> Iterator[Finding]:
+    """Whether all goes well if a signal comes to rank 1 before a line of the answer, whichever it is up to
+    the second step's last: all of these lie between two steps.
+    """
+    for number in range(1, MOST_LINES):
+        case = Telling(4, (("line", number, 1, "SIGUSR1"),), ranks=2, heard=heard)
+        try:
+            run = case.run(answer, timeout=SECONDS)
+        except AnswerFailed as failure:
+            yield Finding(False, f"{case}: {failure.kind}: {failure.report}")
+            return
+        reply = run.results[1]
+        if not reply.line or reply.after > 1:
+            return
+        made = compare.counted(reply.after, "step")
+        where = f"2 ranks, 4 steps, {case.sent('SIGUSR1')} on rank 1 after {made}"
+        where += f", before line {reply.line} of the answer"
+        told = replace(case, plan=(("told", reply.after - 1, 1, "SIGUSR1"),))
+        for finding in (stops(told, run), saved_once(told, run)):
+            yield replace(finding, seen=finding.seen.replace(str(told), where))
+
+
+MOST_LINES = 60
+SECONDS = 5.0
+"""A training does not end whose handler waits for what is held where the signal comes, such as a lock."""
 
 
 def stops(case: Telling, run: Observed[StopReply]) -> Finding:

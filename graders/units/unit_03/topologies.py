@@ -69,6 +69,34 @@ class Machine:
             "allowed": None if self.reserved is None else allowed,
         }
 
+    @property
+    def as_typed(self) -> str:
+        """What an answer is told, as a Python expression, short enough to be typed in."""
+        told = self.data
+        cpus = ", ".join(map(_in_runs, told["cpus_of_numa"]))
+        allowed = told["allowed"] and _in_runs(told["allowed"])
+        return (
+            f'{{"numa_of_gpu": {told["numa_of_gpu"]}, "cpus_of_numa": [{cpus}], '
+            f'"threads_per_core": {self.threads}, "allowed": {allowed}}}'
+        )
+
+
+def _in_runs(numbers: Sequence[int]) -> str:
+    """Ascending numbers as a list of Python, equal steps as a range: [*range(0, 16), *range(64, 80)]."""
+    parts, rest = [], list(numbers)
+    while rest:
+        step = rest[1] - rest[0] if len(rest) > 1 else 1
+        count = 1
+        while count < len(rest) and rest[count] - rest[count - 1] == step:
+            count += 1
+        if count < 3:
+            parts.append(str(rest.pop(0)))
+            continue
+        by = f", {step}" if step != 1 else ""
+        parts.append(f"*range({rest[0]}, {rest[count - 1] + 1}{by})")
+        del rest[:count]
+    return f"[{', '.join(parts)}]"
+
 
 def blocks(nodes: int, each: int) -> tuple[tuple[int, ...], ...]:
     """The cores of so many NUMA nodes with `each` cores, numbered one node after the other."""
@@ -104,7 +132,8 @@ def draw_plain(rng: Rng) -> list[Machine]:
     # Two cores of each NUMA node are left over, and one.
     many = Machine(tuple(node for node in nodes for _ in range(3)), blocks(4, 3 * rng.integer(4, 8) + 2))
     some = Machine(tuple(nodes[:2]), blocks(4, rng.integer(6, 12)))
-    half = 2 * rng.integer(4, 6) + 1
+    # So many, and so large, that a set does not keep them in their order.
+    half = 17
     in_turn = Machine((1, 0, 1, 0), (tuple(range(0, 2 * half, 2)), tuple(range(1, 2 * half, 2))))
     return [replace(machine, reserved=NOTHING) for machine in (some, many, in_turn)]
 

@@ -32,6 +32,10 @@ class Played:
         """This one if its results are right, else none: what is wrong is judged in another row."""
         return [self] if results(self).passed else []
 
+    def there(self, finding: Finding) -> Finding:
+        """The finding, which tells of this launch, with its worlds."""
+        return replace(finding, seen=f"with {_listed([self])}, {finding.seen}")
+
     def traffic(self, allowance: Sequence[Allowance]) -> Finding:
         """Passes if no rank of the only world sends more than it may."""
         return traffic_within(self.observed, allowance, str(self.worlds[0]))
@@ -168,17 +172,20 @@ def stays_on_its_device(played: Played) -> Finding:
     return Finding(True, "Tensors stay on the device that x is on.")
 
 
-def measured(answer: Answer, rng: Rng, collective: Collective, world: World) -> Played:
-    """One call on links whose times are easy to read, one device a node or `world.node` of them.
+def measured(answer: Answer, rng: Rng, collective: Collective, world: World, eager_limit: int = 0) -> Played:
+    """One call on links whose times are easy to read, one device a node or `world.node` of them. eager_limit:
+    bytes up to which a message does not wait for its receiver; by default all do.
 
     In the widest dtype: a buffer of another one, which another row tells, makes no message longer.
     """
     world = replace(world, dtype=torch.float64)
+    devices = max(1, world.node)
     cluster = Cluster(
-        nodes=-(-world.launched // world.node),
-        devices_per_node=world.node,
+        nodes=-(-world.launched // devices),
+        devices_per_node=devices,
         intra_node=MEASURED,
         inter_node=MEASURED,
+        eager_limit=eager_limit,
     )
     return play(answer, rng, collective, [world], cluster)
 

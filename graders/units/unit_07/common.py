@@ -70,8 +70,12 @@ def common_findings(
     yield "on a subgroup", compare.first_failure(tries.found(each, right_in_the_group) for each in subgroups)
     if following or slow:
         yield "calls that overlap" if following else "a slow rank", in_order
-    observed = [played.observed for played in (*first, *lengths, *tries.plays)]
-    yield "only send and recv", only_messages(observed, "the answer")
+    yield "only send and recv", compare.first_failure(map(by_messages, (*first, *lengths, *tries.plays)))
+
+
+def by_messages(played: Played) -> Finding:
+    """Passes if there were no calls but send and recv."""
+    return played.there(only_messages([played.observed], "the answer"))
 
 
 def in_any_order(
@@ -249,5 +253,5 @@ def _built(plays: Sequence[Played], values: Finding) -> Finding:
     """The finding about the values; right ones that another collective has made count for nothing."""
     if not values.passed:
         return values
-    calls = only_messages([played.observed for played in plays], "the answer")
+    calls = compare.first_failure(map(by_messages, plays))
     return values if calls.passed else Finding(False, f"the values are right, but {calls.seen}")

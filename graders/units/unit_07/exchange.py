@@ -90,5 +90,6 @@ def one_to_each(played: Played) -> Finding:
         twice = next((peer for peer in peers if peers.count(peer) > 1), None)
         if twice is not None:
             who = ", ".join(str(rank) for rank in ranks if peers[rank] == twice)
-            return Finding(False, f"message {number} of the ranks {who} goes to rank {twice} each time.")
+            said = f"message {number} of the ranks {who} goes to rank {twice} each time."
+            return played.there(Finding(False, said))
     return Finding(True, "In each round every rank sends to another one.")

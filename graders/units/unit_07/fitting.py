@@ -1,6 +1,7 @@
 """Unit 07, what it costs: a machine's alpha and beta."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -56,7 +57,7 @@ def fit_below_zero(answer: Answer, rng: Rng) -> Finding:
 def on_a_line(answer: Answer, alpha: float, beta: float, sizes: Sequence[int]) -> Finding:
     """Passes if samples of these sizes on the line of alpha and beta give both."""
     samples = [(size, alpha + size * beta) for size in sizes]
-    return _near_both(answer.call(drivers.fit, samples).result, alpha, beta, 1e-6)
+    return _fits(answer, samples, alpha, beta, 1e-6)
 
 
 def noisy_fit(answer: Answer, rng: Rng) -> Finding:
@@ -72,8 +73,8 @@ def noisy_fit(answer: Answer, rng: Rng) -> Finding:
         # In pairs around the truth, so that the noise does not shift the line as a whole.
         error = rng.integer(20, 40) / 1000 * (1 if rng.integer(0, 1) else -1)
         factors = (1.08, 1.12) if size in (sizes[0], sizes[-1]) else (1 + error, 1 - error)
-        samples += [(size, (alpha + size * beta) * factor) for factor in factors]
-    near = _near_both(answer.call(drivers.fit, samples).result, alpha, beta, 0.05)
+        samples += [(size, _legible((alpha + size * beta) * factor)) for factor in factors]
+    near = _fits(answer, samples, alpha, beta, 0.05)
     return nearest(answer, rng, sizes) if near.passed else near
 
 
@@ -84,14 +85,13 @@ def nearest(answer: Answer, rng: Rng, sizes: list[int]) -> Finding:
     Other weights, such as those of the square root of the seconds, find another line.
     """
     alpha, beta = _draw_link(rng)
-    samples = [(size, (alpha + size * beta) * rng.integer(95, 120) / 100) for size in sizes * 2]
+    samples = [(size, _legible((alpha + size * beta) * rng.integer(95, 120) / 100)) for size in sizes * 2]
     # Clocks are coarse: some were measured twice alike, and count twice.
-    samples += [(sizes[0], (alpha + sizes[0] * beta) * 1.2)] * 4
+    samples += [(sizes[0], _legible((alpha + sizes[0] * beta) * 1.2))] * 4
     nbytes, seconds = (np.array(column) for column in zip(*samples, strict=True))
     columns = np.column_stack([alpha / seconds, beta * nbytes / seconds])
     of_alpha, of_beta = np.linalg.lstsq(columns, np.ones(len(samples)), rcond=None)[0]
-    seen = answer.call(drivers.fit, samples).result
-    return _near_both(seen, alpha * float(of_alpha), beta * float(of_beta), 1e-3)
+    return _fits(answer, samples, alpha * float(of_alpha), beta * float(of_beta), 1e-3)
 
 
 def samples_kept(answer: Answer, rng: Rng) -> Finding:
@@ -112,6 +112,19 @@ def _draw_link(rng: Rng) -> tuple[float, float]:
 def _draw_carrier(rng: Rng) -> tuple[float, float]:
     """Of a very slow link, over which a byte takes longer than a second."""
     return rng.integer(100, 999) / 100, rng.integer(100, 999) / 100
+
+
+def _legible(seconds: float) -> float:
+    """With so few digits that one can type it in."""
+    return float(f"{seconds:.4g}")
+
+
+def _fits(
+    answer: Answer, samples: list[tuple[int, float]], alpha: float, beta: float, rtol: float
+) -> Finding:
+    """`_near_both` for what the answer makes of the samples, with these."""
+    finding = _near_both(answer.call(drivers.fit, samples).result, alpha, beta, rtol)
+    return finding if finding.passed else replace(finding, seen=f"{finding.seen} The samples: {samples}.")
 
 
 def _near_both(seen: PlainData, alpha: float, beta: float, rtol: float) -> Finding:

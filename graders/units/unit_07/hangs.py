@@ -181,10 +181,10 @@ def mend_report(answer: Answer, rng: Rng) -> Findings:
     yield (
         "the mean on rank 0",
         compare.first_failure(
-            lab.numbers(run, [mean], "what was returned") for run, mean in zip(runs, means, strict=True)
+            lab.numbers(run, losses, [mean]) for run, losses, mean in zip(runs, given, means, strict=True)
         ),
     )
-    yield "None elsewhere", lab.numbers(runs[1], [means[1], None, None, None], "what was returned")
+    yield "None elsewhere", lab.numbers(runs[1], given[1], [means[1], None, None, None])
     yield "one collective", each_rank_calls(runs, ("all_reduce",), "Every rank calls all_reduce once.")
 
 

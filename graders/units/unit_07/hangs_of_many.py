@@ -1,7 +1,6 @@
 """Unit 07, the deadlock lab: groups, counts and errors."""
 
 from collections.abc import Callable, Sequence
-from itertools import chain
 
 import torch
 from torch import Tensor
@@ -166,32 +165,29 @@ def mend_collect(answer: Answer, rng: Rng) -> Findings:
 def rows_collected(observed: Observed[MendedReply], given: Sequence[list[Tensor]]) -> Finding:
     """Passes if rank 0 has every rank's rows [40] in the order of ranks, and the others have None."""
     expected = [row for rows in given for row in rows]
+    where = f"with {[len(rows) for rows in given]} rows on the ranks, "
     first, *others = [told.result for told in observed.results]
     if type(first) is not list or len(first) != len(expected):
         got = f"{len(first)} rows" if type(first) is list else f"a {type(first).__name__}"
-        return Finding(False, f"rank 0 returned {got}; expected a list of {len(expected)} rows.")
+        return Finding(False, f"{where}rank 0 returned {got}; expected a list of {len(expected)} rows.")
     rows = enumerate(zip(first, expected, strict=True))
-    return compare.first_failure(
-        chain(
-            (compare.close(seen, wanted, f"row {index} on rank 0") for index, (seen, wanted) in rows),
-            (
-                Finding(result is None, "another rank than 0 returned something; expected None.")
-                for result in others
-            ),
-        ),
-        f"rank 0 has all {len(expected)} rows, of {[len(rows) for rows in given]} a rank.",
-    )
+    found = [compare.close(seen, wanted, f"{where}row {index} on rank 0") for index, (seen, wanted) in rows]
+    said = f"{where}another rank than 0 returned something; expected None."
+    found += [Finding(result is None, said) for result in others]
+    counts = [len(each) for each in given]
+    return compare.first_failure(found, f"rank 0 has all {len(expected)} rows, of {counts} a rank.")
 
 
 def lists_kept(observed: Observed[MendedReply], given: Sequence[list[Tensor]]) -> Finding:
     """Passes if each rank's list has the rows that it had, and rank 0 returned another one."""
+    where = f"with {[len(rows) for rows in given]} rows on the ranks, "
     for rank, (told, own) in enumerate(compare.side_by_side(observed.results, given)):
         if type(told.argument) is not list or len(told.argument) != len(own):
-            return Finding(False, f"rank {rank}'s own list of rows has changed; expected it as it was.")
+            said = f"rank {rank}'s own list of rows has changed; expected it as it was."
+            return Finding(False, f"{where}{said}")
     new = not observed.results[0].same
-    return Finding(
-        new, f"rank 0 returned {'a new list' if new else 'the list that it was given, not a new one'}."
-    )
+    kind = "a new list" if new else "the list that it was given, not a new one"
+    return Finding(new, f"{where}rank 0 returned {kind}.")
 
 
 def rows_in_order(answer: Answer, given: Sequence[list[Tensor]]) -> Finding:
@@ -252,7 +248,7 @@ def mend_chain(answer: Answer, rng: Rng) -> Findings:
     runs = [lab.launched(answer, given) for given in (with_zero, values[:1])]
     yield lab.ENDS, lab.ends(runs)
     sums = (
-        lab.numbers(run, roots_added(given), "what was returned", rtol=1e-12)
+        lab.numbers(run, given, roots_added(given), rtol=1e-12)
         for run, given in zip(runs, (with_zero, values[:1]), strict=True)
     )
     yield "the sums", compare.first_failure(sums)
@@ -273,9 +269,10 @@ def error_comes_out(answer: Answer, values: Sequence[float]) -> Finding:
         if failure.kind is FailureKind.RANK_FAILED and failure.error == "ValueError":
             return Finding(True, f"The run ended with: {said}")
         if failure.error == drivers.TooLate.__name__:
-            return Finding(False, said.replace(f" failed with {failure.error}", ""))
-        return Finding(False, f"With a negative value on one rank: {failure.kind}: {said}")
-    return Finding(False, "With a negative value on one rank no error came out.")
+            too_late = said.replace(f" failed with {failure.error}", "")
+            return Finding(False, f"With {list(values)} on the ranks: {too_late}")
+        return Finding(False, f"With {list(values)} on the ranks: {failure.kind}: {said}")
+    return Finding(False, f"With {list(values)} on the ranks no error came out.")
 
 
 def roots_added(values: Sequence[float]) -> list[float]:

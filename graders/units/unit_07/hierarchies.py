@@ -91,23 +91,28 @@ def hierarchical_all_reduce(answer: Answer, rng: Rng) -> Findings:
 
 def _costs(answer: Answer, rng: Rng) -> Findings:
     """Three nodes of three; four of four, where there are more than neighbours, with fewer elements than
-    ranks; four of one, and one of four, which are no hierarchy and a ring all the same.
+    ranks, and with chunks that are cut in parts of two elements and of one; four of one, and one of four,
+    which are no hierarchy and a ring all the same.
     """
-    nodes, node, length, few = 3, 3, 270, 12
+    nodes, node, length, few, odd = 3, 3, 270, 12, 20
     ring, whole = 4, 40
     apart, alone = (measured(answer, rng, kinds.HIERARCHICAL, World(ring, whole, node=n)) for n in (1, ring))
     passed_on = 2 * (ring - 1) * whole // ring * BYTES
     world = World(nodes * node, 2, columns=length // 2, node=node)
     played = measured(answer, rng, kinds.HIERARCHICAL, world)
-    short = measured(answer, rng, kinds.HIERARCHICAL, World(16, few, node=4)).if_right()
-    crossing = [bytes_between_nodes(played.observed, node, 2 * (nodes - 1) * length // nodes * BYTES)]
+    short, uneven = (
+        measured(answer, rng, kinds.HIERARCHICAL, World(16, count, node=4)).if_right() for count in (few, odd)
+    )
+    crossing = [_crosses(played, 2 * (nodes - 1) * length // nodes * BYTES)]
     # In a pass round a ring a rank leaves out one chunk: of 1 or 0 elements between nodes, of 3 in the node.
-    crossing += [bytes_between_nodes(each.observed, 4, 2 * few * BYTES) for each in short]
-    crossing.append(bytes_between_nodes(apart.observed, 1, passed_on))
+    crossing += [_crosses(each, 2 * few * BYTES) for each in short]
+    # In each pass the node's four ranks leave out a part each, of one element at least, on a ring.
+    crossing += [_crosses(each, 2 * (odd - 4) * BYTES) for each in uneven if round_rings(each).passed]
+    crossing.append(_crosses(apart, passed_on))
     yield "bytes between nodes", (crosses := compare.first_failure(crossing))
-    near = [bytes_within_nodes(played.observed, node, 2 * (node - 1) * length // node * BYTES)]
-    near += [bytes_within_nodes(each.observed, 4, 2 * (few - 3) * BYTES) for each in short]
-    near.append(bytes_within_nodes(alone.observed, ring, passed_on))
+    near = [_stays(played, 2 * (node - 1) * length // node * BYTES)]
+    near += [_stays(each, 2 * (few - 3) * BYTES) for each in short]
+    near.append(_stays(alone, passed_on))
     yield "bytes within a node", (stays := compare.first_failure(near))
     within = seconds(2 * (node - 1), 2 * (node - 1) / node * length * BYTES)
     between = seconds(2 * (nodes - 1), 2 * (nodes - 1) / nodes * length / node * BYTES)
@@ -116,6 +121,14 @@ def _costs(answer: Answer, rng: Rng) -> Findings:
     for each in short if crosses.passed and stays.passed else ():
         rounds += [round_rings(each), each.duration(fours, "6 rounds within and 6 between nodes")]
     yield "rounds", compare.first_failure(rounds)
+
+
+def _crosses(played: Played, allowed: int) -> Finding:
+    return played.there(bytes_between_nodes(played.observed, played.worlds[0].node, allowed))
+
+
+def _stays(played: Played, allowed: int) -> Finding:
+    return played.there(bytes_within_nodes(played.observed, played.worlds[0].node, allowed))
 
 
 def round_rings(played: Played) -> Finding:

@@ -64,12 +64,16 @@ def all_inputs_kept(runs: Sequence[Observed[MendedReply]], given: Sequence[Seque
 
 
 def numbers(
-    observed: Observed[MendedReply], expected: Sequence[float | None], what: str, rtol: float = 1e-5
+    observed: Observed[MendedReply],
+    given: Sequence[float],
+    expected: Sequence[float | None],
+    rtol: float = 1e-6,
 ) -> Finding:
-    """Passes if each rank returned its number, or None where None is expected."""
+    """Passes if each rank returned its number, or None where None is expected. given: a number a rank."""
 
     def one(rank: int, wanted: float | None) -> Finding:
-        seen, name = observed.results[rank].result, f"{what} on rank {rank}"
+        seen = observed.results[rank].result
+        name = f"with {list(given)} on the ranks, what was returned on rank {rank}"
         if wanted is None:
             return Finding(seen is None, f"{name} is {seen!r:.60}; expected None.")
         return compare.near(seen, wanted, name, rtol=rtol)

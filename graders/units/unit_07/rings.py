@@ -5,10 +5,10 @@ from graders.grading.communication import (
     seconds,
     to_the_next_only,
 )
-from graders.grading.kit import Answer, Criterion, Findings, Rng, compare, exercise
+from graders.grading.kit import Answer, Criterion, Finding, Findings, Rng, compare, exercise
 from graders.units.unit_07 import collective_kinds as kinds
 from graders.units.unit_07.collective import Collective
-from graders.units.unit_07.collectives import measured
+from graders.units.unit_07.collectives import Played, measured
 from graders.units.unit_07.common import common
 from graders.units.unit_07.criteria import (
     ANY_DTYPE,
@@ -160,22 +160,29 @@ def _ring_costs(answer: Answer, rng: Rng, collective: Collective, passes: int) -
     matrix of two rows: who cuts rows and not elements has the right sum then, and sends too much. Where it is
     gone round once, with two ranks too, who do not swap whole tensors; twice, that is as many bytes. And with
     fewer elements than ranks, an even number: these chunks, of which some are empty, go round the ring too,
-    and nobody makes them as long as the longest.
+    and nobody makes them as long as the longest; nor, where some are longer than others, all but the last.
     """
-    ranks, length, even, few = 5, 240, 4, 2
+    ranks, length, even, few, odd = 5, 240, 4, 2, 9
     world = World(ranks, length) if passes == 1 else World(ranks, 2, columns=length // 2)
     played = measured(answer, rng, collective, world)
     short = measured(answer, rng, collective, World(even, few)).if_right()
+    uneven = measured(answer, rng, collective, World(even, odd)).if_right()
     steps, fewer = passes * (ranks - 1), passes * (even - 1)
     pairs = [measured(answer, rng, collective, World(2, length)) for _ in range(passes == 1)]
-    runs = [each.observed for each in (played, *short)]
-    yield "neighbours only", compare.first_failure(map(to_the_next_only, runs))
+    yield "neighbours only", compare.first_failure(map(_to_the_next, (played, *short)))
     # Who sends short ones to others fails one row.
-    short = [each for each in short if to_the_next_only(each.observed).passed]
+    short = [each for each in short if _to_the_next(each).passed]
     traffic = [played.traffic([Allowance(steps, steps * length // ranks * BYTES)] * ranks)]
     traffic += [each.traffic([Allowance(1, length // 2 * BYTES)] * 2) for each in pairs]
     traffic += [each.traffic([Allowance(fewer, passes * few * BYTES)] * even) for each in short]
+    # In a pass a rank leaves out one chunk, at least of the shortest.
+    left = odd - odd // even
+    traffic += [each.traffic([Allowance(fewer, passes * left * BYTES)] * even) for each in uneven]
     yield "bytes and messages", compare.first_failure(traffic)
     taken = [played.duration(seconds(steps, steps * length / ranks * BYTES), f"{steps} rounds")]
     taken += [each.duration(seconds(fewer, fewer * BYTES), f"{fewer} rounds") for each in short]
     yield "rounds", compare.first_failure(taken)
+
+
+def _to_the_next(played: Played) -> Finding:
+    return played.there(to_the_next_only(played.observed))

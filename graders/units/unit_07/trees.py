@@ -72,7 +72,7 @@ def broadcast_tree(answer: Answer, rng: Rng) -> Findings:
     yield from common(answer, rng, kinds.BROADCAST, values, rooted=True, following=following, sizes=IN_ROUNDS)
     plays = _measured(answer, rng, kinds.BROADCAST)
     yield "bytes and messages", compare.first_failure(map(_sent_by_broadcast, plays))
-    yield "rounds", compare.first_failure(map(_three_rounds, plays))
+    yield "rounds", compare.first_failure(_in_time(answer, rng, kinds.BROADCAST, each) for each in plays)
 
 
 @exercise(
@@ -122,7 +122,7 @@ def reduce_tree(answer: Answer, rng: Rng) -> Findings:
     once = [[Allowance(int(rank != ROOT), LENGTH * BYTES) for rank in range(ranks)] for ranks in SIZES]
     findings = (played.traffic(allowed) for played, allowed in zip(plays, once, strict=True))
     yield "bytes and messages", compare.first_failure(findings)
-    yield "rounds", compare.first_failure(map(_three_rounds, plays))
+    yield "rounds", compare.first_failure(_in_time(answer, rng, kinds.REDUCE, each) for each in plays)
 
 
 SIZES, LENGTH, ROOT = (7, 8), 250, 2
@@ -132,6 +132,19 @@ SIZES, LENGTH, ROOT = (7, 8), 250, 2
 def _measured(answer: Answer, rng: Rng, collective: Collective) -> list[Played]:
     worlds = [World(ranks, 2, root=ROOT, columns=LENGTH // 2) for ranks in SIZES]
     return [measured(answer, rng, collective, world) for world in worlds]
+
+
+def _in_time(answer: Answer, rng: Rng, collective: Collective, played: Played) -> Finding:
+    """`_three_rounds`, with messages that wait for their receivers or, if it fails then, with such as do not.
+
+    Where a rank begins several sends at once, the first to leave is the one whose receiver comes first; in
+    the other case it is the one that was begun first.
+    """
+    finding = _three_rounds(played)
+    if finding.passed:
+        return finding
+    eager = measured(answer, rng, collective, played.worlds[0], eager_limit=LENGTH * BYTES)
+    return finding if not (again := _three_rounds(eager)).passed else again
 
 
 def _three_rounds(played: Played) -> Finding:

@@ -26,8 +26,9 @@ class World:
 
     ranks: of the calling group. length: elements of the whole tensor, or its rows if it has `columns`.
     root: place of the root in the group. layout: how tensors stand in memory, see the driver's LAYOUTS.
-    members: the group's global ranks where it is not the default group. node: ranks a node. single: whether a
-    tensor is one number, without a dimension; its length is 1.
+    members: the group's global ranks where it is not the default group. node: ranks a node, as the answer is
+    told; 0: it is told nothing of nodes. single: whether a tensor is one number, without a dimension; its
+    length is 1.
     """
 
     ranks: int
@@ -37,7 +38,7 @@ class World:
     columns: int = 0
     layout: str = "contiguous"
     members: tuple[int, ...] | None = None
-    node: int = 1
+    node: int = 0
     single: bool = False
 
     def shape(self, length: int | None = None) -> tuple[int, ...]:
@@ -76,7 +77,8 @@ class World:
             self.layout, f", {self.layout}, not contiguous"
         )
         root = f", root {self.global_root}" if self.root else ""
-        return f"{compare.counted(self.ranks, 'rank')}{group}{root}, {size} of {kind}{layout}"
+        node = f", {self.node} a node" if self.node else ""
+        return f"{compare.counted(self.ranks, 'rank')}{group}{node}{root}, {size} of {kind}{layout}"
 
 
 def drawn(rng: Rng, world: World, length: int | None = None) -> Tensor:

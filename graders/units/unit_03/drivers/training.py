@@ -135,5 +135,7 @@ def told_to_stop(
         earlier = SignalledTraining(answer, steps, [Signal(*each) for each in before])
         answer(earlier.train_step, steps, earlier.save, earlier.set_handler)
     training = SignalledTraining(answer, steps, [Signal(*each) for each in plan])
-    returned = answer(training.train_step, steps, training.save, training.set_handler)
-    return StopReply(returned, training.made, training.saved, training.outside, training.deaf, training.unset)
+    with training.counting_lines():
+        returned = answer(training.train_step, steps, training.save, training.set_handler)
+    did = (training.made, training.saved, training.outside, training.deaf, training.unset)
+    return StopReply(returned, *did, training.line, training.after)
