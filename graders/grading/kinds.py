@@ -17,8 +17,8 @@ class Kind(StrEnum):
     TOO_MUCH = "more calls, messages or bytes than are needed"
 
 
-INSTEAD = frozenset({Kind.DEADLOCK, Kind.MISMATCH, Kind.TIMED_OUT})
-"""Nothing came out."""
+NOTHING_CAME = frozenset({Kind.DEADLOCK, Kind.MISMATCH, Kind.TIMED_OUT})
+"""The answer came to no end, so nothing came out that a first criterion's hint could be about."""
 
 HINTS = {
     Kind.DEADLOCK: "Take the ranks that wait one by one: which line of which other rank would end the wait? "

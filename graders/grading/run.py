@@ -10,7 +10,7 @@ from course_lib.runtime.communication.errors import BufferInUse
 from course_lib.threads import one_thread
 from graders.grading.answer import Answer, AnswerFailed, FailureKind, GraderMistake
 from graders.grading.exercise import Criterion, Exercise, Finding, Findings, MachineLacks, Verdict
-from graders.grading.kinds import HINTS, INSTEAD, Kind
+from graders.grading.kinds import HINTS, NOTHING_CAME, Kind
 from graders.grading.rng import Rng
 from graders.grading.text import shortened
 
@@ -219,7 +219,7 @@ def _hint(criterion: Criterion, kind: Kind, *, ordinary: bool) -> str:
     ordinary: whether this is the rubric's first row, whose hint is about what comes out. The others name the
     case that they are tried on, and so why nothing came out in just this one.
     """
-    if kind not in INSTEAD:
+    if kind not in NOTHING_CAME:
         return criterion.hint
     return HINTS[kind] if ordinary else f"{criterion.hint} {HINTS[kind]}"
 
