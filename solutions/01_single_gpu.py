@@ -228,7 +228,10 @@ assert accuracy == reference[1]
 # The **host** is the computer with its processor, the **device** is the GPU in it. Two things about the device matter here
 # and later. Gradients come in the reverse order of the layers: unit 02 sends those of the last layer while those of the first
 # are still being computed. And the program goes on long before the device has updated the weights, unless it asks the device
-# for a number. So a loop that asks in every step keeps the device waiting.
+# for a number. So a loop that asks in every step keeps the device waiting. (To bring a batch over from ordinary memory waits as
+# well; with pinned memory and `non_blocking=True` it need not. Here that does not count.)
+#
+# The check has a device even where there is no GPU: one that PyTorch calls `lazy`, and that refuses what a GPU refuses.
 #
 # Now write the loop round your two functions. Its caller has chosen the optimizer and has perhaps used it before, has set the
 # random seed, and wants the weights of the last epoch, not those of the best: go on with what is there.
@@ -384,7 +387,7 @@ def accumulate_gradients(
 ) -> Tensor:
     """The gradient of a full batch, computed one micro-batch at a time.
 
-    micro_batches: pairs (inputs [m, ...], targets [m]); m may differ, and is at least 1.
+    micro_batches: pairs (inputs [m, ...], targets [m]) on the model's device; m >= 1 may differ.
     loss_fn(outputs, targets): a scalar, the mean over the samples given.
     Gradients are clear (None) before the call.
 

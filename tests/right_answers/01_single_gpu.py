@@ -306,7 +306,7 @@ def with_one_batch_for_validation(model, train_loader, validation_loader, optimi
 
 @right("accumulate_gradients")
 def sums_then_one_division(model, micro_batches, loss_fn):
-    n, total = 0, torch.zeros(())
+    n, total = 0, 0.0
     for inputs, targets in micro_batches:
         size = inputs.size(0)
         loss = loss_fn(model(inputs), targets) * size

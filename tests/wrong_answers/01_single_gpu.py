@@ -322,7 +322,7 @@ def labels_as_indices_one_by_one(model, inputs, targets, optimizer):
     return loss.detach()
 
 
-@wrong("train_step", fails="one update")
+@wrong("train_step", fails="loss")
 def rows_of_a_table(model, inputs, targets, optimizer):
     """One-hot labels as rows of torch.eye, which is on the host, where labels of a GPU are no index."""
     optimizer.zero_grad()
@@ -692,7 +692,7 @@ def gradients_on_if_it_was_training(model, loader):
     return loss / total, correct / total
 
 
-@wrong("evaluate", fails="accuracy")
+@wrong("evaluate", fails="loss")
 def sums_of_the_host(model, loader):
     """What is on the model's device is added to a tensor that is on the host."""
     was_training, sums = model.training, torch.zeros(3)
@@ -1202,9 +1202,9 @@ def brings_each_loss_to_the_host(model, train_loader, validation_loader, optimiz
     return this.run()
 
 
-@wrong("fit", fails="waits once an epoch")
+@wrong("fit", fails="on the device")
 def an_array_in_every_step(model, train_loader, validation_loader, optimizer, epochs, device):
-    """NumPy needs the number, too."""
+    """NumPy has no tensors of the device's."""
     this = _Fit(model, train_loader, validation_loader, optimizer, epochs, device)
     this.step = lambda inputs, targets: np.asarray(_step(model, inputs, targets, optimizer))
     return this.run()

@@ -33,7 +33,7 @@ from graders.units.unit_01.watched import Batch, in_words
             "loss of the full batch",
             1,
             "Return the mean over all samples, weighted in the same way, as a detached tensor: `.item()` "
-            "would wait for the device.",
+            "would wait for the device, and a sum that you begin with torch.zeros(()) is not on it.",
             needs=("uneven micro-batches",),
         ),
         Criterion(
@@ -70,13 +70,15 @@ def accumulate_gradients(answer: Answer, rng: Rng) -> Findings:
     hidden = diverged.seen(answer, training=True)
     weighted = compare.first_failure([gradients_as_expected(uneven, seen), nan_kept(diverged, hidden)])
     yield "uneven micro-batches", weighted
+    there = uneven.seen(answer, training=True, on_gpu=True)
     yield (
         "loss of the full batch",
         compare.first_failure(
             [
                 full_batch_loss(uneven, seen),
                 nan_told(hidden.loss),
-                asks_for_no_number(seen),
+                full_batch_loss(uneven, there),
+                asks_for_no_number(there),
             ]
         ),
     )
@@ -112,9 +114,9 @@ class Accumulation:
     def sizes(self) -> list[int]:
         return [len(inputs) for inputs, _ in self.micro_batches]
 
-    def seen(self, answer: Answer, training: bool) -> AccumulationReply:
-        """What the answer returned and left. training: the mode in which the model comes."""
-        arguments = self.problem.values, self.micro_batches, self.loss, training
+    def seen(self, answer: Answer, training: bool, on_gpu: bool = False) -> AccumulationReply:
+        """What the answer returned and left. training, on_gpu: as in the driver."""
+        arguments = self.problem.values, self.micro_batches, self.loss, training, on_gpu
         return answer.call(drivers.accumulation, *arguments)
 
     def expected(self) -> tuple[Tensor, list[Tensor]]:

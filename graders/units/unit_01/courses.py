@@ -1,6 +1,6 @@
 """Trainings that are drawn for `fit`, and what must come out of each."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -14,6 +14,8 @@ from graders.units.unit_01.problems import Problem, joined
 from graders.units.unit_01.watched import Batch, Watched
 
 RATES = {"lr": 0.1, "momentum": 0.9}
+PLAIN = {"lr": 0.1}
+"""Of an optimizer that keeps nothing: what one keeps would stay on the host when its model moves."""
 CLIMBS = {"lr": 0.25, "maximize": True}
 
 
@@ -79,12 +81,16 @@ class Course:
     def draw_long(cls, rng: Rng) -> "Course":
         """One with more steps an epoch than there are between two lines of a log."""
         problem = Problem.draw(rng)
-        return cls(problem, problem.draw_batches(rng, [2] * 101), problem.draw_batches(rng, [3]), RATES)
+        return cls(problem, problem.draw_batches(rng, [2] * 101), problem.draw_batches(rng, [3]), PLAIN)
 
-    def seen(self, answer: Answer, epochs: int, training: bool = True, on_host: bool = False) -> FitReply:
+    def moving(self) -> "Course":
+        """The same for a model that moves to the device after its optimizer has been used."""
+        return replace(self, rates=PLAIN)
+
+    def seen(self, answer: Answer, epochs: int, training: bool = True, on_gpu: bool = False) -> FitReply:
         """What the answer did; see the driver."""
         batches = self.train, self.validation
-        arguments = self.problem.values, batches, self.rates, epochs, training, on_host
+        arguments = self.problem.values, batches, self.rates, epochs, training, on_gpu
         return answer.call(drivers.fitting, *arguments)
 
     def expected(self, epochs: int) -> tuple[list[tuple[float, float, float]], list[Tensor]]:

@@ -15,18 +15,11 @@ from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
 
 from graders.grading.answer import AnswerFunction, DriverReply, PlainData
-from graders.units.models import copies_of, gradients_of
 from graders.units.unit_01.clocks import set_back
-from graders.units.unit_01.on_host import (
-    DEVICE,
-    HostAndDevice,
-    Loader,
-    MadeOnHost,
-    MovedLater,
-    OnHost,
-    WaitsNoted,
-)
+from graders.units.unit_01.gpu import HOST, Gpu, gpu, on_host
+from graders.units.unit_01.loader import Loader
 from graders.units.unit_01.seeds import SeedsNoted
+from graders.units.unit_01.slow_device import SlowDevice
 from graders.units.unit_01.watched import Batch, Mode, Watched, mode_of
 
 LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
@@ -63,26 +56,29 @@ def steps(
     batches: list[Batch],
     rates: dict[str, float],
     training: bool,
+    on_gpu: bool,
 ) -> list[StepReply]:
     """What each of several steps did.
 
     values: as for Watched. stale: gradients that are there before the first step. batches: inputs [B, F, 1]
     and labels [B] each. rates: the arguments of torch.optim.SGD, which has a group for each layer. training:
-    the mode in which the model comes.
+    the mode in which the model comes. on_gpu: whether model and batches are on one.
     """
     model = Watched(values).train(training)
     if stale is not None:
         for parameter, gradient in zip(model.parameters(), stale, strict=True):
             parameter.grad = gradient.clone()
+    if on_gpu:
+        batches = _moved(model, batches)
     groups = [{"params": [*layer.parameters()]} for layer in (model.first, model.second)]
     optimizer = torch.optim.SGD(groups, **rates)  # type: ignore[arg-type]
     seen = []
     for inputs, targets in batches:
         model.log, model.modes = [], []
         waits: list[str] = []
-        with HostAndDevice(waits):
+        with _with_gpu(on_gpu, waits):
             loss = answer(model, inputs, targets, optimizer)
-        parameters = copies_of(model.parameters())
+        parameters = [*map(on_host, model.parameters())]
         how = model.log, model.modes, mode_of(model), len(waits)
         seen.append(StepReply(_plain(loss), _has_history(loss), parameters, *how))
     return seen
@@ -105,18 +101,26 @@ class EvaluationReply(DriverReply):
 
 
 def evaluation(
-    answer: AnswerFunction, values: list[Tensor], samples: Batch, batch_size: int, training: bool
+    answer: AnswerFunction,
+    values: list[Tensor],
+    samples: Batch,
+    batch_size: int,
+    training: bool,
+    on_gpu: bool,
 ) -> EvaluationReply:
     """How the answer evaluates a model found in the given mode. samples: inputs [N, F, 1], labels [N].
+    on_gpu: whether model and batches are on one.
 
     The loader is a generator: it has no length and no data set, and can be gone through once.
     """
     model = Watched(values).train(training)
-    loader = DataLoader(TensorDataset(*samples), batch_size=batch_size)
+    batches = list(DataLoader(TensorDataset(*samples), batch_size=batch_size))
+    if on_gpu:
+        batches = _moved(model, batches)
     # An answer that turns gradients off and not on again must not do so to the whole kernel.
     with torch.enable_grad():
-        with HostAndDevice([]):
-            result = answer(model, (batch for batch in loader))
+        with _with_gpu(on_gpu, []):
+            result = answer(model, (batch for batch in batches))
         grad_enabled = torch.is_grad_enabled()
     trainable = all(parameter.requires_grad for parameter in model.parameters())
     left = [module.training for module in model.modules()]
@@ -139,6 +143,7 @@ class FitReply(DriverReply):
     modes: list[Mode]
     graphs: list[bool]
     passes: tuple[int, int]
+    devices: list[str]
     seed_kept: bool
     drawn: tuple[float, float]
 
@@ -159,25 +164,21 @@ def fitting(
     rates: dict[str, float],
     epochs: int,
     training: bool,
-    on_host: bool,
+    on_gpu: bool,
 ) -> FitReply:
     """How the answer trains. batches: for training and for validation, inputs [B, F, 1] and labels [B].
 
-    on_host: the batches and the model lie on the host, and computing with them there is an error. The device
-    is the CPU, and takes them by `to`.
+    on_gpu: the device is a GPU; the model and the batches lie on the host. If not, it is the processor.
     """
-    model = (MovedLater if on_host else Watched)(values).train(training)
+    model = Watched(values).train(training)
     optimizer = used_before(model, rates)
-    observed: AbstractContextManager[Any] = nullcontext()
-    if isinstance(model, MovedLater):
-        observed = HostAndDevice(model.log, model)
     with SeedsNoted(epochs) as seeds:
-        train, validation = (Loader(part, on_host=on_host, shuffle=seeds.shuffle) for part in batches)
-        with torch.enable_grad(), observed:
-            history = answer(model, train, validation, optimizer, epochs, DEVICE)
+        train, validation = (Loader(part, shuffle=seeds.shuffle) for part in batches)
+        with torch.enable_grad(), _with_gpu(on_gpu, model.log):
+            history = answer(model, train, validation, optimizer, epochs, gpu() if on_gpu else HOST)
     passes = train.passes, validation.passes
-    how = model.log, model.modes, model.graphs, passes, seeds.kept, seeds.drawn
-    return FitReply(_plain(history), copies_of(model.parameters()), *how)
+    how = model.log, model.modes, model.graphs, passes, model.devices, seeds.kept, seeds.drawn
+    return FitReply(_plain(history), [*map(on_host, model.parameters())], *how)
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,20 +202,27 @@ class AccumulationReply(DriverReply):
 
 
 def accumulation(
-    answer: AnswerFunction, values: list[Tensor], micro_batches: list[Batch], loss: str, training: bool
+    answer: AnswerFunction,
+    values: list[Tensor],
+    micro_batches: list[Batch],
+    loss: str,
+    training: bool,
+    on_gpu: bool,
 ) -> AccumulationReply:
     """How the answer accumulates gradients. micro_batches: inputs [m, F, 1], labels [m]. loss: of LOSSES.
-    training: the mode in which the model comes.
+    training: the mode in which the model comes. on_gpu: whether model and batches are on one.
     """
     model = Watched(values).train(training)
+    if on_gpu:
+        micro_batches = _moved(model, micro_batches)
     given, tensors = micro_batches.copy(), [*chain(*micro_batches), *model.parameters()]
-    before, trained = copies_of(tensors), [tensor.requires_grad for tensor in tensors]
+    before, trained = [*map(on_host, tensors)], [tensor.requires_grad for tensor in tensors]
     waits: list[str] = []
-    with WaitsNoted(waits):
+    with _with_gpu(on_gpu, waits):
         result = answer(model, micro_batches, LOSSES[loss])
     kept = {
         "The list of micro-batches": [*map(id, micro_batches)] == [*map(id, given)],
-        "A tensor of a micro-batch, or a parameter,": all(map(_alike, tensors, before)),
+        "A tensor of a micro-batch, or a parameter,": all(map(_alike, map(on_host, tensors), before)),
         "What hooks a parameter has": not any(
             parameter._backward_hooks or parameter._post_accumulate_grad_hooks
             for parameter in model.parameters()
@@ -222,7 +230,8 @@ def accumulation(
         "Which tensors of micro-batches, or parameters, require grad": trained
         == [t.requires_grad for t in tensors],
     }
-    seen = _plain(result), _has_history(result), gradients_of(model), model.log, model.kept, model.modes
+    gradients = [None if p.grad is None else on_host(p.grad) for p in model.parameters()]
+    seen = _plain(result), _has_history(result), gradients, model.log, model.kept, model.modes
     changed = [what for what, same in kept.items() if not same]
     return AccumulationReply(*seen, changed, mode_of(model), len(waits))
 
@@ -230,40 +239,6 @@ def accumulation(
 def _alike(one: Tensor, other: Tensor) -> bool:
     """Whether two tensors of one shape have the same numbers, NaN too."""
     return torch.equal(one.nan_to_num(), other.nan_to_num())
-
-
-class SlowDevice:
-    """A device that works off a queue, as a GPU does: `step` adds to it, `synchronize` waits for the end."""
-
-    def __init__(self, slow_steps: int) -> None:
-        """slow_steps: so many steps at first take much longer, as compiling and caching make them. Somebody
-        else has queued a little work before.
-        """
-        self._slow_steps = slow_steps
-        self._free_at = time.perf_counter() + SLOW_STEP_SECONDS
-        self.calls: list[tuple[str, float, float]] = []
-        """Name of the call, and the seconds at which it began and ended."""
-
-    def step(self) -> None:
-        started = time.perf_counter()
-        slow = self.count("step") < self._slow_steps
-        self._free_at = max(self._free_at, started) + (SLOW_STEP_SECONDS if slow else STEP_SECONDS)
-        time.sleep(QUEUE_SECONDS)
-        self.calls.append(("step", started, time.perf_counter()))
-
-    def synchronize(self) -> None:
-        started = time.perf_counter()
-        time.sleep(max(0.0, self._free_at - started))
-        self.calls.append(("synchronize", started, time.perf_counter()))
-
-    def count(self, name: str) -> int:
-        return sum(called == name for called, _, _ in self.calls)
-
-
-QUEUE_SECONDS = 0.001
-"""What a call of `step` takes the program."""
-STEP_SECONDS = 0.01
-SLOW_STEP_SECONDS = 0.04
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,10 +263,22 @@ def throughput(answer: AnswerFunction, batch_size: int, warmup: int, steps: int)
     return ThroughputReply(result, device.calls, time.perf_counter())
 
 
+def _with_gpu(there: bool, log: list[str]) -> AbstractContextManager[Any]:
+    """What an answer runs in. there: whether there is a GPU. log: as for Gpu."""
+    return Gpu(log) if there else nullcontext()
+
+
+def _moved(model: Watched, batches: list[Batch]) -> list[Batch]:
+    """Move a model to the GPU; the batches there."""
+    with Gpu([]):
+        model.to(gpu())
+        return [(inputs.to(gpu()), targets.to(gpu())) for inputs, targets in batches]
+
+
 def _plain(value: Any) -> PlainData:
-    """A copy of a tensor, wherever it was made, or of a list or tuple of some; else the value itself."""
-    if type(value) in (Tensor, OnHost, MadeOnHost):
-        return value.as_subclass(Tensor).detach().clone()
+    """A copy of a tensor, on the host, or of a list or tuple of some; else the value itself."""
+    if isinstance(value, Tensor):
+        return on_host(value)
     return type(value)(map(_plain, value)) if type(value) in (list, tuple) else value
 
 

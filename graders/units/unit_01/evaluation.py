@@ -28,7 +28,7 @@ from graders.units.unit_01.watched import Batch
             "loss",
             1,
             "The first value: the mean cross-entropy over all samples, not its sum, a float. "
-            "functional.cross_entropy takes logits.",
+            "functional.cross_entropy takes logits. Sums are numbers, or tensors on the model's device.",
         ),
         Criterion(
             "uneven last batch",
@@ -75,7 +75,11 @@ def evaluate(answer: Answer, rng: Rng) -> Findings:
     broken = Evaluation.draw(rng, left_over=0)
     broken.samples[0][-1] = torch.nan
     left = {training: broken.seen(answer, training) for training in (True, False)}
-    losses = [loss_as_expected(even, seen.result), *(nan_told(reply.result) for reply in left.values())]
+    there = even.seen(answer, on_gpu=True)
+    losses = [
+        *(loss_as_expected(even, each.result) for each in (seen, there)),
+        *(nan_told(reply.result) for reply in left.values()),
+    ]
     yield "loss", compare.first_failure(losses)
 
     uneven = Evaluation.draw(rng, left_over=1)
@@ -119,9 +123,9 @@ class Evaluation:
         shift = rng.integers(1, classes - 1, full + left_over) * wrong
         return cls(problem, (inputs, (predicted + shift) % classes), batch_size)
 
-    def seen(self, answer: Answer, training: bool = True) -> EvaluationReply:
-        """What the answer returned and how it used the model."""
-        arguments = self.problem.values, self.samples, self.batch_size, training
+    def seen(self, answer: Answer, training: bool = True, on_gpu: bool = False) -> EvaluationReply:
+        """What the answer returned and how it used the model; see the driver."""
+        arguments = self.problem.values, self.samples, self.batch_size, training, on_gpu
         return answer.call(drivers.evaluation, *arguments)
 
     @property

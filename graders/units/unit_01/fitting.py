@@ -8,6 +8,7 @@ from graders.grading.kit import Answer, Criterion, Finding, Findings, Rng, compa
 from graders.units.unit_01.courses import Course
 from graders.units.unit_01.drivers import FitReply
 from graders.units.unit_01.evaluation import loss_near
+from graders.units.unit_01.gpu import gpu
 from graders.units.unit_01.steps import nan_in_all
 
 
@@ -77,10 +78,12 @@ def fit(answer: Answer, rng: Rng) -> Findings:
     yield "history", nan_told(diverged) if every_epoch.passed and history.passed else history
     found = case.seen(answer, epochs, training=False)
     yield "modes", compare.first_failure(modes_right(each, history.passed) for each in (trained, found))
-    moved = case.seen(answer, epochs, on_host=True)
-    yield "on the device", parameters_as_expected(case, moved, epochs)
+    moving = case.moving()
+    moved = moving.seen(answer, epochs, on_gpu=True)
+    there = [parameters_as_expected(moving, moved, epochs), on_the_device(moved)]
+    yield "on the device", compare.first_failure(there)
     long = Course.draw_long(rng)
-    cases = ((case, moved), (long, long.seen(answer, 1, on_host=True)))
+    cases = ((moving, moved), (long, long.seen(answer, 1, on_gpu=True)))
     yield "waits once an epoch", compare.first_failure(waits_at_the_end(*each) for each in cases)
 
 
@@ -217,6 +220,13 @@ def modes_right(seen: FitReply, all_passes: bool) -> Finding:
     names = {True: "training", False: "evaluation", None: "both"}
     told = ", ".join(names[mode] for mode in seen.modes)
     return Finding(False, f"The forward passes ran in these modes: {told or 'none'}.")
+
+
+def on_the_device(seen: FitReply) -> Finding:
+    """Passes if all forward passes ran on the device that was given."""
+    elsewhere = sum(device != gpu().type for device in seen.devices)
+    text = f"{elsewhere} of {len(seen.devices)} forward passes ran on another device than the one given"
+    return Finding(not elsewhere, f"{text}; expected none.")
 
 
 def waits_at_the_end(case: Course, seen: FitReply) -> Finding:

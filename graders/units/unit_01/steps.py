@@ -74,8 +74,10 @@ def train_step(answer: Answer, rng: Rng) -> Findings:
 
     several = Training.draw(rng, [rng.integer(4, 9) for _ in range(3)], with_stale_gradients=True)
     yield "gradients start at zero", along_these_alone(several, several.seen(answer))
-    told = (nan_told(step.loss) for step in diverged)
-    yield "loss", compare.first_failure([losses, *told, asks_for_no_number(seen), no_history(seen)])
+    told = [nan_told(step.loss) for step in diverged]
+    there = first.seen(answer, on_gpu=True)
+    on_device = losses_as_expected(first, there), asks_for_no_number(there)
+    yield "loss", compare.first_failure([losses, *told, *on_device, no_history(seen)])
     fixed = replace(first, training=False)
     modes = ((first, seen), (fixed, fixed.seen(answer)))
     yield "the model's mode", compare.first_failure(mode_kept(*each) for each in modes)
@@ -106,11 +108,10 @@ class Training:
         stale = [rng.normal(*value.shape) for value in problem.values] if with_stale_gradients else None
         return cls(problem, batches, stale, {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.01})
 
-    def seen(self, answer: Answer) -> list[StepReply]:
+    def seen(self, answer: Answer, on_gpu: bool = False) -> list[StepReply]:
         """What the answer's steps returned and left; see the driver."""
-        return answer.call(
-            drivers.steps, self.problem.values, self.stale, self.batches, self.rates, self.training
-        )
+        arguments = self.problem.values, self.stale, self.batches, self.rates, self.training, on_gpu
+        return answer.call(drivers.steps, *arguments)
 
     def expected(self, clears: bool = True) -> tuple[list[Tensor], list[list[Tensor]]]:
         """Each step's loss before its update, a scalar, and the parameters after it, of their shapes.

@@ -46,6 +46,8 @@ class Watched(nn.Module):
         """In which mode a forward pass found the model."""
         self.graphs: list[bool] = []
         """Whether a forward pass recorded a graph."""
+        self.devices: list[str] = []
+        """On which device a forward pass ran."""
         self.kept: list[int] = []
         """How many tensors of earlier graphs were still kept when a forward pass began."""
         self._saved: list[weakref.ref[_Saved]] = []
@@ -57,6 +59,7 @@ class Watched(nn.Module):
         samples = len(inputs)
         self.log.append(f"forward {samples}")
         self.modes.append(mode_of(self))
+        self.devices.append(inputs.device.type)
         self.kept.append(sum(saved() is not None for saved in self._saved))
         with torch.autograd.graph.saved_tensors_hooks(self._save, lambda saved: saved.tensor):
             logits: Tensor = self.second(torch.tanh(self.first(inputs.squeeze(2))))
