@@ -10,7 +10,8 @@
 # # Hello, ranks: one program, many processes
 #
 # A distributed training run is one program, started many times. Each copy is told its number, its **rank**, and how
-# many copies there are. Nothing else tells the copies apart, and what one of them knows the others know only if it is sent.
+# many copies there are. Nothing else tells the copies apart. What one of them knows, the others do not know unless it is sent to
+# them.
 #
 # After this unit you can
 #
@@ -91,7 +92,9 @@ print(f"data:   {text_bytes / disk / 3600:.1f} hours to read 45 TB of text once,
 
 days, gpus = {"a cluster": 90, "Summit": 1}, {"a cluster": 250, "Summit": 27_000}
 for machine in days:
-    print(f"drugs:  {days[machine]:2} days on {machine}: {days[machine] * gpus[machine]:,} GPU-days")
+    print(
+        f"drugs:  {days[machine]:2} day{'s' * (days[machine] > 1)} on {machine}: {days[machine] * gpus[machine]:,} GPU-days"
+    )
 
 # %% [markdown]
 # - **Time.** Nobody waits 149 years. (TFLOP/s are $10^{12}$ floating-point operations a second. The numbers are GPT-3's;
@@ -99,8 +102,8 @@ for machine in days:
 #   40 billion molecules: approximately 90 days on 250 GPUs and 640 processor cores, or one day on the 27,000 GPUs of the supercomputer
 #   Summit. That is 90 times sooner, for a fifth more GPU-days (GPUs times days). It costs so little more because no molecule has
 #   to wait for another one's result.
-# - **Memory.** 350 GB are more than four H100 GPUs hold, of 80 GB each, and more than two H200, of 141 GB each. (Both are GPUs
-#   of NVIDIA's.) And training needs several times as much as the weights alone (unit 01).
+# - **Memory.** 350 GB are more than four H100 GPUs hold, of 80 GB each, and more than two H200, of 141 GB each. (Both are
+#   NVIDIA's.) And training needs several times as much as the weights alone (unit 01).
 # - **Data.** GPT-3's text began with 45 TB, which is half a day of reading for one disk. Other data may not be brought
 #   together at all: each hospital keeps its patients' images and trains where they are. This is called **federated**
 #   learning.
@@ -122,8 +125,8 @@ models_picture()
 # So the work is cut up, and several devices do the parts at the same time. Which parts can be done at the same time?
 # Training is three loops, one inside another: over epochs, over the batches of an epoch, over the layers of the model.
 #
-# - In this loop two batches cannot be worked on at the same time, not even batches of different epochs: each needs the weights
-#   that the batch before has led to. (Unit 08 does it all the same, with weights that are a little old.)
+# - Two batches cannot be worked on at the same time, not even batches of different epochs: each needs the weights that the batch
+#   before has led to. (Unit 08 does it all the same, with weights that are a little old.)
 # - Two layers cannot work on one batch at the same time: each needs what the layer before has computed.
 # - The samples of one batch do not need each other, so they can be shared out.
 # - The numbers that one layer computes do not need each other, so they can be shared out too.
@@ -149,8 +152,8 @@ assert most["layers dealt out"] == 16 < most["layers cut up"] == 512 < most["dat
 
 # %% [markdown]
 # Layers dealt out ran on 16 devices at most, layers cut up on 512, and data was shared out over as many as 3,072. So sharing out
-# the data, **data parallelism**, goes furthest, where the model fits into a device. (ZeRO, unit 09, is data parallelism that
-# does not keep everything on every device.) The three have other names too:
+# the data, **data parallelism**, goes furthest. In its plain form every device holds the whole model; unit 09 shows how to do with
+# less. The three have other names too:
 #
 # | what is cut | also called |
 # |---|---|
@@ -192,8 +195,7 @@ def amdahl_speedup(parallel_fraction: float, workers: int) -> float:
     parallel_fraction: the part of one worker's time that can be shared out evenly, from 0 to 1; the
         rest stays serial, however many workers there are.
     workers: at least 1.
-    Returns the time of one worker divided by the time of all. For example 0.9 with 9 workers: the time
-        falls from 1 to 0.1 + 0.9 / 9 = 0.2, so 5.
+    Returns the time of one worker divided by the time of all: 5, for example, for 0.9 and 9 workers.
     """
     ### BEGIN SOLUTION
     serial = 1 - parallel_fraction
@@ -203,7 +205,7 @@ def amdahl_speedup(parallel_fraction: float, workers: int) -> float:
 
 # %% [markdown]
 # The cell with `check` runs the exercise's grader: the same one that gives the grades. Each line of its table is one
-# criterion, with what was seen. `hint(amdahl_speedup)` gives a hint, and another each time you ask; `reset(amdahl_speedup)`
+# criterion, with what was seen. `hint("amdahl_speedup")` gives a hint, and another each time you ask; `reset("amdahl_speedup")`
 # brings the empty cell back; `progress()` shows how far you are in all units.
 #
 # Now the second prediction.
@@ -330,9 +332,9 @@ share.sum().item()
 #
 # In the picture above, ranks fill one node before they go on to the next. `torchrun` always numbers them so, and
 # Slurm's `srun` and MPI's `mpirun` do unless they are told otherwise. With `srun --distribution=cyclic` or `mpirun --map-by
-# node` rank 0 is on the first node, rank 1 on the second, and so on, one to each node in turn. Nor need all nodes have equally
-# many: a job may get eight places on one node, three on another and one on a third. Here is where a real Slurm then puts the ranks
-# (on a virtual cluster of this workbook, by `srun --label hostname`):
+# node` rank 0 is on the first node, rank 1 on the second, and so on, one to each node in turn. And the nodes need not have equally
+# many ranks: a job may get eight places on one node, three on another and one on a third. Here is where a real Slurm then puts the
+# ranks (on a virtual cluster of this workbook, by `srun --label hostname`):
 #
 # | | node 0 | node 1 | node 2 |
 # |---|---|---|---|
@@ -396,8 +398,8 @@ for rank, place in enumerate(places):
 assert places == [rank_coordinates(rank, [2, 2, 2], cyclic=False) for rank in range(machine.size)]
 
 # %% [markdown]
-# You have computed node and local rank from what the launcher was asked for. A program that has to be right under every
-# launcher reads them from the environment.
+# You have computed where the ranks should sit. Where they do sit only the launcher knows, so a program reads it from the
+# environment.
 #
 # ### Groups and backends
 #
@@ -672,8 +674,8 @@ assert waits.start < gives.start < waits.end
 assert 0.9 < (gives.start - waits.start) / waits.start < 1.1
 
 # %% [markdown]
-# Rank 0's `recv` bar has two parts: first synchronization, while rank 1 still computes, then data movement. The narrow bars
-# behind it are the squares. Data parallelism (unit 02) has all three kinds. Weights are moved at the start of the training; and
+# Rank 0's `recv` bar has two parts: first synchronization, while rank 1 still computes, then data movement. After it come
+# a narrow bar for the squares and the bar of their sum, the collective. Data parallelism (unit 02) has all three kinds. Weights are moved at the start of the training; and
 # in every step the ranks' gradients are added up, for which all wait for the slowest.
 #
 # Most communication in training follows a few patterns in which the whole group takes part. They have names, and a
@@ -813,7 +815,8 @@ def mend_statistics(mine: Tensor) -> tuple[float, float]:
 
     Called on every rank of the default group. mine: this rank's numbers, 1-D float32; do not change
     them. Some ranks may have none, but not all of them.
-    Every rank makes the same calls: at most three, each with at most 8 bytes.
+    Every rank makes the same calls: at most three, each with a tensor of at most 8 bytes (one
+    64-bit number, or two of 32 bits).
     """
     ### BEGIN SOLUTION
     total = mine.sum()
@@ -862,7 +865,7 @@ for rank in range(ranks):
 # %% [markdown]
 # The numbers and the messages are the same as before. The time is not virtual any more, and it differs from run to run:
 # the ranks do not start at the same moment, and the machine has other things to do. The timeline ends with the last call,
-# some milliseconds before the last rank has returned.
+# a little before the last rank has returned.
 
 # %% demo=true
 # %%needs pass_the_token

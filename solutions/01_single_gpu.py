@@ -90,8 +90,8 @@ guesses = predict(
 #    that the model gives to the right class. Its unit is the **nat**, since the logarithm is the natural one: a model that
 #    gives each of ten classes the same probability has a loss of $\ln 10 = 2.30$ nats;
 # 9. backward: the gradient of the loss for every parameter, into `parameter.grad`;
-# 10. update: the optimizer moves every parameter a little against its gradient, to where the loss is lower. That, again and again, is
-#     **gradient descent**.
+# 10. update: the optimizer moves every parameter a little against its gradient, to where the loss is lower. Steps 6 to 10 again and
+#     again are called **gradient descent**.
 #
 # One wants a higher accuracy, but accuracy changes in jumps and has no useful gradient. So the loss stands in for it. Before you
 # write the step: which of the five may change places without changing the result?
@@ -111,7 +111,7 @@ def train_step(model: nn.Module, inputs: Tensor, targets: Tensor, optimizer: Opt
 
     One optimizer step along the gradient of this batch's mean cross-entropy, with one forward and one
     backward pass. The model's mode (training or evaluation) is the caller's: leave it.
-    Returns the loss of before the step: a scalar tensor, detached. Nothing waits for the device.
+    Returns the loss before the update: a scalar tensor, detached. Nothing waits for the device.
     """
     ### BEGIN SOLUTION
     optimizer.zero_grad()
@@ -123,6 +123,9 @@ def train_step(model: nn.Module, inputs: Tensor, targets: Tensor, optimizer: Opt
 
 
 # %% [markdown]
+# Of the five only clearing may move: anywhere but between backward and update. (Who clears last relies on the caller for the first
+# step.)
+#
 # Twenty steps on one and the same batch: the loss must fall. If it does not, something is wrong with the step, and no
 # amount of data will help. It is the first test of any training code.
 
@@ -177,12 +180,11 @@ def evaluate(model: nn.Module, loader: Iterable[tuple[Tensor, Tensor]]) -> tuple
 
     loader: yields batches (inputs [B, ...], targets [B]), on the model's device; the last may be
     shorter.
-    Returns (loss, accuracy), two floats, not rounded: the mean over samples, and the share, from 0 to
-    1, of the samples whose largest logit is at their label. Neither depends on how the samples are cut
-    into batches.
+    Returns (loss, accuracy), two floats, not rounded: the mean over all samples, and the share of
+    samples, from 0 to 1, whose label has the largest logit.
 
-    Runs this model (no copy) in evaluation mode and without a graph. Afterwards the model is in its old
-    mode, and gradients are recorded again.
+    Runs the model (itself, not a copy) in evaluation mode, and records no graph. Afterwards the model
+    is in the mode in which it came.
     """
     ### BEGIN SOLUTION
     was_training = model.training
@@ -223,18 +225,17 @@ assert accuracy == reference[1]
 #
 # ## 3 All fifteen
 #
-# `fit` is steps 3 to 13 of the picture, without 5 (the loader prepares the batches) and 12 (the caller sets the learning rate).
+# `fit` is steps 3 to 13 of the picture, without 4 (the loader prepares the batches) and 12 (the caller sets the learning rate).
 #
-# The **host** is the computer with its processor, the **device** is the GPU in it. Two things about the device matter here
-# and later. Gradients come in the reverse order of the layers: unit 02 sends those of the last layer while those of the first
-# are still being computed. And the program goes on long before the device has updated the weights, unless it asks the device
-# for a number. So a loop that asks in every step keeps the device waiting. (To bring a batch over from ordinary memory waits as
+# The **host** is the computer with its processor, the **device** is the GPU in it. One thing about the device
+# matters here: the program goes on long before the device has updated the weights, unless it asks the device for a number. So a loop that asks in every step keeps the device waiting. (To bring a batch over from ordinary memory waits as
 # well; with pinned memory and `non_blocking=True` it need not. Here that does not count.)
 #
 # The check has a device even where there is no GPU: one that PyTorch calls `lazy`, and that refuses what a GPU refuses.
 #
-# Now write the loop round your two functions. Its caller has chosen the optimizer and has perhaps used it before, has set the
-# random seed, and wants the weights of the last epoch, not those of the best: go on with what is there.
+# Now write the loop round your two functions. The caller has chosen the optimizer, and has perhaps used it already; the caller has
+# set the random seed; and the caller wants the weights of the last epoch, not those of the best one. So make no new optimizer, set
+# no seed, and put no weights back.
 
 
 # %% exercise="fit" points=8
@@ -249,13 +250,13 @@ def fit(
     """Train for some epochs on a device, and validate after each. Call train_step and evaluate.
 
     model: on any device, in any mode. optimizer: over its parameters, perhaps used before.
-    train_loader, validation_loader: yield batches (inputs [B, ...], targets [B]) in the host's memory,
-        each time in another order. The last batch may be shorter. len(loader) does not work.
+    train_loader, validation_loader: each pass over one yields batches (inputs [B, ...], targets [B]) in
+        the host's memory, in a new order; the last batch may be shorter. They have no len().
     epochs: 0 or more.
 
     Moves the model and each batch to the device. Each epoch: in training mode one step on each batch of
     train_loader, then validation on all of validation_loader. All epochs are run, even if a loss grows
-    or is NaN. While an epoch's steps go on, nothing waits for the device.
+    or is NaN. While an epoch's steps go on, nothing waits for the device. Random states are left alone.
     Returns (training loss, validation loss, validation accuracy) for each epoch, three floats, not
     rounded; the training loss is the mean over the epoch's samples of the losses that train_step has
     returned.
@@ -276,8 +277,8 @@ def fit(
 
 
 # %% [markdown]
-# A real training, with your loop. The images come shifted by up to a pixel (a shifted seven is a seven, so there are nine
-# images for one). Between the epochs a **scheduler** sets the learning rate, and the curves grow. The device is chosen in
+# A real training, with your loop. The images come shifted by up to a pixel (a shifted seven is still a seven, and there
+# are 3 x 3 places for it). Between the epochs a **scheduler** sets the learning rate, and the curves grow. The device is chosen in
 # one line, and all others run on any device:
 
 # %% demo=true
@@ -333,7 +334,7 @@ for place in axes:
     place.set_axis_off()
 for place, index, (label, guess) in zip(axes, wrong, pairs):
     place.imshow(data.test.images[index].permute(1, 2, 0).squeeze(-1), cmap="gray_r")
-    place.set_title(f"{label}, not {guess}" if len(label) < 3 else f"{label},\nnot {guess}", fontsize=9)
+    place.set_title(f"{label}, taken for {guess}" if len(label) < 3 else f"{label},\ntaken for {guess}", fontsize=9)
 figure
 
 # %% [markdown]
@@ -376,7 +377,8 @@ assert abs(evaluate(model, test_batches)[1] - history[-1][2]) < 1e-9
 #
 # $$ L = \frac1n \sum_{i=1}^{n} \ell_i, \qquad L_k = \frac{1}{m_k} \sum_{i \in S_k} \ell_i . $$
 #
-# Most code divides each $L_k$ by the number of micro-batches. When is that right? The last one of an epoch is often shorter.
+# Most code divides each $L_k$ by the number of micro-batches. When is that right? (The last batch of an epoch is
+# often shorter, and so is its last micro-batch.)
 
 
 # %% exercise="accumulate_gradients" points=5
@@ -478,8 +480,8 @@ def measure_throughput(
         least 1.
 
     Calls step() warmup + steps times. The clock (time.perf_counter) runs from the moment when the
-    device has nothing left to do (even if warmup is 0 the queue may hold other work) until it has done
-    all measured steps. Call synchronize() at most twice, and not between measured steps.
+    device has nothing left to do until it has done all measured steps. (Before the first step, too, the
+    queue may hold work of others.) Call synchronize() at most twice, and not between measured steps.
     Returns samples a second, not rounded: the samples of the measured steps by that time.
     """
     ### BEGIN SOLUTION
@@ -543,8 +545,8 @@ line_figure(
 
 # %% [markdown]
 # Every step pays for some things once, however large the batch: calling some dozens of operations, updating all parameters.
-# With one image there is little else. With hundreds of images these costs hardly count, and the curve becomes flat. On a GPU
-# it becomes flat later and at a higher rate. Remember this curve when a batch is cut into parts for many workers: the
+# With one image there is little else. With hundreds of images these costs hardly count, and the curve flattens. On a GPU
+# it flattens later and at a higher rate. Remember this curve when a batch is cut into parts for many workers: the
 # smaller a worker's part is, the further to the left of this curve it works.
 #
 # Now the first prediction: where a step's time goes. Measure the step four times, each time with one phase more, and take
@@ -667,8 +669,8 @@ assert list(history.values()) == [[weights, 0, 0], [weights, weights, 0], [weigh
 #
 # How many bytes a number has is a choice. In **mixed precision** the weights and gradients that forward and backward use
 # have 16 bits. So half as many bytes are read and written, and a GPU's matrix units run at least twice as fast. The optimizer keeps a
-# second copy of the weights, and its states, in 32 bits. Why it has to, two examples show. In the first a weight of 1 gets a
-# thousand updates of 0.001 each. The second is a state of Adam: in each step it keeps the mean of the squared gradients,
+# second copy of the weights, and its states, in 32 bits. Two examples show why. In the first a weight of 1 gets a thousand
+# updates of 0.001 each. The second is a state of Adam: in each step it keeps the mean of the squared gradients,
 # $v \leftarrow 0.999\,v + 0.001\,g^2$ for a gradient $g$. Let $v$ be 1 and all further gradients 0.
 
 # %% demo=true
@@ -704,8 +706,8 @@ def training_memory_bytes(parameters: int, optimizer: str, precision: str) -> in
 
     parameters: how many numbers the model learns.
     optimizer: "sgd" keeps nothing, "momentum" one number a parameter, "adam" two.
-    precision: "fp32": 4 bytes for each number. "bf16": 2 bytes for each. "mixed": as in the text above,
-        with 16 bits for a weight and for its gradient; with every optimizer there is the second copy.
+    precision: "fp32": 4 bytes for each number. "bf16": 2 bytes for each. "mixed": as in the text above;
+        every optimizer, "sgd" too, has the second copy of the weights.
     Returns an int. Raises ValueError for any other optimizer or precision.
     """
     ### BEGIN SOLUTION

@@ -39,7 +39,8 @@ Machine = list[int]
         Criterion(
             "full nodes are passed over",
             1,
-            "In the table node 2 has no second place: rank 5 goes to node 0, which gets all in the end.",
+            "In the table node 2 is full after its first rank: rank 5 goes to node 0. From rank 7 on only "
+            "node 0 has places left.",
             needs=("in turn",),
         ),
     ),
@@ -91,7 +92,5 @@ def _right(answer: Answer, machine: Machine, cyclic: bool) -> Finding:
             return Finding(
                 False, f"{text}, and has made {reply.gpus!r:.80} of the list; expected it as it was."
             )
-    order = "in turn" if cyclic else "node after node"
-    return Finding(
-        True, f"All {len(places)} ranks of nodes with {machine} GPUs are in their places, {order}."
-    )
+    order = f"(cyclic={cyclic})"
+    return Finding(True, f"All {len(places)} ranks of {machine} GPUs are in their places {order}.")

@@ -35,8 +35,8 @@ SCALE = 2.0**110
         Criterion(
             "the mean",
             2,
-            "Every rank needs the sum and the count of all ranks: what stands behind `if rank == 0` for one "
-            "of them is missing on all others.",
+            "The sum of all ranks' numbers, divided by the count of all ranks' numbers. Which of the two do "
+            "you reduce, and does every rank have the result? Both results are floats: `.item()`.",
         ),
         Criterion(
             "the largest",
@@ -106,13 +106,16 @@ def _right(observed: Observed[StatisticsReply], numbers: list[Tensor], position:
     name = ("mean", "largest")[position]
     told = f"with {_in_words(numbers)}"
     if len(everything) > MANY // 2:
-        told = f"with {len(everything)} numbers, on the ranks {[*map(len, numbers)]},"
+        counts = ", ".join(str(len(own)) for own in numbers)
+        told = f"with {len(everything)} numbers on {compare.counted(len(numbers), 'rank')} ({counts})"
     for rank, reply in enumerate(observed.results):
         result: PlainData = reply.result
         if type(result) is not tuple or len(result) != 2:
             return Finding(False, f"{told}, rank {rank} returned {result!r:.80}; expected a pair (a tuple).")
         if not isinstance(result[position], float):
-            return Finding(False, f"{told}, the {name} on rank {rank} is {result[position]!r:.80}, no float.")
+            return Finding(
+                False, f"{told}, the {name} on rank {rank} is {result[position]!r:.80}; expected a float."
+            )
         finding = compare.near(result[position], expected, f"{told}, the {name} on rank {rank}", rtol=1e-5)
         if not finding.passed:
             return finding

@@ -37,7 +37,8 @@ from graders.units.unit_00 import drivers
         Criterion(
             "every rank returns what it held",
             1,
-            "Rank r last held the token when it sent it on: with its own rank added, and not those after it.",
+            "Every rank returns the token, not rank 0 alone. Rank r last held it when it sent it on: with "
+            "its own rank added, and not those after it.",
         ),
         Criterion(
             "only send and recv",
@@ -174,7 +175,7 @@ def _exchanged(answer: Answer, rng: Rng) -> Finding:
     wanted = tokens[0] + sum(range(middle)), other + sum(range(middle + 1, world))
     told = (
         f"what comes to rank {middle} of {world} ranks, where rank 0's token is {tokens[0].tolist()},",
-        f"what rank 0 returns where rank {middle} sends {other.tolist()} on,",
+        f"the token that rank 0 returns where rank {middle} has changed it on its way to {other.tolist()},",
     )
     return compare.first_failure(map(_exactly, kept, wanted, told))
 

@@ -50,9 +50,10 @@ from graders.units.unit_01.watched import Batch, in_words
         ),
     ),
     hints=(
-        "By what has a micro-batch of m samples to be multiplied, and is it there before the first "
-        "forward pass? n is sum(len(inputs) for inputs, _ in micro_batches).",
-        "Scale the loss, not the gradients: (loss * len(inputs) / n).backward().",
+        "By what has the loss of a micro-batch of m samples to be multiplied, and is it known before the "
+        "first forward pass?",
+        "Scale the loss, not the gradients, before backward. n is sum(len(inputs) for inputs, _ in "
+        "micro_batches).",
         "Add the scaled losses up, detached, and return the sum.",
     ),
 )
@@ -187,7 +188,8 @@ def full_batch_loss(accumulation: Accumulation, seen: AccumulationReply) -> Find
 
 def asks_for_no_number(seen: AccumulationReply) -> Finding:
     """Passes if nobody waited for a number of the device's."""
-    text = f"accumulate_gradients asked for a tensor's number {compare.counted(seen.waits, 'time')}"
+    times = compare.counted(seen.waits, "time")
+    text = f"accumulate_gradients needed the number in a tensor {times} (.item(), print, if, ...)"
     return Finding(not seen.waits, f"{text}, and waited for the device; expected never.")
 
 

@@ -32,8 +32,9 @@ from graders.units.unit_01.steps import nan_in_all
         Criterion(
             "history",
             2,
-            "An epoch's training loss is the mean over its samples, and the last batch may be short. "
-            "Validate when all of the epoch's steps are done.",
+            "Three floats: `.item()` makes one of a tensor, when the epoch is over. An epoch's training loss "
+            "is the mean over its samples, and the last batch may be short. Validate when all of the epoch's "
+            "steps are done.",
             needs=("one epoch",),
         ),
         Criterion(
@@ -57,7 +58,8 @@ from graders.units.unit_01.steps import nan_in_all
     hints=(
         "Which of the fifteen steps are in train_step, and which in evaluate? Two loops go round the rest.",
         "The sum of loss * len(targets) over the batches, divided by the number of samples, is the mean.",
-        "evaluate takes any iterable: a generator expression can move each batch as it comes.",
+        "evaluate takes any iterable: a generator expression can move each batch as it comes. It can be gone "
+        "through only once, so every epoch needs a new one.",
     ),
 )
 def fit(answer: Answer, rng: Rng) -> Findings:
@@ -119,11 +121,12 @@ def anew(case: Course, one: FitReply, several: FitReply, none: FitReply) -> list
         ),
         Finding(
             several.seed_kept,
-            "A random seed was set, or a state put back: who shuffles by it repeats an order.",
+            "A random seed was set, or a random state put back: a shuffling loader would repeat its order.",
         ),
         *(
             Finding(
-                first != second, f"A random seed of {library} was set: augmentation repeats its numbers then."
+                first != second,
+                f"fit has set a random seed of {library}: augmentation would repeat its numbers.",
             )
             for library, first, second in zip(("Python's", "NumPy's"), one.drawn, several.drawn, strict=True)
         ),
@@ -218,6 +221,9 @@ def modes_right(seen: FitReply, all_passes: bool) -> Finding:
             return Finding(False, "Forward passes of the validation recorded a graph for backward.")
         return Finding(True, "Every epoch trains in training mode and validates in evaluation mode.")
     names = {True: "training", False: "evaluation", None: "both"}
+    if len({*seen.modes}) == 1:
+        text = f"All forward passes, of training and validation, ran in {names[seen.modes[0]]} mode"
+        return Finding(False, f"{text} ({len(seen.modes)}).")
     told = ", ".join(names[mode] for mode in seen.modes)
     return Finding(False, f"The forward passes ran in these modes: {told or 'none'}.")
 
@@ -241,6 +247,6 @@ def waits_at_the_end(case: Course, seen: FitReply) -> Finding:
             done += 1
             steps += entry.startswith("backward")
     text = (
-        f"Within the epochs' steps fit, or train_step, asked for a number {compare.counted(inside, 'time')}"
+        f"Within the epochs' steps fit, or train_step, waited for a number {compare.counted(inside, 'time')}"
     )
     return Finding(not inside, f"{text}; expected none before the epoch's last step is done.")

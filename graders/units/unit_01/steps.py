@@ -22,8 +22,8 @@ from graders.units.unit_01.watched import Batch, in_words
         Criterion(
             "one update",
             1,
-            "functional.cross_entropy takes logits (no softmax before it) and gives the mean. One forward, "
-            "one backward, one optimizer.step(), and nothing between backward and step.",
+            "One forward, one backward, one optimizer.step(), and nothing between backward and step. "
+            "functional.cross_entropy takes logits (no softmax before it) and gives the mean.",
         ),
         Criterion(
             "gradients start at zero",
@@ -33,8 +33,8 @@ from graders.units.unit_01.watched import Batch, in_words
         Criterion(
             "loss",
             1,
-            "Return the loss of before the update as a tensor, by loss.detach(): with its history it would "
-            "keep its whole graph in memory, and `.item()` would wait for the device.",
+            "Return the loss before the update as a tensor, by loss.detach(): with its history it would keep "
+            "its whole graph in memory. `.item()`, `print` and `if` would wait for the device.",
         ),
         Criterion(
             "the model's mode",
@@ -243,8 +243,11 @@ def nan_told(loss: PlainData) -> Finding:
 def asks_for_no_number(seen: list[StepReply]) -> Finding:
     """Passes if no step waited for a number of the device's."""
     asked = sum(step.waits for step in seen)
-    text = f"The step asked for a tensor's number {compare.counted(asked, 'time')}, and waited for the device"
-    return Finding(not asked, f"{text}; expected never." if asked else "The step asked for no number.")
+    text = (
+        f"The step needed the number in a tensor {compare.counted(asked, 'time')} (.item(), print, if, ...)"
+    )
+    told = f"{text}, and waited for the device; expected never."
+    return Finding(not asked, told if asked else "The step waited for nothing.")
 
 
 def no_history(seen: list[StepReply]) -> Finding:

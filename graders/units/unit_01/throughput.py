@@ -19,7 +19,7 @@ from graders.units.unit_01.drivers import ThroughputReply
             "waits before the clock starts",
             1,
             "When step() returns, the device may still be at work on the warm-up, or on what the caller has "
-            "queued: call synchronize() first.",
+            "queued: call synchronize() first, even if warmup is 0.",
         ),
         Criterion(
             "waits before the clock stops",
@@ -36,8 +36,8 @@ from graders.units.unit_01.drivers import ThroughputReply
         Criterion(
             "samples a second",
             2,
-            "batch_size * steps samples, divided by the seconds between the two moments at which the device "
-            "was at rest, warm-up not included. time.perf_counter() is the clock for it: time.time() and "
+            "Read the clock after the first synchronize(), and after the second: batch_size * steps samples, "
+            "divided by the seconds between. time.perf_counter() is the clock for it: time.time() and "
             "datetime.now() may be set while they run.",
             needs=("waits before the clock starts", "waits before the clock stops"),
         ),
@@ -124,8 +124,8 @@ def waits_before_start(measurement: Measurement) -> Finding:
     """Passes if the last call before the first timed step waited for the device."""
     before = measurement.names[: measurement.first_timed]
     waits = before[-1:] == ["synchronize"]
-    text = "synchronize() was called" if waits else "Nothing waited for the device"
-    return Finding(waits, f"{text} between warm-up and the first timed step.")
+    text = "synchronize() was called" if waits else "nothing waited for the device"
+    return Finding(waits, f"With warmup={measurement.warmup} {text} right before the first timed step.")
 
 
 def waits_before_stop(measurement: Measurement) -> Finding:
@@ -165,9 +165,11 @@ def rate_as_measured(measurement: Measurement) -> Finding:
         compare.counted(measurement.steps, "step"),
         compare.counted(measurement.batch_size, "sample"),
     )
-    made = f"{seen} for {steps} of {batch} in {least:.4f} s"
+    taken = f"{seen}, as if {steps} of {batch} took {samples / rate:.4f} s" if rate > 0 else seen
     expected = _digits(samples / max(least, 1e-9))
-    return Finding(slowest <= rate <= fastest, f"{made}; expected {expected}.")
+    return Finding(
+        slowest <= rate <= fastest, f"{taken}; the device needed {least:.4f} s, so expected {expected}."
+    )
 
 
 def _digits(rate: float) -> str:
