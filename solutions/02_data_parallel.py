@@ -44,7 +44,7 @@ from course_lib import Cluster, Link, launch, per_rank
 from graders import check, hint, predict, progress, reset
 
 # %% demo=true jupyter={"source_hidden": true}
-# `%%needs` waits until an exercise is solved. The folded cells below hold the text to what was measured.
+# `%%needs` waits until an exercise is solved. The folded cells below check the text's numbers against what was measured.
 # %load_ext course_lib.notebook.magics
 
 # %% [markdown]
@@ -97,11 +97,12 @@ guesses = predict(
 # $$ g_k = \nabla \frac{1}{m_k} \sum_{i \in S_k} \ell_i, \qquad\text{so}\qquad
 #    \sum_{i \in S_k} \nabla \ell_i = m_k \, g_k . $$
 #
-# From here on nobody knows the gradients of single samples: the $g_k$ and the $m_k$ are all there is. How do you make
+# The gradients of single samples are not kept: you have only the $g_k$ and the $m_k$. How do you make
 # $\nabla L$ from them? When is it the plain mean of the $g_k$? And if it is not, of which loss is the plain mean the gradient?
 #
 # A worker without samples ($m_k = 0$) contributes nothing. Take care there: its mean loss is $0/0$, NaN. PyTorch's gradient
-# is zero for an empty batch, but NaN where a mask, `(losses * mask).sum() / mask.sum()`, leaves no sample.
+# is zero for an empty batch, but NaN where a mask, `(losses * mask).sum() / mask.sum()`, leaves no sample. But do not clean NaNs
+# away: a NaN of a worker that has samples is a fault that somebody has to see.
 
 
 # %% exercise="combine_gradients" points=4
@@ -168,6 +169,8 @@ def flat_gradient(model: nn.Module, first: int, last: int) -> Tensor:
     return torch.cat([g.flatten() for g in torch.autograd.grad(loss, list(model.parameters()))])
 
 
+# %% demo=true
+# %%needs combine_gradients
 model = new_model()
 whole = flat_gradient(model, 0, 32)
 parts = [flat_gradient(model, 0, 20), flat_gradient(model, 20, 28), flat_gradient(model, 28, 32)]
@@ -177,7 +180,7 @@ for name, combined in [("weights m_k / n", weighted), ("plain mean", plain)]:
     print(f"{name:16} relative error {(combined - whole).norm() / whole.norm():.1e}")
 
 # %% demo=true jupyter={"source_hidden": true}
-# %%needs combine_gradients
+# %%holds combine_gradients
 # The sentence below is about digits.
 assert (weighted - whole).norm() < 1e-5 * whole.norm()
 if dataset == "digits":
@@ -224,7 +227,7 @@ assert dealt(0) != dealt(1)
 
 # %% [markdown]
 # Ten samples, twelve places: two samples come twice. For training that hardly matters. For validation it makes the
-# accuracy slightly wrong, and different for another number of ranks. Your version deals every sample out once. The
+# accuracy slightly wrong, and different for another number of ranks. The version that you write deals every sample out once. The
 # price is that shards may differ by one, and that the training loop has to cope with it (section 8).
 
 
@@ -234,11 +237,10 @@ def shard_indices(length: int, epoch: int, seed: int) -> Tensor:
 
     Returns a 1-D int64 tensor of indices, shuffled. Over all ranks of the default group every index is
     dealt once, and the ranks' sizes differ by at most one. length is at least 1, and may be less than
-    the number of ranks: then some ranks get none. Every seed and every epoch has an order of its own,
-    drawn so that all orders are equally likely; the same seed and epoch always give the same.
+    the number of ranks: then some ranks get none. The order is a random permutation, all equally
+    likely: another epoch, or another seed, gives another one, and the same pair always the same.
 
-    Every rank draws the same permutation by itself: no communication. The rank's global random state,
-    which dropout and augmentation use, stays as it is.
+    No communication. The rank's global random state, which dropout and augmentation use, stays as it is.
     """
     ### BEGIN SOLUTION
     generator = torch.Generator().manual_seed(seed + epoch)
@@ -251,6 +253,7 @@ def shard_indices(length: int, epoch: int, seed: int) -> Tensor:
 # Three epochs of 26 samples, each coloured by the rank that gets it:
 
 # %% demo=true jupyter={"source_hidden": true}
+# %%needs shard_indices
 from course_lib.figures.style import new_figure, rank_colour
 
 figure, axes = new_figure(
@@ -275,23 +278,27 @@ figure
 # Equal weights and equal updates give equal weights: that is the whole proof that replicas stay equal. The updates
 # are equal if the gradients are. The weights have to be made equal once, at the start.
 #
-# If all ranks draw their weights from the same seed, they usually are equal, until one rank draws one random number more, or loads a
-# checkpoint that the others do not see. A **broadcast** from one rank always makes them equal. It is not free: section 5 finds that it takes almost as long as
+# Weights drawn from the same seed are equal only as long as no rank has drawn one random number more, or has loaded a checkpoint
+# that the others do not see. A **broadcast** from one rank always makes them equal. It is not free: section 5 finds that it takes almost as long as
 # a step. But it happens once in a training, and a training has many thousands of steps. Buffers are sent too: the running
 # statistics of a batch norm are not parameters, yet a replica with other statistics is another model.
 #
 # A broadcast has no gradient. If autograd records one, because a parameter is handed to it as it is, a later backward warns
 # that it came to an operation that it cannot differentiate. So communicate where autograd does not record.
+#
+# A tensor is **contiguous** if its numbers lie in memory in the order of its indices. A transposed one is not: `w.t()` only reads the
+# memory of `w` in another order. A collective wants contiguous tensors. Of others `contiguous()`, `flatten()` and `torch.cat` make a
+# copy that is, and what arrives in a copy has to be copied back.
 
 
 # %% exercise="broadcast_parameters" points=5
 def broadcast_parameters(model: nn.Module, src: int) -> None:
     """Give every rank's model the parameters and buffers that rank src's model has.
 
-    Called on every rank of the default group, with models of one architecture. All parameters,
-    trainable or frozen, and all buffers, also those that are not in the state dict, are overwritten in
-    place: they stay the same tensors. They need not be contiguous. Autograd does not record the
-    broadcast, and records again afterwards. Communication: dist.broadcast, which sends every byte once.
+    Called on every rank of the default group, with models of one architecture. All parameters (frozen
+    ones too) and all buffers (also those that the state dict leaves out) are overwritten in place. They
+    need not be contiguous. Autograd must not record it.
+    Communication: each byte once, by dist.broadcast, and nothing else.
     """
     ### BEGIN SOLUTION
     for tensor in chain(model.parameters(), model.buffers()):
@@ -300,6 +307,7 @@ def broadcast_parameters(model: nn.Module, src: int) -> None:
 
 
 # %% demo=true
+# %%needs broadcast_parameters
 def first_weights(model: nn.Module) -> tuple[float, float]:
     """The sum of this rank's weights before and after the broadcast."""
     before = sum(parameter.sum().item() for parameter in model.parameters())
@@ -331,7 +339,7 @@ for rank, (before, after) in enumerate(launch(first_weights, models, ranks=ranks
 #
 # $$ 2(p-1)\Big(\alpha + \frac{b}{p}\,\beta\Big) = 2(p-1)\,\alpha + 2\,\frac{p-1}{p}\,b\,\beta . $$
 #
-# The first part does not depend on $b$: a small tensor pays it in full. How few calls can it be done with?
+# The first part does not depend on $b$: a small tensor pays it in full. With how few calls can it be done?
 
 
 # %% exercise="average_gradients" points=6
@@ -339,12 +347,12 @@ def average_gradients(model: nn.Module) -> None:
     """Replace every gradient of the model by its mean over the ranks of the default group.
 
     Called on every rank after backward, for any number of ranks from 1. An existing .grad is
-    overwritten in place: it stays the same tensor, in the same memory. A .grad that is None counts as
-    zero, and is the mean afterwards; a rank may lack some of its gradients, or all. Frozen parameters
-    (requires_grad is False) are left out, whatever their .grad holds. An infinity or NaN of one rank
-    must stay visible in the mean. All gradients have the same dtype; they need not be contiguous.
+    overwritten in place, in the same memory. A .grad that is None counts as zero and holds the mean
+    afterwards (a rank may lack some gradients, or all). Frozen parameters (requires_grad is False) are
+    left out, whatever their .grad holds. An infinity or NaN of one rank must stay visible in the mean.
+    All gradients have the same dtype; they need not be contiguous.
 
-    Communication: one all_reduce, the same on every rank, that sends every gradient once.
+    Communication: one all_reduce of all gradients together, the same on every rank.
     """
     ### BEGIN SOLUTION
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
@@ -365,6 +373,7 @@ def average_gradients(model: nn.Module) -> None:
 
 
 # %% demo=true
+# %%needs average_gradients
 def backward_and_average(model: nn.Module, samples: int = 8) -> int:
     """One backward pass over this many samples and one averaging; returns the bytes of the gradients."""
     images, labels = data.train[:samples]
@@ -388,7 +397,7 @@ for size in (4, 1000):
     print(f"ResNet-50 on {size:5,} ranks: {sent / 2**20:.0f} MiB, {latency * 1e3:5.2f} ms of latency")
 
 # %% demo=true jupyter={"source_hidden": true}
-# %%needs average_gradients
+# %%holds average_gradients
 # The numbers in the text around this cell.
 from course_lib.models import parameter_count
 from course_lib.torchvision_compat import import_torchvision
@@ -416,12 +425,13 @@ guesses.measured(
 # The second prediction. What does a worker send that computes on twice as many samples?
 
 # %% demo=true
+# %%needs average_gradients
 for samples in (8, 16):
     run = launch(backward_and_average, new_model(), samples, ranks=ranks)
     print(f"{samples:2} samples a worker: {run.traffic[0].sent:,} bytes")
 
 # %% demo=true jupyter={"source_hidden": true}
-# %%needs average_gradients
+# %%holds average_gradients
 # The bytes do not depend on the batch.
 half = launch(backward_and_average, new_model(), 8, ranks=ranks)
 assert run.traffic[0].sent == half.traffic[0].sent
@@ -435,6 +445,7 @@ guesses.measured(times_as_much_with_twice_the_samples=run.traffic[0].sent / half
 # latency of 20 µs. The function that calls once for every parameter only sums; it does not divide.
 
 # %% demo=true
+# %%needs average_gradients
 network = Cluster(nodes=ranks, inter_node=Link(latency=20e-6, bandwidth=2.5e9))
 
 
@@ -460,7 +471,7 @@ for name, run in runs.items():
     print(f"{name:33} {run.traffic[0].calls['all_reduce']:3} calls {run.seconds * 1e3:6.3f} ms")
 
 # %% demo=true jupyter={"source_hidden": true}
-# %%needs average_gradients
+# %%holds average_gradients
 # Sixteen layers have 32 parameters: as many calls, and the difference is 31 times the latency of a call.
 many, one = runs.values()
 assert (many.traffic[0].calls["all_reduce"], one.traffic[0].calls["all_reduce"]) == (32, 1)
@@ -472,6 +483,7 @@ assert abs((many.seconds - one.seconds) - 31 * 2 * (ranks - 1) * 20e-6) < 0.02 *
 # own interpreter. They talk over Gloo, PyTorch's library for communication between CPUs (unit 00):
 
 # %% demo=true
+# %%needs average_gradients
 run = launch(backward_and_average, new_model(), ranks=ranks, on="processes")
 run.traffic
 
@@ -503,10 +515,10 @@ bucket_picture(backward=[1.0, 1.0, 1.0, 1.0], communication=[0.8, 0.8, 0.8, 0.8]
 def make_buckets(model: nn.Module, bucket_bytes: int) -> list[list[nn.Parameter]]:
     """The model's trainable parameters in buckets, in the order in which the buckets will be sent.
 
-    Read one bucket after another, the parameters come in the reverse order of model.parameters(). A
-    bucket is closed before the parameter that would take it above bucket_bytes, so a parameter larger
+    From the first bucket to the last, the parameters come in the reverse order of model.parameters().
+    A bucket is closed before the parameter that would take it above bucket_bytes, so a parameter larger
     than that has a bucket to itself. A parameter that several layers share is in one bucket, once;
-    frozen parameters are in none. No bucket is empty: without trainable parameters the list is.
+    frozen parameters are in none. A bucket is never empty; without trainable parameters the list is.
     """
     ### BEGIN SOLUTION
     buckets = []
@@ -522,10 +534,11 @@ def make_buckets(model: nn.Module, bucket_bytes: int) -> list[list[nn.Parameter]
 
 
 # %% demo=true
+# %%needs make_buckets
 chain_of_eight = nn.Sequential(*(nn.Linear(256, 256) for _ in range(8)))
 for kib in (2, 257, 514, 2056):
     sizes = [sum(p.nbytes for p in bucket) / 1024 for bucket in make_buckets(chain_of_eight, kib * 1024)]
-    print(f"at most {kib:4} KiB: {len(sizes):2} buckets of " + ", ".join(f"{size:g}" for size in sizes))
+    print(f"at most {kib:4} KiB: {len(sizes):2} bucket{'s' * (len(sizes) > 1)} of " + ", ".join(f"{size:g}" for size in sizes))
 
 # %% [markdown]
 # ### When a bucket sets off
@@ -540,8 +553,7 @@ for kib in (2, 257, 514, 2056):
 
 # %% exercise="Bucket" points=6
 class Bucket:
-    """Some parameters whose gradients are averaged over the ranks by one all_reduce, which starts in
-    backward.
+    """Averages the gradients of some parameters over the ranks by one all_reduce, begun in backward.
 
     bucket = Bucket(parameters)     # once, on every rank, with the same parameters in the same order
     loss.backward()                 # starts the all_reduce when the last of their gradients is complete
@@ -553,8 +565,8 @@ class Bucket:
     backward. Gradients need not be contiguous.
 
     Communication: one all_reduce for each backward, with async_op=True, of the bucket's gradients. A
-    model may have several buckets, complete in the same order on all ranks; each leaves the gradients
-    of the others alone.
+    model may have several Buckets, which become complete in the same order on all ranks. Each leaves
+    the gradients of all other parameters alone.
     """
 
     def __init__(self, parameters: list[nn.Parameter]) -> None:
@@ -565,7 +577,7 @@ class Bucket:
             parameter.register_post_accumulate_grad_hook(self.gradient_ready)
         ### END SOLUTION
 
-    # A suggestion: change it as you like.
+    # The next one is a suggestion: change it as you like.
 
     def gradient_ready(self, parameter: nn.Parameter) -> None:
         """The hook: the gradient of this parameter is complete."""
@@ -592,6 +604,7 @@ class Bucket:
 
 
 # %% demo=true
+# %%needs Bucket
 from course_lib import mark
 
 
@@ -620,7 +633,7 @@ print(f"backward begins at {begun.start * 1e3:.2f} ms, all_reduce is called at {
 print(f"backward ends at {ended.start * 1e3:.2f} ms")
 
 # %% demo=true jupyter={"source_hidden": true}
-# %%needs Bucket
+# %%holds Bucket
 # After about half of backward.
 assert 0.45 < (sent.start - begun.start) / (ended.start - begun.start) < 0.6
 
@@ -749,6 +762,7 @@ class BucketedDDP(nn.Module):
 # bytes, which are 257 KiB, and two layers have 514 KiB.
 
 # %% demo=true
+# %%needs broadcast_parameters average_gradients BucketedDDP
 from course_lib.training.data_parallel import Replication
 from course_lib.training.step_timing import step_limits, timed_step
 
@@ -789,16 +803,18 @@ at_the_end = step_with(Replication("average_gradients", broadcast_and_keep, aver
 draw_step(at_the_end, "All after backward")
 
 # %% demo=true
+# %%needs broadcast_parameters average_gradients BucketedDDP
 overlapped = step_with(in_buckets(514), latency_us=20)
 draw_step(overlapped, "Buckets of two layers")
 
 # %% [markdown]
 # In the second picture the first all-reduce is called when backward has done two layers of eight, after a quarter of its
 # time. A bar begins with the call and ends when the sum is there. The network carries one all-reduce at a time; one that
-# is called while another is under way waits for its turn. So the bars overlap, and the sending does not. The short bars of
+# is called while another is under way waits for its turn. So bars overlap, although only one of them is being sent at any moment. The short bars of
 # computing within synchronize are the averages that are written back. The events say the same in numbers:
 
 # %% demo=true
+# %%needs broadcast_parameters average_gradients BucketedDDP
 start, end = step_limits(overlapped)
 backward = next(event for event in overlapped.events if event.op == "backward" and event.rank == 0)
 calls = [event for event in overlapped.events if event.op == "all_reduce" and event.rank == 0]
@@ -817,7 +833,7 @@ setup = sum(event.seconds for event in broadcasts)
 print(f"once, before the first step: {len(broadcasts)} broadcasts, {setup * 1e3:.2f} ms")
 
 # %% demo=true jupyter={"source_hidden": true}
-# %%needs BucketedDDP average_gradients broadcast_parameters
+# %%holds broadcast_parameters average_gradients BucketedDDP
 # What the text around this cell says of the two pictures.
 assert 4 * (256**2 + 256) == 257 * 1024
 first = (calls[0].start - backward.start) / backward.seconds
@@ -844,7 +860,8 @@ if ranks == 4:
 # ring marks the shortest step of each line.
 
 # %% demo=true
-from course_lib.figures.style import COLOURS, draw_lines, legend_beside
+# %%needs broadcast_parameters average_gradients BucketedDDP
+from course_lib.figures.style import COLOURS, draw_lines, legend_beside, new_figure
 
 bucket_kib = [2, 257, 514, 1028, 2056]
 latencies_us = [1, 20, 100]
@@ -879,11 +896,12 @@ legend_beside(axes)
 figure
 
 # %% demo=true
+# %%needs broadcast_parameters average_gradients BucketedDDP
 for us, kib in best.items():
     print(f"latency {us:3} µs: buckets of {kib:4} KiB are best, {milliseconds(steps[kib, us]):.2f} ms")
 
 # %% demo=true jupyter={"source_hidden": true}
-# %%needs BucketedDDP
+# %%holds broadcast_parameters average_gradients BucketedDDP
 # The sentences below, which are about four ranks.
 assert round(16 * 2 * (4 - 1) * 100e-6 * 1e3, 6) == 9.6
 if ranks == 4:
@@ -900,10 +918,11 @@ guesses.measured(many_small_or_few_large_messages=f"it depends: best are {best_s
 # almost as good. Sixteen buckets take three times as long there: they wait $16 \cdot 2(p-1)\,\alpha = 9.6$ ms for latency
 # alone.
 #
-# **Question for the sliders:** in which of these steps does the network stand idle for most of the time, and in which does
+# **Question for the sliders:** with which of these settings does the network stand idle for most of the time, and with which does
 # the device?
 
 # %% demo=true
+# %%needs broadcast_parameters average_gradients BucketedDDP
 from course_lib.notebook.widgets import Slider, explore
 
 
@@ -921,11 +940,12 @@ explore(
 )
 
 # %% [markdown]
-# The answer, for all fifteen steps. The network is idle while no all-reduce is under way, the device while it computes
+# The answer, for all fifteen settings of the sliders. The network is idle while no all-reduce is under way, the device while it computes
 # nothing.
 
 
 # %% demo=true
+# %%needs broadcast_parameters average_gradients BucketedDDP
 def idle_shares(run) -> tuple[float, float]:
     """The parts of rank 0's step in which the network is idle, and in which the device is."""
     start, end = step_limits(run)
@@ -945,7 +965,7 @@ for us in latencies_us:
         print(f"{us:3} µs, {kib:4} KiB: network idle {network_idle:3.0%}, device idle {device_idle:3.0%}")
 
 # %% demo=true jupyter={"source_hidden": true}
-# %%needs BucketedDDP
+# %%holds broadcast_parameters average_gradients BucketedDDP
 # The answer below, which is about four ranks.
 if ranks == 4:
     network_bound = [setting for setting, (network_idle, _) in idle.items() if network_idle > 0.5]
@@ -985,6 +1005,7 @@ def global_accuracy(correct: int, total: int) -> float:
 
 
 # %% demo=true
+# %%needs global_accuracy
 correct, total = [9, 1, 50, 90], [10, 10, 100, 100]
 print("mean of the ranks' accuracies:", sum(c / t for c, t in zip(correct, total, strict=True)) / 4)
 print(
@@ -998,8 +1019,8 @@ print(
 # Four ranks of a node that all find the data set missing download it four times, into the same files. So on each node one
 # rank should have loaded the data before the others begin; then these find what they need. Each node needs a rank of its
 # own for that, since each may have its own disk. It is the rank whose local rank is 0: `int(os.environ["LOCAL_RANK"])`, as
-# in unit 00, or `dist.get_node_local_rank()`. The ranks have nothing to send to each other. What they need is an order: which
-# call makes ranks wait, for whom, and where has each rank to make it?
+# in unit 00, or `dist.get_node_local_rank()`. The ranks have nothing to send to each other. What they need is an order. Which
+# call makes ranks wait for each other (unit 00, section 5), and when must each rank make it: before its `load()`, or after?
 #
 # If the first rank's `load()` fails, the others must not wait for ever. Simplest is that they go on and call `load()` too:
 # the first rank's exception ends the training anyway. A program that wants to survive has to tell them, with a broadcast of
@@ -1022,7 +1043,7 @@ def load_once(load):
 
     load: a function without arguments, which may return anything, also None. Every rank calls it
     exactly once. The rank with local rank 0 does so at once, without waiting for other nodes; the other
-    ranks of a node do so when that call has returned.
+    ranks do so when the first rank of their node has, and may wait for those of other nodes, too.
 
     If load() raises an Exception on a rank, load_once raises it there. If that is the first rank of a
     node, the other ranks go on as if it had returned.
@@ -1127,17 +1148,17 @@ def train_ddp(model, dataset, optimizer, epochs, batch_size, seed, device) -> li
     """train_one on all ranks of the default group: one model, trained on everybody's samples.
 
     Called on every rank.
-    model: this rank's replica. It has no buffers, and all of it is trained, in place. Replicas may come
-        with different weights; training starts from rank 0's.
-    dataset: the same on all ranks. dataset[i] is (inputs, target), for a single index i.
+    model: this rank's replica, without buffers or frozen parameters; it is trained in place. Replicas
+        may come with different weights; training starts from rank 0's.
+    dataset: the same on all ranks. dataset[i] is (inputs, target), for one int i at a time.
     optimizer: over this replica's parameters.
     batch_size: samples of one rank in a step. seed: the same on all ranks. device: where to compute.
 
-    An epoch uses every sample once, on one rank. Every epoch and every seed has an order of its own.
-    All ranks take as many steps as the rank with the most samples needs. The whole batch of a step is
-    what all ranks have in it together; a rank may have fewer samples than another, or none, even in the
-    first step. Each step follows the gradient of the mean loss over the whole batch; what .grad held
-    before the step does not count.
+    An epoch uses every sample once, on one rank, in a random order: another epoch, or another seed, has
+    another one. In a step each rank takes its next batch_size samples, or what it has left, which may
+    be none, even in the first step. Together they are the step's batch; the step follows the gradient
+    of the mean loss over that batch, whatever .grad held before. All ranks take as many steps as the
+    rank with the most samples needs.
 
     Returns, on every rank, for each epoch the mean loss over all its samples, a float. Rank 0 prints
     one line an epoch, the others nothing.
@@ -1146,9 +1167,8 @@ def train_ddp(model, dataset, optimizer, epochs, batch_size, seed, device) -> li
     epoch one collective of at most 16 bytes; nothing else. You may use what the unit has built, or
     PyTorch's parts.
 
-    As in train_one there is no early end, no clipping, no other learning rate, no return to earlier
-    weights, and a NaN must stay visible. Random states stay the ranks' own: dropout must differ from
-    rank to rank.
+    All else is as in train_one: every step is taken as it is, and a NaN stays visible. Random states
+    stay the ranks' own: dropout must differ from rank to rank.
     """
     ### BEGIN SOLUTION
     ranks = dist.get_world_size()
@@ -1178,6 +1198,7 @@ def train_ddp(model, dataset, optimizer, epochs, batch_size, seed, device) -> li
 
 
 # %% demo=true
+# %%needs train_ddp
 def train_both(model: nn.Module, size: int) -> list[float]:
     """Two epochs of train_ddp on the first samples of the training set, 16 a rank in a step."""
     images, labels = data.train[:size]
@@ -1192,7 +1213,7 @@ for size, run in together.items():
     print(f"{size} samples: losses {run.results[0]}, rank 0's calls {dict(calls)}")
 
 # %% demo=true jupyter={"source_hidden": true}
-# %%needs train_ddp
+# %%holds train_ddp
 # All ranks return the same; PyTorch's ranks do not. Steps of 301 and of 257 samples.
 for run in together.values():
     assert all(history == run.results[0] for history in run.results)
@@ -1219,6 +1240,7 @@ if ranks == 4:
 # section 1. An empty batch adds a loss of 0, not NaN.
 
 # %% demo=true
+# %%needs shard_indices broadcast_parameters average_gradients BucketedDDP global_accuracy load_once
 from course_lib.training.data_parallel import TORCH_DDP, Pieces, deal_epochs, train, train_alone
 from course_lib.training.recipe import Recipe
 
@@ -1231,6 +1253,7 @@ mine = launch(train, recipe, in_buckets(128), pieces, ranks=ranks, on="processes
 # of the ranks' batches and on the same kind of device:
 
 # %% demo=true
+# %%needs shard_indices broadcast_parameters average_gradients BucketedDDP global_accuracy load_once
 pytorchs = launch(train, recipe, TORCH_DDP, pieces, ranks=ranks, on="processes", timeout=300)
 shards = launch(deal_epochs, shard_indices, len(data.train), epochs, recipe.seed, ranks=ranks).results
 alone = train_alone(recipe, shards, mine.results[0].device)
@@ -1242,6 +1265,7 @@ print(f"one process: loss {alone.losses[-1]:.4f}, test accuracy {alone.accuracie
 # floating-point sums depend on their order, and an all-reduce adds in another order than a matrix product.
 
 # %% demo=true
+# %%needs shard_indices broadcast_parameters average_gradients BucketedDDP global_accuracy load_once
 for run in (mine, pytorchs):
     assert len({result.fingerprint for result in run.results}) == 1, "the replicas differ"
 
@@ -1257,6 +1281,7 @@ for name, losses in curves.items():
     print(f"{name:25} largest difference {(torch.tensor(losses[:50]) - expected).abs().max():.1e}")
 
 # %% demo=true jupyter={"source_hidden": true}
+# %%needs shard_indices broadcast_parameters average_gradients BucketedDDP global_accuracy load_once
 figure, (left, right) = new_figure(
     columns=2,
     alt="Left: three loss curves that lie on one another. Right: their differences from the single process's, which "
@@ -1289,7 +1314,11 @@ figure
 # A **warm-up** lets the learning rate grow step by step in the first two epochs.
 
 # %% demo=true
+# %%needs shard_indices
 from dataclasses import replace
+
+from course_lib.training.data_parallel import deal_epochs, train_alone
+from course_lib.training.recipe import Recipe
 
 seeds = [1, 2, 3]
 small = Recipe(dataset=dataset, epochs=12, batch_size=32, learning_rate=0.02)
@@ -1337,6 +1366,7 @@ for name, ends in final.items():
     print(f"{name:30} {steps_taken:4} steps: " + ", ".join(f"{end:.1f} %" for end in ends))
 
 # %% demo=true jupyter={"source_hidden": true}
+# %%needs shard_indices
 from course_lib.figures.style import line_figure
 
 line_figure(
@@ -1352,6 +1382,7 @@ line_figure(
 )
 
 # %% demo=true jupyter={"source_hidden": true}
+# %%holds shard_indices
 # The sentences below, which are about digits.
 means = {name: sum(ends) / len(ends) for name, ends in final.items()}
 assert recipes["batch 512, rate x 16, warm-up"].warmup_steps > 0
@@ -1436,6 +1467,7 @@ if dataset == "digits":
 
 
 # %% demo=true
+# %%needs average_gradients
 def accumulate_and_average(model: nn.Module, every_time: bool) -> Tensor:
     """The averaged gradient of two micro-batches of 8 samples a rank, as one long vector."""
     first = 16 * dist.get_rank()
@@ -1454,7 +1486,7 @@ print(f"after every micro-batch: {often.traffic[0].sent:,} bytes; once: {once.tr
 print(f"relative difference of the gradients {difference:.0e}")
 
 # %% demo=true jupyter={"source_hidden": true}
-# %%needs average_gradients
+# %%holds average_gradients
 # The same gradient; twice the bytes.
 assert difference < 1e-5
 assert often.traffic[0].sent == 2 * once.traffic[0].sent
