@@ -40,8 +40,8 @@ from graders.units.unit_02.replies import AverageReply
         Criterion(
             "each gradient sent once",
             1,
-            "all_reduce is enough: no gathering, no second round. Leave out frozen parameters, those whose "
-            "requires_grad is False.",
+            "Leave out frozen parameters, those whose requires_grad is False. all_reduce is enough: no "
+            "gathering, no second round.",
         ),
         Criterion(
             "one call",
@@ -231,7 +231,7 @@ def gradients_as(
             for rank, (own, means) in enumerate(zip(seen, expected, strict=True))
             for name, (gradient, mean) in zip(names, compare.side_by_side(own, means), strict=True)
         ),
-        f"All gradients are as expected on all {len(seen)} ranks.",
+        f"All gradients are as expected on {compare.counted(len(seen), 'rank')}.",
     )
 
 

@@ -140,8 +140,10 @@ class DrawnTraining:
         both = [
             [sorted(self._of(each, rank, 0)) for rank in range(len(self.values))] for each in (run, other)
         ]
+        if both[0] != both[1]:
+            return Finding(True, "Every epoch, and every seed, deals the samples in an order of its own.")
         text = f"the seeds {self.seed} and {self.seed + 1} give the ranks the same samples: {both[0]}"
-        return Finding(both[0] != both[1], f"{text}.")
+        return Finding(False, f"{text}.")
 
     def alone(self, run: Run) -> tuple[list[float], list[Tensor]]:
         """The losses of the epochs, and the parameters, of one process that has each step's whole batch."""

@@ -149,7 +149,7 @@ def _after_errors(answer: Answer, value: Tensor, failing: list[int], cluster: Cl
         if reply.calls > 1 or (reply.calls != 1 and not reply.raised):
             text = f"after the error on rank {failing[0]}, rank {rank} called load() {reply.calls} times"
             return Finding(False, f"{text}; expected one call, as if nothing had happened.")
-    return Finding(True, f"load() raised on rank {where}, load_once there too; nobody is left waiting.")
+    return Finding(True, f"Where load() raises (rank {where}) load_once does; nobody is left waiting.")
 
 
 def _marks(observed: Observed[Any], rank: int, label: str) -> list[Event]:

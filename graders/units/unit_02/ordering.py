@@ -80,6 +80,7 @@ def _in_order(step: Step, at_least: int) -> Finding:
         return Finding(False, f"{step}: {text}; the order of the buckets is the same in every step.")
     made = sum(call.sequence < step.marks["backward ends"].sequence for call in step.calls)
     if made < at_least:
-        text = f"when the first bucket was complete, {at_least} could start, and {made} did in backward"
+        buckets = compare.counted(at_least, "bucket")
+        text = f"when the first bucket was complete, {buckets} could start, and {made} started in backward"
         return Finding(False, f"{step}: {text}.")
     return Finding(True, "Buckets start in order.")

@@ -78,7 +78,8 @@ from graders.units.unit_02.training import (
             "unused parameters",
             1,
             "A parameter that this rank's forward did not use has no hook call. finish() starts all buckets "
-            "that have not started, in order and with zeros for it, before it waits for any.",
+            "that have not started, in order and with zeros for it, before it waits for any. Afterwards it "
+            "has a .grad like all others.",
             needs=("averages", "every step", "buckets", "in order"),
         ),
         Criterion(

@@ -22,7 +22,8 @@ from graders.units.unit_02.drivers import data as drivers
         Criterion(
             "disjoint and complete",
             1,
-            "Do not pad: no index twice, none missing, also where nothing divides. All ranks must cut the "
+            "No index twice (padding) and none missing (a rest left out), also where "
+            "nothing divides. All ranks must cut the "
             "same permutation: let it depend on seed and epoch, and on nothing else.",
         ),
         Criterion(
@@ -31,8 +32,8 @@ from graders.units.unit_02.drivers import data as drivers
         Criterion(
             "shuffled",
             1,
-            "Shuffle all indices first, then take this rank's part; shuffling only within a rank's part "
-            "leaves every rank with the same samples for ever.",
+            "Shuffle all indices first, by a permutation that depends on the seed; then take this rank's "
+            "part. Shuffling only within a rank's part leaves every rank with the same samples for ever.",
         ),
         Criterion(
             "reshuffled each epoch",
