@@ -114,13 +114,12 @@ def steps_over_the_next(rank, gpus, cyclic):
     """Takes a full node out of the list, and goes on to the place after it, where another one stands now."""
     if not cyclic:
         return _blocks(rank, gpus)
-    left, position, taken = list(range(len(gpus))), 0, [0] * len(gpus)
-    for _ in range(rank + 1):
+    left, taken = list(range(len(gpus))), [0] * len(gpus)
+    for position in range(rank + 1):
         node = left[position % len(left)]
         taken[node] += 1
         if taken[node] == gpus[node]:
             left.remove(node)
-        position += 1
     return node, taken[node] - 1
 
 
