@@ -134,9 +134,10 @@ def _make_group(options: Any, backend_options: Any) -> SimulatedGroup:
 @contextmanager
 def as_with_gloo() -> Iterator[None]:
     """Have simulated ranks meet where others do: in every `new_group`, which all must call alike, and which
-    may name Gloo, whose part is taken here; in `monitored_barrier`, which torch allows to Gloo alone, and in functional collectives of meta tensors; and
-    have futures of several keep what they hang on, which C++ would drop, and DDP's built-in hook in half
-    precision run in Python: C++ expects of an all-reduce's future a list that Python's cannot hold.
+    may name Gloo, whose part is taken here; in `monitored_barrier`, which torch allows to Gloo alone; and in
+    functional collectives of meta tensors. And have futures of several keep what they hang on, which C++
+    would drop, and DDP's built-in hook in half precision run in Python: C++ expects of an all-reduce's future
+    a list that Python's cannot hold.
     """
     make, monitor = distributed_c10d._new_group_with_tag, dist.monitored_barrier
 
