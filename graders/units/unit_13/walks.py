@@ -109,7 +109,7 @@ class Asked:
 
 def _asked(rng: Rng, steps: int) -> list[Asked]:
     """Short walks that begin at a dear plan, to which three plans are the best ones; one where all cost the
-    same, and one where they nearly do; and one without a step.
+    same, one where they nearly do, and one where a plan costs nothing; and one without a step.
     """
     cases = []
     for plans in (5, 7, 9):
@@ -119,7 +119,8 @@ def _asked(rng: Rng, steps: int) -> list[Asked]:
         cases.append(Asked(costs, (start - turn) % plans, steps + plans, rng.integer(0, 999), beta=0.2))
     alike = Asked([3.0] * 8, rng.integer(0, 7), 30, rng.integer(0, 999), 1.0)
     nearly = Asked([2 + 1e-12 * (6 * place % 7) for place in range(7)], 1, 40, rng.integer(0, 999), 1.0)
-    return [*cases, alike, nearly, Asked([3.0, 1.0, 2.0], 1, 0, 5, 1.0)]
+    nothing = Asked([2.0, 1.0, 0.0, 3.0], rng.integer(0, 3), 30, rng.integer(0, 999), 0.2)
+    return [*cases, alike, nearly, nothing, Asked([3.0, 1.0, 2.0], 1, 0, 5, 1.0)]
 
 
 def _steep(rng: Rng) -> Iterator[Asked]:
