@@ -1095,7 +1095,7 @@ def keeps_the_last_of_equal_ones(plan, propose, cost, steps, seed, beta=1.0):
     return best, least
 
 
-@wrong("search", fails="the best plan seen")
+@wrong("search", fails="how often it is where")
 def stops_at_what_costs_nothing(plan, propose, cost, steps, seed, beta=1.0):
     """Nothing is cheaper; but the walk has so many steps."""
     generator, here = random.Random(seed), cost(plan)
