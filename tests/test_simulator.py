@@ -430,6 +430,19 @@ def test_a_subgroup_may_name_gloo(backend: str):
 # --- Autograd and torch's own parallel modules
 
 
+def test_ranks_with_fewer_batches_join():
+    # Invariant: no call is left open in `with model.join():`, which both engines run alike.
+    def f():
+        model = nn.parallel.DistributedDataParallel(nn.Linear(1, 1, bias=False))
+        with model.join():
+            for _ in range(1 + me()):
+                model.zero_grad()
+                model(torch.full((1, 1), 6.0)).sum().backward()
+        return model.module.weight.grad.item()
+
+    assert launch(f, ranks=3).results == [6, 4, 2]
+
+
 class SumForward(torch.autograd.Function):
     """All-reduce forward, all-reduce backward."""
 

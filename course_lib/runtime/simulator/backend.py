@@ -4,7 +4,7 @@ Everything above them is torch's own: `dist.all_reduce`, DistributedDataParallel
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial, wraps
 from typing import Any
 
@@ -20,6 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from course_lib.runtime.communication.call import NEW_GROUP, Call
 from course_lib.runtime.communication.callsite import caller_line
+from course_lib.runtime.communication.ddp_join import waiting_in_join
 from course_lib.runtime.communication.intercepted_group import InterceptedGroup, TorchCall
 from course_lib.runtime.communication.semantics import check_reducible
 from course_lib.runtime.simulator.engine import RankEngine, current_engine, current_rank
@@ -168,7 +169,10 @@ def as_with_gloo() -> Iterator[None]:
         replaced(torch.futures, "collect_all", all_of),
         replaced(torch.futures, "wait_all", lambda futures: [each.wait() for each in all_of(futures).wait()]),
         counted_on_meta(),
+        ExitStack() as others,
     ):
+        for place in waiting_in_join():
+            others.enter_context(replaced(*place))
         yield
 
 
