@@ -324,6 +324,13 @@ def a_mesh() -> Any:
 
 
 @program
+def a_group_that_names_gloo() -> Any:
+    x = torch.ones(1)
+    dist.all_reduce(x, group=dist.new_group([0, 1], backend="cpu:gloo"))
+    return x.item()
+
+
+@program
 def an_end_of_the_group() -> Any:
     dist.destroy_process_group()
     return dist.is_initialized()
@@ -342,6 +349,15 @@ def the_environment() -> Any:
 
 
 # --- what is built on them
+
+
+@program
+def a_rank_with_fewer_batches() -> Any:
+    model = DistributedDataParallel(linear())
+    with model.join():
+        for _ in range(1 + me()):
+            model(torch.ones(1, 4)).sum().backward()
+    return grads(model)
 
 
 @program

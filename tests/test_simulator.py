@@ -416,7 +416,31 @@ def test_ranks_of_a_subgroup_are_translated():
     assert launch(f, ranks=4).results == [None, (3, 0, 2), None, (3, 1, 2)]
 
 
+@pytest.mark.parametrize("backend", ["gloo", "cpu:gloo,cuda:nccl", dist.Backend.GLOO])
+def test_a_subgroup_may_name_gloo(backend: str):
+    # Invariant: what runs with Gloo runs on simulated ranks, also where it says so.
+    def f():
+        x = torch.ones(())
+        dist.all_reduce(x, group=dist.new_group([0, 1], backend=backend))
+        return x.item()
+
+    assert launch(f, ranks=2).results == [2, 2]
+
+
 # --- Autograd and torch's own parallel modules
+
+
+def test_ranks_with_fewer_batches_join():
+    # Invariant: no call is left open in `with model.join():`, which both engines run alike.
+    def f():
+        model = nn.parallel.DistributedDataParallel(nn.Linear(1, 1, bias=False))
+        with model.join():
+            for _ in range(1 + me()):
+                model.zero_grad()
+                model(torch.full((1, 1), 6.0)).sum().backward()
+        return model.module.weight.grad.item()
+
+    assert launch(f, ranks=3).results == [6, 4, 2]
 
 
 class SumForward(torch.autograd.Function):

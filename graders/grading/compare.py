@@ -144,11 +144,13 @@ def _kind(value: Any) -> str:
 
 def _difference(seen: Tensor, expected: Tensor, rtol: float, atol: float) -> str:
     """How many numbers differ, and the first of them with all its digits: `shown` may show none of them."""
-    if expected.numel() <= 1:
+    if expected.numel() <= 1 and shown(seen) != shown(expected):
         return ""
     wrong = ~torch.isclose(seen, expected, rtol=rtol, atol=atol)
     place = wrong.nonzero()[0].tolist()
     got, wanted = (_number(tensor[tuple(place)].item()) for tensor in (seen, expected))
+    if expected.numel() <= 1:
+        return f"; with more digits {got}, not {wanted}"
     return (
         f"; {int(wrong.sum())} of {wrong.numel()} numbers differ, the first at {place}: {got}, not {wanted}"
     )

@@ -97,10 +97,30 @@ def always_in_blocks(rank, gpus, cyclic):
     return _blocks(rank, gpus)
 
 
-@wrong("rank_coordinates", fails="one node, or one GPU on each")
+@wrong("rank_coordinates", fails="in turn")
 def rounds_for_nodes(rank, gpus, cyclic):
     """Row and column the wrong way round."""
     return divmod(rank, len(gpus)) if cyclic else _blocks(rank, gpus)
+
+
+@wrong("rank_coordinates", fails="in turn")
+def in_blocks_only(rank, gpus, cyclic):
+    """Has not come to the second order yet, and has the points of the first."""
+    return None if cyclic else _blocks(rank, gpus)
+
+
+@wrong("rank_coordinates", fails="in turn")
+def steps_over_the_next(rank, gpus, cyclic):
+    """Takes a full node out of the list, and goes on to the place after it, where another one stands now."""
+    if not cyclic:
+        return _blocks(rank, gpus)
+    left, taken = list(range(len(gpus))), [0] * len(gpus)
+    for position in range(rank + 1):
+        node = left[position % len(left)]
+        taken[node] += 1
+        if taken[node] == gpus[node]:
+            left.remove(node)
+    return node, taken[node] - 1
 
 
 @wrong("rank_coordinates", fails="full nodes are passed over")
@@ -433,6 +453,28 @@ def waits_for_all_at_the_end(token):
         dist.send(token, (rank + 1) % size)
     dist.barrier()
     return token
+
+
+@wrong("pass_the_token", fails="the token comes back")
+def adds_as_a_whole_number(token):
+    """Drops what stands behind the point."""
+    rank, size = _me()
+    if size == 1:
+        return token
+    if rank == 0:
+        dist.send(token, 1)
+        dist.recv(token, size - 1)
+    else:
+        dist.recv(token, rank - 1)
+        token = (token.long() + rank).to(token.dtype)
+        dist.send(token, (rank + 1) % size)
+    return token
+
+
+@wrong("pass_the_token", fails="one message a rank, to the next")
+def sends_in_double_precision(token):
+    """The next rank, in a tensor of the token's dtype, could not receive it."""
+    return _pass(token.double(), dist.send).to(token.dtype)
 
 
 @wrong("pass_the_token", fails="one message a rank, to the next")
@@ -799,3 +841,36 @@ def meets_in_a_barrier_first(mine):
     dist.barrier()
     largest = mine.max() if len(mine) else torch.tensor(float("-inf"))
     return _mean(mine), _over_all(largest, dist.ReduceOp.MAX)
+
+
+def _with_lowest(mine, has_numbers, lowest=float("-inf")):
+    """Right, but for what a rank gives to the maximum that takes itself for one without numbers."""
+    largest = mine.max() if has_numbers else torch.tensor(lowest)
+    return _mean(mine), _over_all(largest, dist.ReduceOp.MAX)
+
+
+@wrong("mend_statistics", fails="a rank without numbers")
+def gives_a_very_low_number(mine):
+    """-1e38: float32 goes as far as -3.4e38."""
+    return _with_lowest(mine, len(mine) > 0, -1e38)
+
+
+@wrong("mend_statistics", fails="a rank without numbers")
+def asks_whether_any_is_true(mine):
+    """`mine.any()`: zeros are false, and numbers all the same."""
+    return _with_lowest(mine, mine.any())
+
+
+@wrong("mend_statistics", fails="the mean")
+def counts_in_16_bits(mine):
+    """float16 has not all whole numbers from 2,048 on."""
+    largest = mine.max() if len(mine) else torch.tensor(float("-inf"))
+    count = torch.tensor(len(mine), dtype=torch.float16)
+    return _over_all(mine.sum()) / _over_all(count), _over_all(largest, dist.ReduceOp.MAX)
+
+
+@wrong("mend_statistics", fails="the largest")
+def compares_in_16_bits(mine):
+    """bfloat16 has eight bits of a number."""
+    largest = mine.max() if len(mine) else torch.tensor(float("-inf"))
+    return _mean(mine), _over_all(largest.bfloat16(), dist.ReduceOp.MAX)

@@ -1095,6 +1095,23 @@ def keeps_the_last_of_equal_ones(plan, propose, cost, steps, seed, beta=1.0):
     return best, least
 
 
+@wrong("search", fails="how often it is where")
+def stops_at_what_costs_nothing(plan, propose, cost, steps, seed, beta=1.0):
+    """Nothing is cheaper; but the walk has so many steps."""
+    generator, here = random.Random(seed), cost(plan)
+    best, least = plan, here
+    for _ in range(steps):
+        if least == 0:
+            break
+        proposed = propose(plan, generator)
+        there = cost(proposed)
+        if there < least:
+            best, least = proposed, there
+        if there <= here or generator.random() < math.exp(-beta * (there - here)):
+            plan, here = proposed, there
+    return best, least
+
+
 @wrong("search", fails="never refuses what is no dearer")
 def computes_the_power_of_any_gain(*arguments):
     """A gain of a million is a power too large for a float."""

@@ -4,7 +4,7 @@ Everything above them is torch's own: `dist.all_reduce`, DistributedDataParallel
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial, wraps
 from typing import Any
 
@@ -20,6 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from course_lib.runtime.communication.call import NEW_GROUP, Call
 from course_lib.runtime.communication.callsite import caller_line
+from course_lib.runtime.communication.ddp_join import waiting_in_join
 from course_lib.runtime.communication.intercepted_group import InterceptedGroup, TorchCall
 from course_lib.runtime.communication.semantics import check_reducible
 from course_lib.runtime.simulator.engine import RankEngine, current_engine, current_rank
@@ -133,22 +134,27 @@ def _make_group(options: Any, backend_options: Any) -> SimulatedGroup:
 
 @contextmanager
 def as_with_gloo() -> Iterator[None]:
-    """Have simulated ranks meet where others do: in every `new_group`, which all must call alike, in
-    `monitored_barrier`, which torch allows to Gloo alone, and in functional collectives of meta tensors; and
-    have futures of several keep what they hang on, which C++ would drop, and DDP's built-in hook in half
-    precision run in Python: C++ expects of an all-reduce's future a list that Python's cannot hold.
+    """Have simulated ranks meet where others do: in every `new_group`, which all must call alike, and which
+    may name Gloo, whose part is taken here; in `monitored_barrier`, which torch allows to Gloo alone; and in
+    functional collectives of meta tensors. And have futures of several keep what they hang on, which C++
+    would drop, and DDP's built-in hook in half precision run in Python: C++ expects of an all-reduce's future
+    a list that Python's cannot hold.
     """
     make, monitor = distributed_c10d._new_group_with_tag, dist.monitored_barrier
 
     @wraps(make)
-    def new_group(ranks: Any = None, *arguments: Any, **options: Any) -> Any:
+    def new_group(
+        ranks: Any = None, timeout: Any = None, backend: Any = None, *arguments: Any, **options: Any
+    ) -> Any:
         rank = current_rank.get()
         ranks = None if ranks is None else list(ranks)
         if rank is not None and ranks == []:
             raise ValueError("new_group([]) has no rank: a group needs at least one.")
         if rank is not None and not options.get("use_local_synchronization", False):
             _agree_on_group(rank, ranks)
-        return make(ranks, *arguments, **options)
+        if rank is not None and _is_gloo(backend):
+            backend = None
+        return make(ranks, timeout, backend, *arguments, **options)
 
     @wraps(monitor)
     def monitored_barrier(group: Any = None, *arguments: Any, **options: Any) -> None:
@@ -163,7 +169,10 @@ def as_with_gloo() -> Iterator[None]:
         replaced(torch.futures, "collect_all", all_of),
         replaced(torch.futures, "wait_all", lambda futures: [each.wait() for each in all_of(futures).wait()]),
         counted_on_meta(),
+        ExitStack() as others,
     ):
+        for place in waiting_in_join():
+            others.enter_context(replaced(*place))
         yield
 
 
@@ -178,6 +187,11 @@ def _builtin_hook(model: DistributedDataParallel, kind: BuiltinCommHookType) -> 
     from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
 
     return model.register_comm_hook(model.process_group, fp16_compress_hook)
+
+
+def _is_gloo(backend: Any) -> bool:
+    """Whether a group's backend is Gloo for tensors on the CPU: `gloo`, or `cpu:gloo,cuda:nccl`."""
+    return isinstance(backend, str) and not {"gloo", "cpu:gloo"}.isdisjoint(backend.lower().split(","))
 
 
 def _agree_on_group(rank: int, ranks: Sequence[int] | None) -> None:

@@ -22,10 +22,10 @@ from graders.units.unit_00.drivers import StatisticsReply
 
 SMALL = 8
 """Bytes of a call: one number, or two of 32 bits."""
-MANY = 333
-"""More numbers than a byte can count, and 16 bits of floating point exactly."""
-SCALE = 2.0**110
-"""Times which all numbers are below a filler that seems small enough, such as -1e30."""
+MANY = 2051
+"""More numbers than a byte can count, or 16 bits of floating point."""
+FAR_BELOW = [-1.5e38, -1.125e38]
+"""They are below any filler that seems small enough, such as -1e38, and float32 has their sum."""
 
 
 @exercise(
@@ -71,10 +71,10 @@ def mend_statistics(answer: Answer, rng: Rng) -> Findings:
     full = [(numbers, _launched(answer, numbers)) for numbers in several]
     yield "the mean", compare.first_failure(_right(run, numbers, 0) for numbers, run in full)
     yield "the largest", compare.first_failure(_right(run, numbers, 1) for numbers, run in full)
-    far_below = [SCALE * own for own in _drawn(rng, [2, 3, 0])]
-    one_number = _drawn(rng, [0, 3, 0, 1])
-    one_number[-1] = torch.tensor([-0.25])  # a rank's only number is the largest of all
-    empty = [(numbers, _launched(answer, numbers)) for numbers in (one_number, far_below)]
+    one_number = [*_drawn(rng, [0, 3, 0]), torch.tensor([-0.25])]  # a rank's only one is the largest of all
+    only_zeros = [*_drawn(rng, [2, 0]), torch.zeros(2)]  # they are numbers, and the largest
+    far_below = [torch.tensor([number]) for number in FAR_BELOW] + [torch.zeros(0)]
+    empty = [(numbers, _launched(answer, numbers)) for numbers in (one_number, only_zeros, far_below)]
     yield (
         "a rank without numbers",
         compare.first_failure(
@@ -85,10 +85,10 @@ def mend_statistics(answer: Answer, rng: Rng) -> Findings:
 
 
 def _drawn(rng: Rng, counts: Sequence[int], both_signs: bool = False) -> list[Tensor]:
-    """So many numbers for each rank, [n], in fourths, so that their sums are exact; all below 0, or every
-    other one above.
+    """So many numbers for each rank, [n], in eighths, so that their sums are exact, and not with fewer than
+    12 bits; all below 0, or every other one above.
     """
-    drawn = [-rng.integers(2, 200, count) / 4 for count in counts]
+    drawn = [-rng.integers(3, 2**12, count) / 8 for count in counts]
     if both_signs:
         for own in drawn:
             own[::2] *= -1

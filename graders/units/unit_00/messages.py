@@ -49,7 +49,8 @@ from graders.units.unit_00 import drivers
         Criterion(
             "one message a rank, to the next",
             1,
-            "Each rank receives once, from the rank before it, and sends once, to the rank after it.",
+            "Each rank receives once, from the rank before it, and sends once, to the rank after it: the "
+            "token, as it is.",
             needs=("the token comes back", "only send and recv"),
         ),
         Criterion(
@@ -88,22 +89,25 @@ def pass_the_token(answer: Answer, rng: Rng) -> Findings:
         compare.first_failure(_returned(tokens, run, range(len(tokens))) for tokens, run in both),
     )
     yield "only send and recv", only_calls(calls_of(runs), ("send", "recv"), "pass_the_token")
-    yield "one message a rank, to the next", compare.first_failure(map(_round_the_ring, runs))
+    yield "one message a rank, to the next", compare.first_failure(_round_the_ring(*each) for each in both)
     yield "the token has the sum in it", _exchanged(answer, rng)
     yield "a world of one", _alone(answer, rng)
 
 
 _WORLDS = ((2, torch.float32, (2,)), (5, torch.float64, ()), (3, torch.int64, (2, 3)))
 """Ranks, and the token's dtype and shape: none of them may be taken for granted."""
+_PARTS = {torch.float32: 0.25, torch.float64: 0.25 + 2**-20}
+"""What is added to whole numbers: a token need not be one, nor does one of 64 bits have room in 32."""
 _LARGE = 20_000_000
 """From 2**24 on single precision has not all whole numbers."""
 
 
 def _draw_tokens(rng: Rng, ranks: int, dtype: torch.dtype, shape: tuple[int, ...]) -> list[Tensor]:
     """What each rank is called with: rank 0 the token, the others something of its kind that is not it."""
-    first = 100 if dtype.is_floating_point else _LARGE
+    first, part = (100, _PARTS[dtype]) if dtype.is_floating_point else (_LARGE, 0)
     return [
-        rng.integers(first * (rank + 1), first * (rank + 1) + 50, *shape).to(dtype) for rank in range(ranks)
+        rng.integers(first * (rank + 1), first * (rank + 1) + 50, *shape).to(dtype) + part
+        for rank in range(ranks)
     ]
 
 
@@ -135,17 +139,17 @@ def _what_is_missing(seen: PlainData, begun: Tensor, added: int) -> str:
     if torch.equal(seen, begun):
         return " No rank's number has been added to it."
     by = (seen - begun).flatten()[0].item()
-    if not torch.equal(seen - begun, torch.full_like(begun, by)):
+    if f"{by:g}" == str(added) or not torch.equal(seen - begun, torch.full_like(begun, by)):
         return ""
     return f" {by:g} has been added to it; expected {added}."
 
 
-def _round_the_ring(observed: Observed[PlainData]) -> Finding:
-    """Passes if each rank receives once, from the rank before it, and sends once, to the one after it.
+def _round_the_ring(tokens: list[Tensor], observed: Observed[PlainData]) -> Finding:
+    """Passes if each rank receives one token, from the rank before it, and sends one, to the one after it.
 
     In which order is no matter: what has the right value cannot have been sent before it arrived.
     """
-    world = len(observed.results)
+    world, token = len(tokens), tokens[0]
     for rank in range(world):
         next_rank, previous = (rank + 1) % world, (rank - 1) % world
         expected = [("recv", previous), ("send", next_rank)]
@@ -157,6 +161,11 @@ def _round_the_ring(observed: Observed[PlainData]) -> Finding:
         tags = sorted({event.tag for event in made} - {0})
         if tags:
             return Finding(False, f"rank {rank} of {world} uses the tag {tags[0]}; expected none.")
+        others = [event.nbytes for event in made if event.nbytes != token.nbytes]
+        if others:
+            kind = f"{str(token.dtype).removeprefix('torch.')}{[*token.shape]}"
+            text = f"rank {rank} of {world} passes on a message of {others[0]} bytes"
+            return Finding(False, f"{text}; the token is {kind}, {token.nbytes} bytes.")
     return Finding(True, f"{world} ranks, {observed.traffic.messages} messages, each to the next rank.")
 
 

@@ -83,7 +83,7 @@ def hsdp_average(answer: Answer, rng: Rng) -> Findings:
     others = [
         Averaged.drawn(rng, 1, 3, [(2, 3)]),
         Averaged.drawn(rng, 3, 1, [(4,)]),
-        Averaged.drawn(rng, 1, 1, [(4,)]),
+        Averaged.drawn(rng, 1, 1, [(2, 2)]),
         Averaged.drawn(rng, 3, 2, [(2, 3)], [[1, 4], [0, 3], [2, 5]]),
         replace(Averaged.drawn(rng, 4, 2, [(2, 3)]), models=2),
     ]

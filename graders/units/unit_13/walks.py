@@ -4,7 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import chain, pairwise
 
 from graders.grading.kit import (
     Answer,
@@ -72,7 +72,10 @@ def search(answer: Answer, rng: Rng) -> Findings:
     judged = [*((_visits, each) for each in _long(rng)), (_steady, _two(rng)), (_seldom, _far(rng))]
     replies = ((judge, each, each.of(answer)) for judge, each in [(_moves, free), *judged])
     found = (check(each, reply) for judge, each, reply in replies for check in (judge, _moves))
-    yield "how often it is where", compare.first_failure(found)
+    # A plan that costs nothing, and is no reason to stop.
+    nothing = Asked([2.0, 1.0, 0.0, 3.0], rng.integer(0, 3), 30, rng.integer(0, 999), 0.2)
+    last = (_best(answer, each) for each in [nothing])
+    yield "how often it is where", compare.first_failure(chain(found, last))
     yield "the same again", _repeats(answer, asked[0], rng)
     yield "each plan priced once", compare.first_failure(_priced(answer, each) for each in asked)
 
@@ -144,7 +147,7 @@ def _best(answer: Answer, asked: Asked) -> Finding:
     """Whether so many proposals were made, and the pair returned is the best of all that was seen."""
     reply = asked.of(answer)
     if len(reply.at) != asked.steps:
-        return Finding(False, f"{asked}: propose was called {len(reply.at)} times.")
+        return Finding(False, f"{asked}: propose was called {len(reply.at)} times; expected {asked.steps}.")
     if reply.start != [asked.start]:
         return Finding(False, f"{asked}: afterwards the plan that was handed in is {reply.start}.")
     met = [asked.start, *reply.proposed]
