@@ -242,8 +242,9 @@ def _label_parameters(optimizer: torch.optim.Optimizer, *_: Any) -> None:
 
 
 def _label_state(optimizer: torch.optim.Optimizer, *_: Any) -> None:
-    for tensor in _tensors(list(optimizer.state.values())):
-        _label(tensor, MemoryKind.OPTIMIZER)
+    for leaf in tree_leaves(list(optimizer.state.values())):
+        if isinstance(leaf, Tensor):
+            _label(leaf, MemoryKind.OPTIMIZER)
 
 
 def _label(tensor: Tensor, kind: MemoryKind) -> None:
