@@ -1,5 +1,6 @@
 """The command `course`, as somebody at a terminal meets it."""
 
+import os
 import re
 import subprocess
 import sys
@@ -7,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from graders.grading import registry
 from graders.grading.exercise import REGISTRY
 from graders.submissions import released_cells
 from tests.sample_source import EFFORTS, NAME, SOURCE, write_unit
@@ -38,6 +40,31 @@ def test_help_starts_at_once():
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+def test_a_hint_loads_the_graders_of_its_unit_only(tmp_path):
+    # Invariant: one exercise's hint, check or unit costs the import of its unit's graders, not of all.
+    program = (
+        "import sys\n"
+        "from graders import commands\n"
+        "from graders.grading.registry import exercises\n"
+        "def units(): return sorted({name.split('.')[2] for name in sys.modules if '.unit_' in name})\n"
+        "commands.hint('average_gradients', 3)\n"
+        "print(units(), *exercises('99_no_unit'), *exercises('00_hello_ranks'), units())\n"
+    )
+    command = [sys.executable, "-c", program]
+    variables = os.environ | {"COURSE_HOME": str(tmp_path)}
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=variables)
+    given, seen = done.stdout.splitlines()
+    assert given.startswith("Hint 3 of 3 for average_gradients: ")
+    assert seen == f"['unit_02'] {' '.join(registry.exercises('00_hello_ranks'))} ['unit_00', 'unit_02']"
+
+
+def test_units_are_in_their_order_whichever_is_loaded_first(monkeypatch):
+    # Invariant: progress and class pages list units by their number, after a check of a later one too.
+    turned = dict(reversed(registry.load_all().items()))
+    monkeypatch.setattr(registry, "REGISTRY", turned)
+    assert list(registry.load_all()) == sorted(turned)
 
 
 def test_every_command_is_in_the_readme():

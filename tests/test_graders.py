@@ -35,11 +35,14 @@ COUNTS = {Verdict.PASSED, Verdict.NOT_JUDGED}
 TWO_MISTAKES = {"never_waits", "divides_by_those_who_have_one"}
 """Answers that cannot but make two."""
 NEEDS_HOROVOD = pytest.mark.skipif(bool(missing("horovod")), reason=missing("horovod") or "it is there")
-SUBMITS_JOBS = {
+ONE_WORKERS = {
     "batch_script": [pytest.mark.xdist_group("batch scripts")],
     "six_steps": [pytest.mark.xdist_group("horovodrun"), pytest.mark.timeout(300), NEEDS_HOROVOD],
+    "plan": [pytest.mark.xdist_group("plan")],
 }
-"""Exercises whose graders start something large, or for all that a process grades: one worker does."""
+"""Exercises whose graders start something large, or for all that a process grades, and one whose
+answers share what they have counted (`tests.planning`): one worker does.
+"""
 
 EXERCISES = [exercise for unit in load_all().values() for exercise in unit.values()]
 UNITS = sorted({exercise.unit for exercise in EXERCISES})
@@ -48,7 +51,7 @@ UNITS = sorted({exercise.unit for exercise in EXERCISES})
 def _proofs(find: Any) -> list[Any]:
     return [
         pytest.param(
-            unit, proof, id=f"{proof.exercise}-{proof.name}", marks=SUBMITS_JOBS.get(proof.exercise, ())
+            unit, proof, id=f"{proof.exercise}-{proof.name}", marks=ONE_WORKERS.get(proof.exercise, ())
         )
         for unit in UNITS
         for proof in find(unit)
@@ -97,7 +100,7 @@ def _stubs(unit: str) -> dict[str, Any]:
 EACH_EXERCISE = pytest.mark.parametrize(
     "exercise",
     [
-        pytest.param(exercise, id=exercise.name, marks=SUBMITS_JOBS.get(exercise.name, ()))
+        pytest.param(exercise, id=exercise.name, marks=ONE_WORKERS.get(exercise.name, ()))
         for exercise in EXERCISES
     ],
 )

@@ -1,9 +1,11 @@
-"""Which frames are the student's."""
+"""Which frames are the student's, and which text is a definition's."""
 
+import ast
 import inspect
 import os
 from pathlib import Path
 
+import pytest
 import torch
 import torch.distributed as dist
 
@@ -11,6 +13,7 @@ import graders
 from course_lib.runtime.communication.blocking import called_blocking
 from course_lib.runtime.communication.callsite import caller_line, is_grader, is_library, own_lines
 from course_lib.runtime.communication.events import SourceLine
+from graders.submissions.cells import definition_source
 
 
 def run_as(file: str | Path, code: str, **names: object) -> SourceLine | None:
@@ -78,3 +81,25 @@ def test_a_frame_without_a_line_counts_as_its_first() -> None:
     frame = inspect.currentframe()
     assert frame is not None
     assert own_lines([(frame, None)])[0].line == frame.f_code.co_firstlineno
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        Path(__file__).read_text(),
+        "def f():\r\n  'é\x0c'\r\n  return 'é'  # behind it\r\nx = 1\rclass A: 'é'; y = 2\n",
+        "@f\nasync def g(x):\n  '''a\x0bb\u2028c\n d'''\n\ndef f(): 1\ndef f(): 2",
+        "\x0cdef g(): return 'éé'  # behind it\n",
+    ],
+)
+def test_a_definition_is_the_text_that_python_says(text: str) -> None:
+    # Invariant: whichever way lines end and letters are counted; the last of a name counts.
+    definitions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    expected = {
+        node.name: ast.get_source_segment(text, node)
+        for node in ast.parse(text).body
+        if isinstance(node, definitions)
+    }
+    assert expected
+    assert {name: definition_source(text, name) for name in expected} == expected
+    assert definition_source(text, "nothing") == definition_source("def f(:", "f") == ""

@@ -12,11 +12,21 @@ _UNITS = Path(__file__).parents[1] / "units"
 
 def load_all() -> dict[str, dict[str, Exercise]]:
     """Import the graders of every unit; returns unit -> exercise name -> exercise, in the units' order."""
-    for package in sorted(module.name for module in pkgutil.iter_modules([str(_UNITS)]) if module.ispkg):
-        unit = importlib.import_module(f"graders.units.{package}")
-        for section in unit.SECTIONS:
-            importlib.import_module(f"{unit.__name__}.{section}")
-    return REGISTRY
+    for package in _packages():
+        _load(package)
+    return loaded()
+
+
+def loaded() -> dict[str, dict[str, Exercise]]:
+    """The same of the units whose graders are imported already."""
+    return dict(sorted(REGISTRY.items()))
+
+
+def load_numbered(number: str) -> None:
+    """Import the graders of the unit of this number, such as "02", if there is one."""
+    package = f"unit_{number}"
+    if package in _packages():
+        _load(package)
 
 
 def no_such_unit(unit: str) -> str:
@@ -32,5 +42,20 @@ def no_such_unit(unit: str) -> str:
 
 
 def exercises(unit: str) -> dict[str, Exercise]:
-    """The exercises of a unit by name, in the order in which the unit has them; empty if it has none."""
-    return load_all().get(unit, {})
+    """The exercises of a unit by name, in the order in which the unit has them; empty if it has none.
+
+    It imports the graders of this unit only: those of all take as long as PyTorch does.
+    """
+    load_numbered(unit[:2])
+    return REGISTRY.get(unit, {})
+
+
+def _packages() -> list[str]:
+    """Of each unit the package of its graders, by name, in the units' order."""
+    return sorted(module.name for module in pkgutil.iter_modules([str(_UNITS)]) if module.ispkg)
+
+
+def _load(package: str) -> None:
+    unit = importlib.import_module(f"graders.units.{package}")
+    for section in unit.SECTIONS:
+        importlib.import_module(f"{unit.__name__}.{section}")

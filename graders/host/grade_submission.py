@@ -5,7 +5,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from graders.grading.exercise import Exercise
-from graders.grading.registry import load_all, no_such_unit
+from graders.grading.registry import exercises, load_all, no_such_unit
 from graders.grading.report import Report
 from graders.grading.run import ExerciseResult, grade
 from graders.host.sandbox import DEFAULT_LIMITS, Sandbox
@@ -28,16 +28,16 @@ def grade_submission(submission: Submission, unit: str, limits: Limits = DEFAULT
 
     Raises BadSubmission if it has nothing to do with the unit, SandboxFailed if its code cannot be run here.
     """
-    exercises = _exercises(unit)
-    if not any(submission.defines(exercise.name) for exercise in exercises):
-        names = ", ".join(exercise.name for exercise in exercises)
+    graded = _exercises(unit)
+    if not any(submission.defines(exercise.name) for exercise in graded):
+        names = ", ".join(exercise.name for exercise in graded)
         raise BadSubmission(
             f"{submission.name} defines none of the exercises of {unit}, which are {names}. "
             f"Is it the right file, and the right unit?"
         )
     with Sandbox(submission, limits) as sandbox:
-        results = tuple(_grade_exercise(sandbox, exercise) for exercise in exercises)
-        return Report(unit, results, (*_missing_sandboxes(sandbox), *_notes(sandbox, exercises)))
+        results = tuple(_grade_exercise(sandbox, exercise) for exercise in graded)
+        return Report(unit, results, (*_missing_sandboxes(sandbox), *_notes(sandbox, graded)))
 
 
 def guess_unit(submission: Submission) -> str:
@@ -45,11 +45,11 @@ def guess_unit(submission: Submission) -> str:
 
     Raises BadSubmission if it has none of any.
     """
-    units = load_all()
     stem = Path(submission.name).stem
-    if stem in units:
+    if exercises(stem):
         return stem
-    counts = {unit: sum(map(submission.defines, exercises)) for unit, exercises in units.items()}
+    units = load_all()
+    counts = {unit: sum(map(submission.defines, names)) for unit, names in units.items()}
     best = max(counts, key=lambda unit: counts[unit], default="")
     if not best or not counts[best]:
         raise BadSubmission(
@@ -60,10 +60,10 @@ def guess_unit(submission: Submission) -> str:
 
 
 def _exercises(unit: str) -> list[Exercise]:
-    units = load_all()
-    if unit not in units:
+    found = exercises(unit)
+    if not found:
         raise BadSubmission(no_such_unit(unit))
-    return list(units[unit].values())
+    return list(found.values())
 
 
 def _grade_exercise(sandbox: Sandbox, exercise: Exercise) -> ExerciseResult:
@@ -79,12 +79,12 @@ def _missing_sandboxes(sandbox: Sandbox) -> Iterable[str]:
         yield NO_INNER_SANDBOXES
 
 
-def _notes(sandbox: Sandbox, exercises: Iterable[Exercise]) -> Iterable[str]:
+def _notes(sandbox: Sandbox, graded: Iterable[Exercise]) -> Iterable[str]:
     """What is to be said about cells that failed and are no answers: an answer's failure is in its table.
 
     And about what looks like an answer under another name.
     """
-    names = [exercise.name for exercise in exercises]
+    names = [exercise.name for exercise in graded]
     others = {name for cell in sandbox.submission.cells for name in cell.definitions} - set(names)
     for name in names:
         for close in get_close_matches(name, () if sandbox.submission.defines(name) else others, n=1):

@@ -14,9 +14,9 @@ def unsolved_parts(answer: object, exercise: "Exercise") -> str:
 
     Empty if there are none: then what is wrong is the answer's own.
     """
-    from graders.grading.registry import load_all
+    from graders.grading.registry import exercises
 
-    others = load_all().get(exercise.unit, {})
+    others = exercises(exercise.unit)
     names = {name for each in functions_of(answer) for name in global_names(each.__code__)}
     used = [name for name in others if name in names and name != exercise.name]
     records = list(read_records())

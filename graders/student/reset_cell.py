@@ -124,9 +124,9 @@ def _original(exercise: "Exercise") -> dict[str, Any]:
 
 def _unit_of(path: Path, exercise: str) -> str | None:
     """The unit that a notebook is named after, if that has the exercise."""
-    from graders.grading.registry import load_all
+    from graders.grading.registry import exercises
 
-    return path.stem if exercise in load_all().get(path.stem, {}) else None
+    return path.stem if exercise in exercises(path.stem) else None
 
 
 def _backup_name(path: Path) -> Path:

@@ -4,6 +4,7 @@ import ast
 import linecache
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 
 from graders.grading.answer import FailureKind
 
@@ -55,10 +56,33 @@ def remember_source(cell: Cell) -> None:
 
 def definition_source(text: str, name: str) -> str:
     """The source of the last function or class of this name at the top level of `text`; empty without one."""
+    return _definitions(text).get(name, "")
+
+
+@lru_cache(maxsize=16)
+def _definitions(text: str) -> dict[str, str]:
+    """Of each function and class at the top level of `text` the source, as `ast.get_source_segment` has it.
+
+    Kept, for a file with many answers is asked for each: to parse it may take longer than to grade one.
+    """
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return ""
+        return {}
     kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-    found = [node for node in tree.body if isinstance(node, kinds) and node.name == name]
-    return ast.get_source_segment(text, found[-1]) or "" if found else ""
+    found = {node.name: node for node in tree.body if isinstance(node, kinds)}
+    lines = _LINE.findall(text)
+    return {name: _segment(lines, node) for name, node in found.items()}
+
+
+_LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
+"""A line as Python counts them: a form feed ends none."""
+
+
+def _segment(lines: list[str], node: ast.stmt) -> str:
+    """The text of a statement. Columns are counted in bytes."""
+    assert node.end_lineno is not None
+    whole = [line.encode() for line in lines[node.lineno - 1 : node.end_lineno]]
+    whole[-1] = whole[-1][: node.end_col_offset]
+    whole[0] = whole[0][node.col_offset :]
+    return b"".join(whole).decode()

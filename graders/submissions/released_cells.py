@@ -44,6 +44,15 @@ def released_cell(unit: str, exercise: str) -> dict[str, Any] | None:
     return cell
 
 
+def numbers_with(exercise: str) -> list[str]:
+    """The numbers of the units that have an exercise of this name, as far as the build has kept its cell."""
+    return [
+        path.parent.name.removeprefix("unit_")
+        for path in sorted(DIRECTORY.glob("*/released_cells.json"))
+        if exercise in json.loads(path.read_text(encoding="utf-8"))["answers"]
+    ]
+
+
 def is_demonstration(source: str) -> bool:
     """Whether a released notebook, of whichever unit, has a demonstration with this source."""
     return _hash(source) in _demonstrations(DIRECTORY)

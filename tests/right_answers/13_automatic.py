@@ -14,10 +14,10 @@ from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import csgraph
 from torch.distributed.tensor import Partial, Replicate, Shard
 
-from course_lib.planner import ParallelPlan, Planner, Strategy, split_along, torchs_1f1b
+from course_lib.planner import ParallelPlan, Strategy, split_along
 from course_lib.planner.timelines import Timeline
 from tests.answers import right, solved
-from tests.planning import Search, inner_first, shapes_of
+from tests.planning import Search, inner_first, planner_of, shapes_of
 
 # ------------------------------------------------------------------------------------------------ strategies
 
@@ -689,7 +689,7 @@ def all_cuts_by_an_estimate(model, cluster, memory):
 @right("plan")
 def climbs_from_the_plain_plans(model, cluster, memory):
     """From an even plan of each shape, one change at a time: of micro-batches, a cut, an order."""
-    planner, pieces = Planner(model, cluster, torchs_1f1b), len(model.pieces)
+    planner, pieces = planner_of(model, cluster), len(model.pieces)
     known = {}
 
     def price(shape, count, cuts, order):

@@ -1278,7 +1278,7 @@ class AveragesWeights(Averaging):
         self.begin()
         return loss
 
-    def start(self, number):
+    def start_what_is_complete(self, parameter):
         """Nothing is sent before the step."""
 
 
