@@ -107,6 +107,16 @@ def test_the_marks_of_papermill_and_the_graders_reach_the_notebook(tmp_path):
     assert set().union(*(cell.metadata for cell in cells)) <= known
 
 
+def test_no_cell_begins_with_a_blank_line(tmp_path):
+    # Invariant: a folded cell tells by its first line what is in it.
+    source = (
+        SOURCE + '\n# %% jupyter={"source_hidden": true}\n\n\ndef plumbing() -> None:\n    """Nothing."""\n'
+    )
+    cells = student_notebook(built(tmp_path, source)).cells
+    assert any(cell.source.startswith("def plumbing") for cell in cells)
+    assert not any(cell.source.startswith("\n") for cell in cells)
+
+
 def test_the_same_source_gives_the_same_bytes(tmp_path):
     # Invariant: a notebook depends on the source alone, not on the time, the folder or a random id.
     texts = []
