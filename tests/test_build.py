@@ -107,6 +107,16 @@ def test_the_marks_of_papermill_and_the_graders_reach_the_notebook(tmp_path):
     assert set().union(*(cell.metadata for cell in cells)) <= known
 
 
+def test_no_cell_begins_with_a_blank_line(tmp_path):
+    # Invariant: a folded cell tells by its first line what is in it.
+    source = (
+        SOURCE + '\n# %% jupyter={"source_hidden": true}\n\n\ndef plumbing() -> None:\n    """Nothing."""\n'
+    )
+    cells = student_notebook(built(tmp_path, source)).cells
+    assert any(cell.source.startswith("def plumbing") for cell in cells)
+    assert not any(cell.source.startswith("\n") for cell in cells)
+
+
 def test_the_same_source_gives_the_same_bytes(tmp_path):
     # Invariant: a notebook depends on the source alone, not on the time, the folder or a random id.
     texts = []
@@ -302,6 +312,29 @@ def test_formulas_are_mathml(tmp_path):
 def test_a_formula_that_cannot_be_drawn_is_quoted():
     with pytest.raises(BadFormula, match=r"x\^"):
         mathml("x^")
+
+
+@pytest.mark.parametrize(
+    ("formula", "drawn"),
+    [
+        (r"2\ln q", '<mn>2</mn><mspace width="0.167em" /><mi>ln</mi><mspace width="0.167em" /><mi>q</mi>'),
+        (r"-\log_2 p", '</mo><msub><mi>log</mi><mn>2</mn></msub><mspace width="0.167em" /><mi>p</mi>'),
+        (r"\log(p)", "<mrow><mi>log</mi><mo "),
+        (r"2\lceil p\rceil", '<mn>2</mn><mo form="prefix" stretchy="false">&#x02308;</mo><mi>p</mi><mo '),
+        (r"\big(p\big)^2", '<msup><mo stretchy="false" mathsize="1.2em">)</mo>'),
+    ],
+)
+def test_functions_and_brackets_stand_as_tex_sets_them(formula, drawn):
+    # Invariant: a thin space is between a function and a name or number, none before a bracket; two brackets
+    # that belong together are equally large.
+    assert drawn in mathml(formula)
+
+
+def test_an_option_is_not_broken_at_its_hyphens(tmp_path):
+    text = "Either `--ntasks-per-node` or `srun --ntasks-per-node=4 program`, or `x`."
+    page = page_of(tmp_path, [new_markdown_cell(text)])
+    whole = [tag.text for tag in page.select("code[style]")]
+    assert whole == ["--ntasks-per-node"]
 
 
 def test_feedback_survives_a_formula_that_a_student_got_wrong():

@@ -277,6 +277,18 @@ def test_html_of_hostile_text_is_only_text() -> None:
     html.encode("utf-8")
 
 
+def test_what_was_seen_is_no_formula_and_fits_the_page() -> None:
+    # JupyterLab sets what stands between two dollar signs as a formula, unless it is told not to; and a word
+    # as long as a mask of CPUs may be broken anywhere.
+    def costly(x: Any) -> Any:
+        raise ValueError("my $5 sets: my $5 sets" + 100 * "0x")
+
+    html = report_of(costly).html()
+    assert html.startswith('<div class="mathjax_ignore">')
+    assert "$5 sets: my $5" in html
+    assert re.search(r'<td style="[^"]*overflow-wrap:anywhere;[^"]*">[^<]*(<pre[^>]*>)?[^<]*\$5 sets', html)
+
+
 def test_verdicts_are_told_by_word_and_sign_not_by_colour() -> None:
     # Every verdict stands there in words, with a sign, and black on light whatever the page is like.
     html = report_of(lambda x: 2.0 * x).html()

@@ -5,6 +5,7 @@ MathML, which browsers draw themselves, and a widget becomes what it last showed
 """
 
 import html
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -108,13 +109,46 @@ def _outputs_within(model_id: str, models: dict[str, Any]) -> Iterator[dict[str,
 def mathml(formula: str, display: str = "inline") -> str:
     """A LaTeX formula as MathML. Raises BadFormula."""
     try:
-        return convert(formula, display=display)
+        return _mended(convert(formula, display=display))
     except Exception as error:  # The library has a dozen kinds, and IndexError for some formulas.
         raise BadFormula(f"the formula {formula!r} cannot be drawn ({type(error).__name__})") from error
 
 
+_NAME = "<mi>(?:arg|cos|cosh|det|dim|exp|ln|log|sin|sinh|tan|tanh)</mi>"
+_FUNCTION = f"(?<!<msub>)(?<!<msup>){_NAME}|<msub>{_NAME}<m[in]>[^<]*</m[in]></msub>"
+_THIN_SPACE = '<mspace width="0.167em" />'
+_MENDS = (
+    # Corners of a ceiling or a floor are brackets, not names.
+    (r"<mi>(&#x0(?:2308|230A);)</mi>", r'<mo form="prefix" stretchy="false">\1</mo>'),
+    (r"<mi>(&#x0(?:2309|230B);)</mi>", r'<mo form="postfix" stretchy="false">\1</mo>'),
+    # As TeX has it, a thin space stands between a function and what is no operator and no bracket.
+    (rf"({_FUNCTION})(?=<m(?!o\b))", rf"\1{_THIN_SPACE}"),
+    (rf"(</(?:mi|mn|msub|msup|msubsup|mfrac|msqrt)>)(?={_FUNCTION})", rf"\1{_THIN_SPACE}"),
+    # Of two large brackets one has an exponent, and would stay small.
+    (r'<mo minsize="([\d.]+em)" maxsize="\1">', r'<mo stretchy="false" mathsize="\1">'),
+)
+"""Regular expressions and what takes their place in what latex2mathml writes."""
+
+
+def _mended(formula: str) -> str:
+    """MathML that browsers draw as TeX would."""
+    for found, mend in _MENDS:
+        formula = re.sub(found, mend, formula)
+    return formula
+
+
+_LONGEST_WHOLE = 40
+"""Characters of a word of code that is kept on one line."""
+
+
 class MathMLRenderer(IPythonRenderer):
     """Markdown with its formulas as MathML."""
+
+    def codespan(self, text: str) -> str:
+        """An option such as `--ntasks-per-node` is not broken at its hyphens."""
+        code: str = super().codespan(text)
+        whole = "-" in text and " " not in text and len(text) <= _LONGEST_WHOLE
+        return code.replace("<code>", '<code style="white-space:nowrap">', 1) if whole else code
 
     def inline_math(self, body: str) -> str:
         return mathml(body)

@@ -63,6 +63,9 @@ def read_units(solutions: Path) -> list[Unit]:
 def read_unit(path: Path) -> Unit:
     """The unit that `path` describes. Raises BadUnit with everything that is wrong with it."""
     notebook = jupytext.read(path, fmt="py:percent")
+    for cell in notebook.cells:
+        # A formatter puts blank lines above a function; of a folded cell JupyterLab shows the first line.
+        cell.source = cell.source.lstrip("\n")
     complaints = [f"{path.name}: {complaint}" for complaint in _complaints(path, notebook.cells)]
     if complaints:
         raise BadUnit(complaints)

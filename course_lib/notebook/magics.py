@@ -199,7 +199,8 @@ def _show(outputs: list[RankOutput]) -> None:
     rows = "".join(
         f'<tr><th scope="row" style="text-align:left;vertical-align:top;white-space:nowrap;'
         f'border-left:6px solid {rank_colour(ranks[0])}">{ranks_in_words(ranks)}</th>'
-        f'<td style="text-align:left"><pre style="margin:0;background:transparent">'
+        f'<td style="text-align:left">'
+        f'<pre style="margin:0;background:transparent;font-family:var(--jp-code-font-family,monospace)">'
         f"{html.escape(output.text)}</pre></td></tr>"
         for output, ranks in groups
     )

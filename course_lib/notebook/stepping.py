@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.patches import FancyArrowPatch, Rectangle
+from matplotlib.patheffects import withStroke
 
 from course_lib.figures.style import Drawing, ink_on, new_figure, rank_colour
 from course_lib.notebook.collective_steps import Step, Steps
@@ -13,6 +14,8 @@ from course_lib.notebook.widgets import Slider, explore
 _PANELS_A_ROW = 4
 _MOST_DIGITS = 3
 """With more contributors the strips are too narrow for digits."""
+_OUTLINE = withStroke(linewidth=3.2, foreground="#444444")
+"""Yellow alone is too pale for a line on white."""
 
 
 def steps_figure(steps: Steps) -> Drawing:
@@ -98,11 +101,16 @@ def _draw_messages(axes: Axes, steps: Steps, step: Step) -> None:
     """Senders on the left, receivers on the right, an arrow a message, its bytes on it."""
     for message in step.messages:
         start, end = (0.2, message.source + 0.5), (0.8, message.target + 0.5)
-        axes.add_patch(
-            FancyArrowPatch(
-                start, end, arrowstyle="-|>", mutation_scale=12, color=rank_colour(message.source)
-            )
+        arrow = FancyArrowPatch(
+            start,
+            end,
+            arrowstyle="-|>",
+            mutation_scale=12,
+            linewidth=1.8,
+            color=rank_colour(message.source),
         )
+        arrow.set_path_effects([_OUTLINE])
+        axes.add_patch(arrow)
     for rank in range(steps.ranks):
         axes.text(0.18, rank + 0.5, f"rank {rank}", ha="right", va="center", fontsize=9)
         axes.text(0.82, rank + 0.5, f"rank {rank}", ha="left", va="center", fontsize=9)

@@ -80,7 +80,8 @@ class Report:
     def html(self) -> str:
         """The tables as HTML that needs no style sheet."""
         tables = [*map(note_as_html, self.notes), *map(exercise_as_html, self.exercises)]
-        return "".join([*tables, second_way_as_html(self.second_way)])
+        # A class that keeps JupyterLab from taking what stands between two dollar signs for a formula.
+        return f'<div class="mathjax_ignore">{"".join([*tables, second_way_as_html(self.second_way)])}</div>'
 
     def text(self) -> str:
         """The tables as text, without colours."""

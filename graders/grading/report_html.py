@@ -20,7 +20,7 @@ from graders.grading.words import (
 _CELL = "text-align:left;vertical-align:top;padding:4px 10px;border:1px solid rgba(128,128,128,.45);"
 _BOX = (
     "margin:4px 0;white-space:pre-wrap;overflow-wrap:anywhere;word-break:normal;"
-    "background:transparent;color:inherit;"
+    "background:transparent;color:inherit;font-family:var(--jp-code-font-family,monospace);"
 )
 _BADGE = "display:inline-block;padding:1px 8px;border-radius:9px;white-space:nowrap;color:#000;"
 
@@ -84,7 +84,7 @@ def _html_row(result: CriterionResult, seen: str) -> str:
         f'<tr><th scope="row" style="{_CELL}font-weight:normal;">{escape(result.criterion.name)}</th>'
         f'<td style="{_CELL}">{badge}</td>'
         f'<td style="{_CELL}white-space:nowrap;">{result.points:g} of {result.criterion.points:g}</td>'
-        f'<td style="{_CELL}">{said}</td></tr>'
+        f'<td style="{_CELL}overflow-wrap:anywhere;">{said}</td></tr>'
     )
 
 

@@ -96,7 +96,7 @@ class Predictions:
         )
         body = "".join(f"<tr>{row}</tr>" for row in rows)
         return (
-            f'<table aria-label="predictions" style="{table}">'
+            f'<table aria-label="predictions" class="mathjax_ignore" style="{table}">'
             f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
         )
 
