@@ -240,7 +240,8 @@ def shard_indices(length: int, epoch: int, seed: int) -> Tensor:
     the number of ranks: then some ranks get none. The order is a random permutation, all equally
     likely: another epoch, or another seed, gives another one, and the same pair always the same.
 
-    No communication. The rank's global random state, which dropout and augmentation use, stays as it is.
+    No communication. The rank's global random state, which dropout and augmentation use, stays as it
+    is.
     """
     ### BEGIN SOLUTION
     generator = torch.Generator().manual_seed(seed + epoch)
