@@ -404,6 +404,19 @@ def test_subgroups_and_meshes():
     assert launch(f, ranks=4).results == [(1, 1, 2, 0), (1, 1, 4, 0), (5, 5, 2, 1), (5, 5, 4, 1)]
 
 
+def test_a_group_of_gloo_is_one_of_theirs():
+    # Invariant: who makes a group for numbers on the CPU, as programs for GPUs do, gets one here.
+    def f():
+        groups = [dist.new_group(backend="gloo"), dist.new_group([0, 1], None, "gloo")]
+        x = torch.tensor([float(me())])
+        dist.all_reduce(x, group=groups[0])
+        if me() < 2:
+            dist.all_reduce(x, group=groups[1])
+        return x.item()
+
+    assert launch(f, ranks=3).results == [6, 6, 3]
+
+
 def test_ranks_of_a_subgroup_are_translated():
     def f():
         group = dist.new_group([1, 3])

@@ -6,6 +6,7 @@ Everything above them is torch's own: `dist.all_reduce`, DistributedDataParallel
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial, wraps
+from inspect import signature
 from typing import Any
 
 import torch
@@ -148,7 +149,11 @@ def as_with_gloo() -> Iterator[None]:
             raise ValueError("new_group([]) has no rank: a group needs at least one.")
         if rank is not None and not options.get("use_local_synchronization", False):
             _agree_on_group(rank, ranks)
-        return make(ranks, *arguments, **options)
+        given = signature(make).bind(ranks, *arguments, **options).arguments
+        # Gloo is what they stand for, and would look for a store that all of them share.
+        if rank is not None and given.get("backend") == "gloo":
+            del given["backend"]
+        return make(**given)
 
     @wraps(monitor)
     def monitored_barrier(group: Any = None, *arguments: Any, **options: Any) -> None:
