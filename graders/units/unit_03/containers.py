@@ -1,5 +1,6 @@
 """Unit 03, a program in an image."""
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
@@ -83,9 +84,13 @@ def container_command(answer: Answer, rng: Rng) -> Findings:
     def each(judge: Judge, sites: Sequence[Site]) -> Finding:
         return compare.first_failure(judge(commands(answer, site), site) for site in sites)
 
-    alone = commands(answer, plain)
-    yield "the program in the image", right_program(alone, plain)
-    yield "one container per task", (one := one_a_task(alone, plain))
+    # The same elsewhere: nothing of it may be taken for granted.
+    runtime = {"apptainer": "singularity", "singularity": "apptainer"}[plain.runtime]
+    elsewhere = replace(plain, runtime=runtime, launcher=("srun", f"--ntasks={number}"))
+    alone, there = commands(answer, plain), commands(answer, elsewhere)
+    both = ((alone, plain), (there, elsewhere))
+    yield "the program in the image", compare.first_failure(right_program(*each) for each in both)
+    yield "one container per task", (one := compare.first_failure(one_a_task(*each) for each in both))
     all_of_it = replace(with_modules, gpus="AMD", folders={f"/scratch/{number}": "read"})
     yield (
         "GPUs",
@@ -185,12 +190,12 @@ def folders(ran: Commands, site: Site) -> Finding:
     bound: list[tuple[str, str]] = []
     for bind in started.binds:
         source, _, rest = bind.partition(":")
-        target, _, mode = rest.partition(":")
+        target, _, mode = rest.partition(":") if rest else (source, "", "")
         if source in site.folders and source not in missing:
             there = next(parent for parent in site.mounted if lies_in(source, [parent]))
             text = f"{source} is bound, but is in the container already: {there} is mounted"
             return Finding(False, f"{told}: {text}.")
-        if source not in missing or (target or source) != source or mode not in ("", "ro", "rw"):
+        if source not in missing or target != source or mode not in ("", "ro", "rw"):
             return Finding(False, f"{told}: {bind!r} is not asked for.")
         bound.append((source, "read" if mode == "ro" else "write"))
     for path, wanted in missing.items():
@@ -215,7 +220,10 @@ def start_of(ran: Commands, site: Site) -> Started | Finding:
     options: list[str] = []
     binds: list[str] = []
     while rest and rest[0].startswith("-"):
-        name, _, value = rest.pop(0).partition("=")
+        # A short option's value may follow at once; what begins after -- is no option.
+        name, _, value = re.sub("^-B(?=.)", "--bind=", rest.pop(0)).partition("=")
+        if name == "--" and not value:
+            break
         if name in ("--nv", "--rocm"):
             options.append(name)
         elif name in ("--bind", "-B") and (value or rest):
