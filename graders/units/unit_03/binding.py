@@ -16,6 +16,7 @@ from graders.units.unit_03.topologies import (
     draw_plain,
     draw_reserved,
     draw_threads,
+    second_threads_left,
 )
 
 
@@ -64,8 +65,9 @@ def cpu_bind_map(answer: Answer, rng: Rng) -> Findings:
         "any machine",
         bindings(answer, [WHOLE_LUMI_G, *draw_plain(rng), replace(GRACE_HOPPER, reserved=NOTHING)]),
     )
-    yield "allowed cores", bindings(answer, draw_reserved(rng))
-    yield "hardware threads", bindings(answer, [*draw_threads(rng), DGX_A100])
+    yield "allowed cores", (rights := bindings(answer, draw_reserved(rng)))
+    threads = [*draw_threads(rng), DGX_A100, *[second_threads_left(rng)] * rights.passed]
+    yield "hardware threads", bindings(answer, threads)
     yield "real machines", bindings(answer, [LUMI_G, GRACE_HOPPER])
 
 
@@ -159,9 +161,15 @@ def misplaced_cpus(answer: Answer, rng: Rng) -> Findings:
     one = rng.choice((0, 2))
     fe[one], fe[one + 3] = fe[one + 3], fe[one]
     masks = ",".join(f"{mask:x}" if rank % 2 else f"{mask:#x}" for rank, mask in enumerate(fe))
-    yield "masks", misplaced(answer, WHOLE_LUMI_G, [_bits(mask) for mask in fe], f"mask_cpu:{masks}")
-
     each = 4 * rng.integer(2, 5)
+    # More than 64 CPUs, and one that the node does not have.
+    wide = Machine((1, 0), blocks(2, 60 + each), reserved=NOTHING)
+    in_masks = (
+        misplaced(answer, WHOLE_LUMI_G, [_bits(mask) for mask in fe], f"mask_cpu:{masks}"),
+        _all(answer, [(wide, [{3, 66}, {64 + each, 130 + 2 * each}])]),
+    )
+    yield "masks", compare.first_failure(in_masks)
+
     # Two GPUs more than there are ranks.
     plain = Machine((1, 1, 0, 0, 0), blocks(2, each), reserved=NOTHING)
     shifted = [_range(each - 1, 3), _range(each + 4, 2), _range(each - 3, 2) | _range(each + 2, 2)]

@@ -132,12 +132,17 @@ def with_torn_files(
 def with_damage(
     good: dict[str, bytes], names: Sequence[str], states: Sequence[State]
 ) -> list[tuple[dict[str, bytes], State, str]]:
-    """As `with_torn_files`, with files of the right length in which a block is zeros."""
+    """As `with_torn_files`, with files of the right length in which a block is zeros, or one bit is wrong."""
     weights, biases = ({names[3]: zeroed(states[3], part)} for part in ("weight", "bias"))
     before = {names[2]: zeroed(states[2], "weight")}
     return [
         (good | weights, states[2], "of which the newest has zeros in place of some weights"),
         (good | biases, states[2], "of which the newest has zeros in place of some biases"),
+        (
+            good | {names[3]: miscounted(states[3])},
+            states[2],
+            "of which the newest says another number of steps",
+        ),
         (good | weights | before, states[1], "of which the two newest have zeros in place of some weights"),
     ]
 
@@ -155,6 +160,14 @@ def zeroed(state: State, part: str) -> bytes:
     weights = state["model"][part].numpy().tobytes()
     begin = bytes(content).index(weights)
     content[begin : begin + len(weights) // 2] = bytes(len(weights) // 2)
+    return bytes(content)
+
+
+def miscounted(state: State) -> bytes:
+    """As `saved_bytes`, with another number where the steps that are done are told: a bit that has turned."""
+    content = bytearray(saved_bytes(state))
+    # Pickle writes the key, that it remembers it, and K before a small number.
+    content[content.index(b"K", content.index(b"done")) + 1] ^= 64
     return bytes(content)
 
 

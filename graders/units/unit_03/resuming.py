@@ -278,6 +278,7 @@ def killed_twice(course: Course, answer: Answer) -> Iterator[Finding]:
     whole = often.uninterrupted(answer, noisy=True)
     *_, last = often.train(answer, ("step", 3), ("step", 2), noisy=True)
     how = f"{often}, killed in step 3, and again in step 4"
+    yield Finding(last.ended == RETURNED, f"{how}, it ends with {last.ended}.")
     made, wanted = last.batches, whole.batches[3:]
     text = f"{how}, it then makes the steps {made}; expected the {len(wanted)} that are missing, {wanted}"
     yield Finding(made == wanted, f"{text:.400}.")
