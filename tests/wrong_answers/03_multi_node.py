@@ -1491,6 +1491,12 @@ def folders_as_they_are(site, image, command):
 
 
 @wrong("container_command", fails="GPUs")
+def of_two_makers(site, image, command):
+    """Looks None up among the makers."""
+    return _text(site, image, command, gpus=[{"NVIDIA": "--nv", "AMD": "--rocm"}[site["gpus"]]])
+
+
+@wrong("container_command", fails="GPUs")
 def modules_or_gpus(site, image, command):
     """A machine has its modules, and its GPUs."""
     return _text(site, image, command, gpus=[] if site["modules"] else None)
@@ -2395,7 +2401,7 @@ def removes_what_is_not_there(path, state):
     _sync_folder(path.parent)
 
 
-@wrong("save_checkpoint", fails="can be loaded")
+@wrong("save_checkpoint", fails="the directory too")
 def the_folder_of_a_name_alone(path, state):
     """os.path.dirname("step-7.pt") is an empty text, and that is no folder."""
     _replaced(path, state)

@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from graders.grading.kit import Answer, Criterion, Finding, Findings, Rng, compare, exercise
+from graders.grading.kit import Answer, AnswerFailed, Criterion, Finding, Findings, Rng, compare, exercise
 from graders.units.drivers import call
+from graders.units.unit_03.raised import raised_in
 from graders.units.unit_03.topologies import (
     DGX_A100,
     GRACE_HOPPER,
@@ -74,7 +75,13 @@ def cpu_bind_map(answer: Answer, rng: Rng) -> Findings:
 def bindings(answer: Answer, machines: Sequence[Machine]) -> Finding:
     """Passes if the answer finds the core of every GPU of each machine."""
 
-    return compare.first_failure(binding(machine, answer.call(call, machine.data)) for machine in machines)
+    def one(machine: Machine) -> Finding:
+        try:
+            return binding(machine, answer.call(call, machine.data))
+        except AnswerFailed as failure:
+            return raised_in(f"The node {machine.as_typed}", failure)
+
+    return compare.first_failure(map(one, machines))
 
 
 def binding(machine: Machine, seen: object) -> Finding:
@@ -207,8 +214,11 @@ def misplaced_cpus(answer: Answer, rng: Rng) -> Findings:
 
 def misplaced(answer: Answer, machine: Machine, cpus: Sequence[set[int]], option: str) -> Finding:
     """Passes if the answer finds each rank's wrong CPUs. cpus: those that the option gives to each rank."""
-    seen, expected = answer.call(call, f"--cpu-bind={option}", machine.data), machine.misplaced(cpus)
-    where = f'"--cpu-bind={option}" on {machine.as_typed}'
+    where, expected = f'"--cpu-bind={option}" on {machine.as_typed}', machine.misplaced(cpus)
+    try:
+        seen = answer.call(call, f"--cpu-bind={option}", machine.data)
+    except AnswerFailed as failure:
+        return raised_in(where, failure)
     if type(seen) is list and len(seen) == len(expected):
         # All lists of a node are too many to compare by eye: the first that differs.
         for rank, (got, wanted) in enumerate(zip(seen, expected, strict=True)):

@@ -5,10 +5,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 
-from graders.grading.kit import Answer, Criterion, Finding, Findings, Rng, compare, exercise
+from graders.grading.kit import Answer, AnswerFailed, Criterion, Finding, Findings, Rng, compare, exercise
 from graders.units.unit_03.binds import as_bind, lies_in
 from graders.units.unit_03.container_sites import Site, with_folders, with_odd_words, within_each_other
 from graders.units.unit_03.drivers import texts as drivers
+from graders.units.unit_03.raised import raised_in
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,7 @@ def container_command(answer: Answer, rng: Rng) -> Findings:
     plain = Site(
         rng.choice(("apptainer", "singularity")),
         rng.choice((("srun", "--ntasks-per-node=4"), ("ibrun",), ("mpirun", "-n", "8"))),
+        gpus="NVIDIA",
         image=f"/images/pytorch-{rng.integer(21, 26)}.06.sif",
         command=("python", "train.py", "--epochs", str(rng.integer(2, 99))),
     )
@@ -94,7 +96,7 @@ def container_command(answer: Answer, rng: Rng) -> Findings:
     all_of_it = replace(with_modules, gpus="AMD", folders={f"/scratch/{number}": "read"})
     yield (
         "GPUs",
-        compare.first_failure([gpus(alone, plain), each(gpus, [replace(plain, gpus="NVIDIA"), all_of_it])]),
+        compare.first_failure([gpus(alone, plain), each(gpus, [all_of_it, replace(plain, gpus=None)])]),
     )
     yield "modules", compare.first_failure([modules(alone, plain), each(modules, [with_modules, all_of_it])])
     yield "folders", (bound := each(folders, [*with_folders(plain, number), all_of_it]))
@@ -240,7 +242,10 @@ def start_of(ran: Commands, site: Site) -> Started | Finding:
 def commands(answer: Answer, site: Site) -> Commands:
     """Which commands a shell runs for the site."""
     names = sorted({"module", "ml", "apptainer", "singularity", site.launcher[0]})
-    reply = answer.call(drivers.in_a_shell, names, *site.arguments)
+    try:
+        reply = answer.call(drivers.in_a_shell, names, *site.arguments)
+    except AnswerFailed as failure:
+        return raised_in(str(site), failure)
     if not reply.text:
         return Finding(False, "container_command returned no text; expected that of the commands.")
     if reply.said or reply.status:

@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 
-from graders.grading.kit import Answer, Criterion, Finding, Findings, Rng, compare, exercise
+from graders.grading.kit import Answer, AnswerFailed, Criterion, Finding, Findings, Rng, compare, exercise
 from graders.units.drivers import call_alone
+from graders.units.unit_03.raised import raised_in
 
 
 @exercise(
@@ -89,7 +90,11 @@ def expansions(answer: Answer, cases: Sequence[HostList], as_sets: bool = False)
 
 
 def _expansion(answer: Answer, case: HostList, as_sets: bool) -> Finding:
-    seen, what = answer.call(call_alone, case.text), f'the hosts of "{case.text}"'
+    what = f'the hosts of "{case.text}"'
+    try:
+        seen = answer.call(call_alone, case.text)
+    except AnswerFailed as failure:
+        return raised_in(what, failure)
     if as_sets and type(seen) is str:
         seen = [name for name in re.split("[, \\n]+", seen) if name]
     if as_sets and type(seen) in (list, tuple) and all(type(host) is str for host in seen):

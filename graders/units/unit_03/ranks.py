@@ -3,10 +3,11 @@
 import re
 from collections.abc import Mapping, Sequence
 
-from graders.grading.kit import Answer, Criterion, Finding, Findings, Rng, compare, exercise
+from graders.grading.kit import Answer, AnswerFailed, Criterion, Finding, Findings, Rng, compare, exercise
 from graders.units.unit_03 import launchers
 from graders.units.unit_03.drivers import texts as drivers
 from graders.units.unit_03.launchers import Environment, Launcher, Seat
+from graders.units.unit_03.raised import raised_in
 
 
 @exercise(
@@ -143,7 +144,10 @@ _WORDS: dict[Launcher, str] = {
 def _place(
     answer: Answer, environment: Environment, expected: dict[str, int], words: str, lenient: bool = False
 ) -> Finding:
-    reply = answer.call(drivers.place_of_this_process if lenient else drivers.place, dict(environment))
+    try:
+        reply = answer.call(drivers.place_of_this_process if lenient else drivers.place, dict(environment))
+    except AnswerFailed as failure:
+        return raised_in(words, failure)
     seen = reply.place
     if lenient:
         seen = _put_right(seen, expected)

@@ -10,8 +10,10 @@ from graders.grading.kit import (
     Answer,
     AnswerFailed,
     Criterion,
+    FailureKind,
     Finding,
     Findings,
+    Kind,
     Observed,
     Rng,
     communication,
@@ -133,7 +135,12 @@ def _any_moment(
     ):
         cases.append(Telling(steps, plan))
     for case in (replace(case, heard=heard) for case in cases):
-        run = case.run(answer)
+        try:
+            run = case.run(answer)
+        except AnswerFailed as failure:
+            kind = Kind.DEADLOCK if failure.kind is FailureKind.DEADLOCK else Kind.OTHER
+            yield Finding(False, f"{case}: {failure.report}", kind)
+            return
         yield stops(case, run)
         yield saved_once(case, run)
         yield still_listens(case, run)
