@@ -231,7 +231,9 @@ def saved_once(case: Telling, run: Observed[StopReply]) -> Finding:
     done = len(run.results[0].made)
     right = list(saved.values()) == [[[done, done]]]
     shown = ", ".join(
-        f"rank {rank} after {made} steps as {told}" for rank, all_ in saved.items() for told, made in all_
+        f"rank {rank} after {compare.counted(made, 'step')} as {told}"
+        for rank, all_ in saved.items()
+        for told, made in all_
     )
     return Finding(
         right, f"{case}: saved by {shown or 'nobody'}; expected once, after {compare.counted(done, 'step')}."
