@@ -3188,6 +3188,21 @@ def the_step_of_the_newest_name(training, directory, save_every, save, load_late
 
 
 @wrong("resume", fails="killed anywhere")
+def a_file_for_the_random_state(training, directory, save_every, save, load_latest):
+    """Another file beside the checkpoint: where the newest is damaged, it is that of a later step."""
+
+    def save_both(path, state):
+        save(path, state)
+        torch.save(state["random"], directory / "random")
+
+    def load_both(directory):
+        state = load_latest(directory)
+        return state and state | {"random": torch.load(directory / "random")}
+
+    _train(training, directory, save_every, save_both, load_both)
+
+
+@wrong("resume", fails="killed anywhere")
 def saves_the_end_only(training, directory, save_every, save, load_latest):
     """Whoever has gone on once saves no more before the end."""
     again = load_latest(directory) is not None
