@@ -1,6 +1,6 @@
 """Unit 03, the cores beside the GPU."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from graders.grading.kit import Answer, AnswerFailed, Criterion, Finding, Findings, Rng, compare, exercise
@@ -163,19 +163,8 @@ SLIDE = [0xFE << 4 * zeros for zeros in (12, 16, 4, 6, 0, 2, 8, 12)]
 )
 def misplaced_cpus(answer: Answer, rng: Rng) -> Findings:
     """Options for drawn machines of which some CPUs are wrong, and the lecture's slide."""
-    # Two ranks have each other's masks, so that no core has two; the job may use all CPUs that there are.
-    fe = [0xFE << 4 * zeros for zeros in (12, 14, 4, 6, 0, 2, 8, 10)]
-    one = rng.choice((0, 2))
-    fe[one], fe[one + 3] = fe[one + 3], fe[one]
-    masks = ",".join(f"{mask:x}" if rank % 2 else f"{mask:#x}" for rank, mask in enumerate(fe))
     each = 4 * rng.integer(2, 5)
-    # More than 64 CPUs, and one that the node does not have.
-    wide = Machine((1, 0), blocks(2, 60 + each), reserved=NOTHING)
-    in_masks = (
-        misplaced(answer, WHOLE_LUMI_G, [_bits(mask) for mask in fe], f"mask_cpu:{masks}"),
-        _all(answer, [(wide, [{3, 66}, {64 + each, 130 + 2 * each}])]),
-    )
-    yield "masks", compare.first_failure(in_masks)
+    yield "masks", compare.first_failure(_as_masks(answer, rng, each))
 
     # Two GPUs more than there are ranks.
     plain = Machine((1, 1, 0, 0, 0), blocks(2, each), reserved=NOTHING)
@@ -210,6 +199,19 @@ def misplaced_cpus(answer: Answer, rng: Rng) -> Findings:
         for each in (two, replace(two, reserved=None))
     )
     yield "maps", compare.first_failure(maps)
+
+
+def _as_masks(answer: Answer, rng: Rng, each: int) -> Iterator[Finding]:
+    """Whether all bits of masks are read: of a machine like LUMI's, and of one with more CPUs than 64."""
+    # Two ranks have each other's masks, so that no core has two; the job may use all CPUs that there are.
+    fe = [0xFE << 4 * zeros for zeros in (12, 14, 4, 6, 0, 2, 8, 10)]
+    one = rng.choice((0, 2))
+    fe[one], fe[one + 3] = fe[one + 3], fe[one]
+    masks = ",".join(f"{mask:x}" if rank % 2 else f"{mask:#x}" for rank, mask in enumerate(fe))
+    yield misplaced(answer, WHOLE_LUMI_G, [_bits(mask) for mask in fe], f"mask_cpu:{masks}")
+    wide = Machine((1, 0), blocks(2, 60 + each), reserved=NOTHING)
+    # The last one the node does not have.
+    yield _all(answer, [(wide, [{3, 66}, {64 + each, 130 + 2 * each}])])
 
 
 def misplaced(answer: Answer, machine: Machine, cpus: Sequence[set[int]], option: str) -> Finding:
