@@ -4,6 +4,7 @@ import math
 import os
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -41,21 +42,30 @@ def test_a_kill_leaves_what_was_seen(tmp_path: Path, change: int, left: bytes):
     assert (tmp_path / "file").read_bytes() == left
 
 
-def test_syncs_and_renames_are_noted(tmp_path: Path):
-    # Invariant: a sync is noted of the files that are open then, in the folder or elsewhere, and of no other.
+BY_ITS_NAME = os.fsync
+"""As `from os import fsync` at a module's top has it."""
+
+
+@pytest.mark.parametrize(
+    ("sync", "noted"),
+    [(lambda file: os.fsync(file), {"b"}), (lambda file: BY_ITS_NAME(file), {"b", "elsewhere"})],
+)
+def test_syncs_and_renames_are_noted(tmp_path: Path, sync: Callable[[int], None], noted: set[str]):
+    # Invariant: a sync is noted of the file that it is called with; if that cannot be seen, of the files that
+    # are open then, in the folder or elsewhere, and of no other.
     folder, elsewhere = tmp_path / "folder", tmp_path / "elsewhere"
     folder.mkdir()
 
     def body() -> None:
         (folder / "closed").touch()
         with (folder / "a").open("wb") as file, elsewhere.open("wb"):
-            os.fsync(file.fileno())
+            sync(file.fileno())
         os.replace(folder / "a", folder / "b")
 
     events = run_forked(watched(folder, body))["value"]
     synced = next(event for event in events if "synced" in event)
     inodes = {path.name: path.stat().st_ino for path in (elsewhere, *folder.iterdir())}
-    assert {name for name, inode in inodes.items() if inode in synced["synced"]} == {"b", "elsewhere"}
+    assert {name for name, inode in inodes.items() if inode in synced["synced"]} == noted
     assert not synced["directory"]
     assert {"renamed": [str(folder / "a"), str(folder / "b")]} in events
 

@@ -66,8 +66,11 @@ def as_recorded(printed: str, made: launchers.Environment) -> dict[str, str]:
     return {name: found[name] for name in made}
 
 
-OWN = ("SLURM_JOB_ID", "SLURM_CPUS_ON_NODE")
-"""Numbers that say nothing of ranks."""
+OWN = {
+    *("SLURM_JOB_ID", "SLURM_CPUS_ON_NODE", "SLURM_LAUNCH_NODE_IPADDR", "SLURM_SRUN_COMM_HOST"),
+    *("SLURM_SRUN_COMM_PORT", "SLURM_STEP_LAUNCHER_PORT", "OMPI_ARGV", "OMPI_COMMAND", "PMIX_NAMESPACE"),
+}
+"""What says nothing of ranks, and is there."""
 
 
 @with_slurm
@@ -106,7 +109,40 @@ def test_environments_of_mpirun_are_open_mpis_own():
         # All slots of the allocation: here the two of mpirun's ranks, in the grader one that is free as well.
         assert found.pop("OMPI_UNIVERSE_SIZE") == "2"
         assert made.pop("OMPI_UNIVERSE_SIZE") == "3"
-        assert {name: found.get(name) for name in made} == made
+        assert {
+            name: made[name] if name in OWN else found[name] for name in made.keys() & found.keys()
+        } == made
+
+
+def without_open_mpi(env: dict[str, str]) -> dict[str, int]:
+    """Right, but that it fails where mpirun has started it."""
+    for names in (
+        ("RANK", "LOCAL_RANK", "GROUP_RANK", "WORLD_SIZE"),
+        ("HOROVOD_RANK", "HOROVOD_LOCAL_RANK", "HOROVOD_CROSS_RANK", "HOROVOD_SIZE"),
+    ):
+        if names[0] in env:
+            break
+    else:
+        if "SLURM_STEP_ID" not in env and "OMPI_COMM_WORLD_RANK" not in env:
+            return {"rank": 0, "local_rank": 0, "node_rank": 0, "world_size": 1}
+        names = ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_NTASKS")
+    return dict(
+        zip(("rank", "local_rank", "node_rank", "world_size"), (int(env[n]) for n in names), strict=True)
+    )
+
+
+def test_an_error_in_one_case_costs_the_row_of_this_case():
+    # Invariant: rows that do not need the one in which an answer has raised are judged all the same.
+    exercise = exercises("03_multi_node")["rank_from_environment"]
+    result = grade(exercise, kernel_answer(without_open_mpi, exercise.name), Rng(1))
+    verdicts = {each.criterion.name: each.verdict for each in result.criteria}
+    assert verdicts["mpirun"] is Verdict.FAILED
+    seen = {each.criterion.name: each.seen for each in result.criteria}
+    assert "under mpirun: KeyError: 'SLURM_PROCID'" in seen["mpirun"]
+    assert verdicts.keys() - {name for name, verdict in verdicts.items() if verdict is Verdict.PASSED} == {
+        "mpirun",
+        "one launcher inside another",
+    }
 
 
 def test_cores_of_real_machines():

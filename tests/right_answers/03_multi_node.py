@@ -127,6 +127,25 @@ def by_what_only_they_set(env):
     return {"rank": 0, "local_rank": 0, "node_rank": 0, "world_size": 1}
 
 
+@right("rank_from_environment")
+def by_whom_it_can_ask(env):
+    """Each launcher by where it can be reached, or by what it has been told to start."""
+    place = {"rank": 0, "local_rank": 0, "node_rank": 0, "world_size": 1}
+    if "TORCHELASTIC_USE_AGENT_STORE" in env:
+        names = ("RANK", "LOCAL_RANK", "GROUP_RANK", "WORLD_SIZE")
+    elif "HOROVOD_GLOO_RENDEZVOUS_ADDR" in env:
+        names = ("HOROVOD_RANK", "HOROVOD_LOCAL_RANK", "HOROVOD_CROSS_RANK", "HOROVOD_SIZE")
+    elif "OMPI_NUM_APP_CTX" in env:
+        prefix = "OMPI_COMM_WORLD_"
+        place["node_rank"] = int(env[prefix + "RANK"]) // int(env[prefix + "LOCAL_SIZE"])
+        names = (prefix + "RANK", prefix + "LOCAL_RANK", None, prefix + "SIZE")
+    elif "SLURM_SRUN_COMM_PORT" in env and "SLURM_LAUNCH_NODE_IPADDR" in env:
+        names = ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_NTASKS")
+    else:
+        return place
+    return place | {key: int(env[name]) for key, name in zip(place, names, strict=True) if name}
+
+
 class BadForm(ValueError):
     """A ValueError that callers can tell from others."""
 
@@ -251,7 +270,7 @@ def in_place_of_the_shell(form, queues):
 
 @right("form_to_script")
 def forgives_blanks(form, queues):
-    """Cuts blanks off, reads numbers as int does, and puts all values in double quotes."""
+    """Cuts blanks off, reads numbers as int does, puts values in double quotes; notes tell the mistakes."""
     typed = {name: text.strip() for name, text in form.items() if text.strip()}
     wrong = []
 
@@ -288,7 +307,10 @@ def forgives_blanks(form, queues):
     if not 0 < seconds <= 3600 * limits["hours"]:
         wrong.append(f"Time Limit (at most {limits['hours']} hours)")
     if wrong:
-        raise ValueError("Look again at: " + ", ".join(wrong))
+        error = ValueError("Look at these fields again:")
+        for each in wrong:
+            error.add_note(each)
+        raise error
     options = {
         "partition": "Queue",
         "nodes": "Nodes",
@@ -316,6 +338,18 @@ def in_one_line(site, image, command):
     start = f"{launcher} {site['runtime']} exec {gpu}{option}{quoted}"
     loads = [f"ml {name}" for name in site["modules"]]
     return " && ".join(["ml purge", *loads, start] if loads else [start])
+
+
+@right("container_command")
+def shows_what_it_runs(site, image, command):
+    """Has the shell show each command; short options with their values at once, and none after --."""
+    options = {"NVIDIA": ["--nv"], "AMD": ["--rocm"], None: []}[site["gpus"]]
+    for path in sorted(site["folders"]):
+        if not any(Path(path).is_relative_to(there) for there in site["mounted"]):
+            options.append(f"-B{path}:{path}:{'ro' if site['folders'][path] == 'read' else 'rw'}")
+    words = [*site["launcher"], site["runtime"], "exec", *options, "--", image, *command]
+    modules = ["module purge", f"module load {' '.join(site['modules'])}"] if site["modules"] else []
+    return "\n".join([*modules, "set -x", shlex.join(words)])
 
 
 @right("container_command")
@@ -668,6 +702,28 @@ def gathers_flags(train_step, steps, save, set_handler):
         dist.all_gather(told, torch.tensor([asked.by is not None], dtype=torch.uint8))
     dist.get_rank() or save(step)
     return step
+
+
+@right("save_on_signal")
+def in_a_group_of_its_own(train_step, steps, save, set_handler):
+    """A group of Gloo, as one needs it where the ranks' tensors are on GPUs; asks whether all may go on."""
+    group, may_go_on = dist.new_group(backend="gloo"), True
+
+    def note(number, frame):
+        nonlocal may_go_on
+        may_go_on = False
+
+    for number in (signal.SIGTERM, signal.SIGUSR1):
+        set_handler(number, note)
+    for step in range(steps):
+        train_step(step)
+        all_may = torch.tensor(int(may_go_on))
+        dist.all_reduce(all_may, dist.ReduceOp.MIN, group=group)
+        if not all_may:
+            break
+    if dist.get_rank() == 0:
+        save(step + 1)
+    return step + 1
 
 
 _log = logging.getLogger("training")

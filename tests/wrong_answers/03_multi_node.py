@@ -78,6 +78,12 @@ def a_tuple_of_hosts(text):
 
 
 @wrong("expand_hostlist", fails="plain names")
+def a_text_of_hosts(text):
+    """Names in a text, with commas between them."""
+    return ",".join(_expanded(text))
+
+
+@wrong("expand_hostlist", fails="plain names")
 def in_the_alphabets_order(text):
     """The first host of a list need not be the first one of the cluster."""
     return sorted(_expanded(text))
@@ -188,6 +194,17 @@ def as_wide_as_the_last(text):
             width = len(last or first) if first.startswith("0") else 0
             found += [f"{n:0{width}}" for n in range(int(first), int(last or first) + 1)]
         return found
+
+    return _expanded(text, numbers=numbers)
+
+
+@wrong("expand_hostlist", fails="leading zeros")
+def numbers_in_a_column(text):
+    """As wide as the last of a range: but the node before node10 is node9."""
+
+    def numbers(ranges):
+        pairs = [part.split("-") for part in ranges.split(",")]
+        return [f"{n:0{len(pair[-1])}}" for pair in pairs for n in range(int(pair[0]), int(pair[-1]) + 1)]
 
     return _expanded(text, numbers=numbers)
 
@@ -428,6 +445,21 @@ def all_nodes_are_alike(env):
     return place
 
 
+@wrong("rank_from_environment", fails="torchrun")
+def nodes_before_it_are_like_its_own(env):
+    """The ranks on the nodes before it, divided by how many its own node has."""
+    place = _in_order(env)
+    if "RANK" in env:
+        place["node_rank"] = (place["rank"] - place["local_rank"]) // int(env["LOCAL_WORLD_SIZE"])
+    return place
+
+
+@wrong("rank_from_environment", fails="srun")
+def its_own_environment(env):
+    """Reads os.environ, and not what it is given."""
+    return _in_order(dict(os.environ))
+
+
 @wrong("rank_from_environment", fails="one launcher inside another")
 def no_step_no_rank(env):
     """On the first node mpirun's ranks inherit from the batch script, which is no step."""
@@ -550,7 +582,7 @@ def _number(text):
 def _seconds(text):
     """Right: of hours:minutes:seconds, 0 if it is none."""
     parts = text.split(":")
-    right = len(parts) == 3 and all(map(_number, ["1" + part for part in parts]))
+    right = len(parts) == 3 and all(re.fullmatch(r"\d+", part) for part in parts)
     right = right and all(int(part) < 60 for part in parts[1:])
     return sum(int(part) * unit for part, unit in zip(parts, (3600, 60, 1), strict=True)) if right else 0
 
@@ -1045,6 +1077,43 @@ def times_of_a_queue(form, queues):
     return _unless(mistakes, field)
 
 
+@wrong("form_to_script", fails="limits")
+def tasks_of_so_many_nodes_as_two(form, queues):
+    """Where Nodes are no number, nothing is wrong with 1 task."""
+    field = _filled(form)
+    mistakes = list(_mistakes(field, queues))
+    if _number(field["Nodes"]) < 1 and not any(each.startswith("Tasks") for each in mistakes):
+        mistakes.append("Tasks: fewer than there are")
+    return _unless(mistakes, field)
+
+
+@wrong("form_to_script", fails="limits")
+def below_sixty(form, queues):
+    """-5 is below 60, too; an hour less five minutes is no time for a form."""
+
+    def seconds(parts):
+        below = len(parts) == 3 and max(parts[1:]) < 60
+        return 3600 * parts[0] + 60 * parts[1] + parts[2] if below else 0
+
+    return _judged_by(form, queues, seconds)
+
+
+@wrong("form_to_script", fails="what is asked for")
+def in_minutes(form, queues):
+    """Slurm takes whole minutes, and 59 seconds are lost."""
+    field = _judged(form, queues)
+    return _script(_asked(field | {"Time Limit": str(max(1, _seconds(field["Time Limit"]) // 60))}))
+
+
+@wrong("form_to_script", fails="defaults")
+def all_options_always(form, queues):
+    """A text with gaps to be filled in, of which some stay empty."""
+    field = _judged(form, queues)
+    gaps = ("--job-name", "--account", "--reservation")
+    empty = [f"#SBATCH {option}=" for option in gaps if option not in _asked(field)]
+    return "\n".join(["#!/bin/bash", *empty, *_script(_asked(field)).splitlines()[1:]])
+
+
 # --------------------------------------------------------------------------------------- container_command
 
 
@@ -1407,6 +1476,26 @@ def only_what_it_has_met(site, image, command):
     )
 
 
+@wrong("container_command", fails="the program in the image")
+def always_singularity(site, image, command):
+    """As on the slide; where it is called so, that does."""
+    return _text({**site, "runtime": "singularity"}, image, command)
+
+
+@wrong("container_command", fails="words stay whole")
+def folders_as_they_are(site, image, command):
+    """A folder's name may have blanks, too."""
+    *lines, last = _text(site, "IMAGE", command, binds=["FOLDERS"]).split("\n")
+    last = last.replace("FOLDERS ", "".join(f"{bind} " for bind in _binds(site)))
+    return "\n".join([*lines, last.replace("IMAGE", shlex.quote(image))])
+
+
+@wrong("container_command", fails="GPUs")
+def of_two_makers(site, image, command):
+    """Looks None up among the makers."""
+    return _text(site, image, command, gpus=[{"NVIDIA": "--nv", "AMD": "--rocm"}[site["gpus"]]])
+
+
 @wrong("container_command", fails="GPUs")
 def modules_or_gpus(site, image, command):
     """A machine has its modules, and its GPUs."""
@@ -1589,6 +1678,14 @@ def numa_nodes_are_alike(node):
     return _dealt(node["numa_of_gpu"], own)
 
 
+@wrong("cpu_bind_map", fails="hardware threads")
+def a_thread_will_do(node):
+    """A core of which the job may use the second thread only: but the rank is bound to the first."""
+    cores = sum(map(len, node["cpus_of_numa"])) // node["threads_per_core"]
+    allowed = None if node["allowed"] is None else {cpu % cores for cpu in node["allowed"]}
+    return _dealt(node["numa_of_gpu"], _cores({**node, "allowed": allowed}))
+
+
 # ------------------------------------------------------------------------------------------ misplaced_cpus
 
 
@@ -1633,6 +1730,13 @@ def a_digit_a_cpu(option, node):
 def bits_from_one(option, node):
     """The first bit is CPU 0."""
     return _judged_cpus([[cpu + 1 for cpu in own] for own in _given(option)], node)
+
+
+@wrong("misplaced_cpus", fails="masks")
+def cpus_that_there_are(option, node):
+    """A misprint of two zeros may lead to CPUs that the node does not have."""
+    count = sum(map(len, node["cpus_of_numa"]))
+    return _judged_cpus([[cpu for cpu in own if cpu < count] for own in _given(option)], node)
 
 
 @wrong("misplaced_cpus", fails="one rank per core")
@@ -2156,6 +2260,30 @@ def forgets_the_directory(path, state):
     _replaced(path, state)
 
 
+@wrong("save_checkpoint", fails="on the disk before its name")
+def the_folder_in_place_of_the_file(path, state):
+    """Sends the folder to the disk while the file is open, and the file never."""
+
+    def write(state, temporary):
+        with open(temporary, "wb") as file:
+            torch.save(state, file)
+            file.flush()
+            _sync_folder(path.parent)
+
+    _replaced(path, state, write=write)
+    _sync_folder(path.parent)
+
+
+@wrong("save_checkpoint", fails="the directory too")
+def the_file_in_place_of_the_folder(path, state):
+    """Opens the folder, and sends the file to the disk once more."""
+    _replaced(path, state)
+    folder = os.open(path.parent, os.O_RDONLY)
+    with open(path, "rb") as file:
+        os.fsync(file)
+    os.close(folder)
+
+
 @wrong("save_checkpoint", fails="the directory too")
 def directory_before_the_rename(path, state):
     """Sends the name of the temporary file to the disk."""
@@ -2273,7 +2401,7 @@ def removes_what_is_not_there(path, state):
     _sync_folder(path.parent)
 
 
-@wrong("save_checkpoint", fails="can be loaded")
+@wrong("save_checkpoint", fails="the directory too")
 def the_folder_of_a_name_alone(path, state):
     """os.path.dirname("step-7.pt") is an empty text, and that is no folder."""
     _replaced(path, state)
@@ -2580,6 +2708,21 @@ def the_largest_part(directory):
         try:
             archive = zipfile.ZipFile(path)
             archive.read(max(archive.infolist(), key=lambda part: part.file_size))
+            return torch.load(path)
+        except Exception as error:
+            warnings.warn(f"{path.name}: {error}", stacklevel=2)
+    return None
+
+
+@wrong("load_latest", fails="damaged inside")
+def tensors_only(directory):
+    """What is no tensor can be damaged as well."""
+    for path in _numbered(directory):
+        try:
+            archive = zipfile.ZipFile(path)
+            for name in archive.namelist():
+                if "/data/" in name:
+                    archive.read(name)
             return torch.load(path)
         except Exception as error:
             warnings.warn(f"{path.name}: {error}", stacklevel=2)
@@ -3042,6 +3185,21 @@ def the_step_of_the_newest_name(training, directory, save_every, save, load_late
         return state
 
     _train(training, directory, save_every, save, load)
+
+
+@wrong("resume", fails="killed anywhere")
+def a_file_for_the_random_state(training, directory, save_every, save, load_latest):
+    """Another file beside the checkpoint: where the newest is damaged, it is that of a later step."""
+
+    def save_both(path, state):
+        save(path, state)
+        torch.save(state["random"], directory / "random")
+
+    def load_both(directory):
+        state = load_latest(directory)
+        return state and state | {"random": torch.load(directory / "random")}
+
+    _train(training, directory, save_every, save_both, load_both)
 
 
 @wrong("resume", fails="killed anywhere")

@@ -99,7 +99,11 @@ def readable_script(text: object) -> Finding:
 
 def unasked(script: Script) -> Finding:
     """Passes if the script names nothing that nobody has asked for."""
-    named = [f"--{name}" for name in ("partition", "account", "nodelist") if script.option(f"--{name}")]
+    named = [
+        f"--{name}"
+        for name in ("partition", "account", "nodelist", "nodefile", "exclude")
+        if script.option(f"--{name}")
+    ]
     said = " and ".join(named)
     return Finding(not named, f"The script has {said or 'none'}, which the exercise does not ask for.")
 

@@ -1,10 +1,11 @@
 """Unit 03, the cores beside the GPU."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from graders.grading.kit import Answer, Criterion, Finding, Findings, Rng, compare, exercise
+from graders.grading.kit import Answer, AnswerFailed, Criterion, Finding, Findings, Rng, compare, exercise
 from graders.units.drivers import call
+from graders.units.unit_03.raised import raised_in
 from graders.units.unit_03.topologies import (
     DGX_A100,
     GRACE_HOPPER,
@@ -16,6 +17,7 @@ from graders.units.unit_03.topologies import (
     draw_plain,
     draw_reserved,
     draw_threads,
+    second_threads_left,
 )
 
 
@@ -64,15 +66,22 @@ def cpu_bind_map(answer: Answer, rng: Rng) -> Findings:
         "any machine",
         bindings(answer, [WHOLE_LUMI_G, *draw_plain(rng), replace(GRACE_HOPPER, reserved=NOTHING)]),
     )
-    yield "allowed cores", bindings(answer, draw_reserved(rng))
-    yield "hardware threads", bindings(answer, [*draw_threads(rng), DGX_A100])
+    yield "allowed cores", (rights := bindings(answer, draw_reserved(rng)))
+    threads = [*draw_threads(rng), DGX_A100, *[second_threads_left(rng)] * rights.passed]
+    yield "hardware threads", bindings(answer, threads)
     yield "real machines", bindings(answer, [LUMI_G, GRACE_HOPPER])
 
 
 def bindings(answer: Answer, machines: Sequence[Machine]) -> Finding:
     """Passes if the answer finds the core of every GPU of each machine."""
 
-    return compare.first_failure(binding(machine, answer.call(call, machine.data)) for machine in machines)
+    def one(machine: Machine) -> Finding:
+        try:
+            return binding(machine, answer.call(call, machine.data))
+        except AnswerFailed as failure:
+            return raised_in(f"The node {machine.as_typed}", failure)
+
+    return compare.first_failure(map(one, machines))
 
 
 def binding(machine: Machine, seen: object) -> Finding:
@@ -154,14 +163,9 @@ SLIDE = [0xFE << 4 * zeros for zeros in (12, 16, 4, 6, 0, 2, 8, 12)]
 )
 def misplaced_cpus(answer: Answer, rng: Rng) -> Findings:
     """Options for drawn machines of which some CPUs are wrong, and the lecture's slide."""
-    # Two ranks have each other's masks, so that no core has two; the job may use all CPUs that there are.
-    fe = [0xFE << 4 * zeros for zeros in (12, 14, 4, 6, 0, 2, 8, 10)]
-    one = rng.choice((0, 2))
-    fe[one], fe[one + 3] = fe[one + 3], fe[one]
-    masks = ",".join(f"{mask:x}" if rank % 2 else f"{mask:#x}" for rank, mask in enumerate(fe))
-    yield "masks", misplaced(answer, WHOLE_LUMI_G, [_bits(mask) for mask in fe], f"mask_cpu:{masks}")
-
     each = 4 * rng.integer(2, 5)
+    yield "masks", compare.first_failure(_as_masks(answer, rng, each))
+
     # Two GPUs more than there are ranks.
     plain = Machine((1, 1, 0, 0, 0), blocks(2, each), reserved=NOTHING)
     shifted = [_range(each - 1, 3), _range(each + 4, 2), _range(each - 3, 2) | _range(each + 2, 2)]
@@ -197,10 +201,26 @@ def misplaced_cpus(answer: Answer, rng: Rng) -> Findings:
     yield "maps", compare.first_failure(maps)
 
 
+def _as_masks(answer: Answer, rng: Rng, each: int) -> Iterator[Finding]:
+    """Whether all bits of masks are read: of a machine like LUMI's, and of one with more CPUs than 64."""
+    # Two ranks have each other's masks, so that no core has two; the job may use all CPUs that there are.
+    fe = [0xFE << 4 * zeros for zeros in (12, 14, 4, 6, 0, 2, 8, 10)]
+    one = rng.choice((0, 2))
+    fe[one], fe[one + 3] = fe[one + 3], fe[one]
+    masks = ",".join(f"{mask:x}" if rank % 2 else f"{mask:#x}" for rank, mask in enumerate(fe))
+    yield misplaced(answer, WHOLE_LUMI_G, [_bits(mask) for mask in fe], f"mask_cpu:{masks}")
+    wide = Machine((1, 0), blocks(2, 60 + each), reserved=NOTHING)
+    # The last one the node does not have.
+    yield _all(answer, [(wide, [{3, 66}, {64 + each, 130 + 2 * each}])])
+
+
 def misplaced(answer: Answer, machine: Machine, cpus: Sequence[set[int]], option: str) -> Finding:
     """Passes if the answer finds each rank's wrong CPUs. cpus: those that the option gives to each rank."""
-    seen, expected = answer.call(call, f"--cpu-bind={option}", machine.data), machine.misplaced(cpus)
-    where = f'"--cpu-bind={option}" on {machine.as_typed}'
+    where, expected = f'"--cpu-bind={option}" on {machine.as_typed}', machine.misplaced(cpus)
+    try:
+        seen = answer.call(call, f"--cpu-bind={option}", machine.data)
+    except AnswerFailed as failure:
+        return raised_in(where, failure)
     if type(seen) is list and len(seen) == len(expected):
         # All lists of a node are too many to compare by eye: the first that differs.
         for rank, (got, wanted) in enumerate(zip(seen, expected, strict=True)):

@@ -52,7 +52,7 @@ def with_odd_words(site: Site, number: int) -> Site:
 def with_folders(site: Site, number: int) -> list[Site]:
     """The site with folders that are mounted, that are not, and that only look as if they were."""
     there = {f"/home/student{number}/code": "write", "/tmp": "write", "/scratch/shared/a/sets": "read"}
-    bare = {"/data/my sets": "read", "/data2": "write", f"/home/student{number}/code": "read"}
+    bare = {"/data/sets": "read", "/data2": "write", f"/home/student{number}/code": "read"}
     missing = {f"/scratch/{number}/digits": "read", "/scratch/home/runs": "write", "/homes": "read"}
     return [
         replace(site, mounted=("/home", "/tmp", "/scratch/shared"), folders=missing | there),

@@ -1,13 +1,15 @@
 """Unit 03, a program in an image."""
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 
-from graders.grading.kit import Answer, Criterion, Finding, Findings, Rng, compare, exercise
+from graders.grading.kit import Answer, AnswerFailed, Criterion, Finding, Findings, Rng, compare, exercise
 from graders.units.unit_03.binds import as_bind, lies_in
 from graders.units.unit_03.container_sites import Site, with_folders, with_odd_words, within_each_other
 from graders.units.unit_03.drivers import texts as drivers
+from graders.units.unit_03.raised import raised_in
 
 
 @dataclass(frozen=True)
@@ -74,6 +76,7 @@ def container_command(answer: Answer, rng: Rng) -> Findings:
     plain = Site(
         rng.choice(("apptainer", "singularity")),
         rng.choice((("srun", "--ntasks-per-node=4"), ("ibrun",), ("mpirun", "-n", "8"))),
+        gpus="NVIDIA",
         image=f"/images/pytorch-{rng.integer(21, 26)}.06.sif",
         command=("python", "train.py", "--epochs", str(rng.integer(2, 99))),
     )
@@ -83,13 +86,17 @@ def container_command(answer: Answer, rng: Rng) -> Findings:
     def each(judge: Judge, sites: Sequence[Site]) -> Finding:
         return compare.first_failure(judge(commands(answer, site), site) for site in sites)
 
-    alone = commands(answer, plain)
-    yield "the program in the image", right_program(alone, plain)
-    yield "one container per task", (one := one_a_task(alone, plain))
+    # The same elsewhere: nothing of it may be taken for granted.
+    runtime = {"apptainer": "singularity", "singularity": "apptainer"}[plain.runtime]
+    elsewhere = replace(plain, runtime=runtime, launcher=("srun", f"--ntasks={number}"))
+    alone, there = commands(answer, plain), commands(answer, elsewhere)
+    both = ((alone, plain), (there, elsewhere))
+    yield "the program in the image", compare.first_failure(right_program(*each) for each in both)
+    yield "one container per task", (one := compare.first_failure(one_a_task(*each) for each in both))
     all_of_it = replace(with_modules, gpus="AMD", folders={f"/scratch/{number}": "read"})
     yield (
         "GPUs",
-        compare.first_failure([gpus(alone, plain), each(gpus, [replace(plain, gpus="NVIDIA"), all_of_it])]),
+        compare.first_failure([gpus(alone, plain), each(gpus, [all_of_it, replace(plain, gpus=None)])]),
     )
     yield "modules", compare.first_failure([modules(alone, plain), each(modules, [with_modules, all_of_it])])
     yield "folders", (bound := each(folders, [*with_folders(plain, number), all_of_it]))
@@ -185,12 +192,12 @@ def folders(ran: Commands, site: Site) -> Finding:
     bound: list[tuple[str, str]] = []
     for bind in started.binds:
         source, _, rest = bind.partition(":")
-        target, _, mode = rest.partition(":")
+        target, _, mode = rest.partition(":") if rest else (source, "", "")
         if source in site.folders and source not in missing:
             there = next(parent for parent in site.mounted if lies_in(source, [parent]))
             text = f"{source} is bound, but is in the container already: {there} is mounted"
             return Finding(False, f"{told}: {text}.")
-        if source not in missing or (target or source) != source or mode not in ("", "ro", "rw"):
+        if source not in missing or target != source or mode not in ("", "ro", "rw"):
             return Finding(False, f"{told}: {bind!r} is not asked for.")
         bound.append((source, "read" if mode == "ro" else "write"))
     for path, wanted in missing.items():
@@ -215,7 +222,10 @@ def start_of(ran: Commands, site: Site) -> Started | Finding:
     options: list[str] = []
     binds: list[str] = []
     while rest and rest[0].startswith("-"):
-        name, _, value = rest.pop(0).partition("=")
+        # A short option's value may follow at once; what begins after -- is no option.
+        name, _, value = re.sub("^-B(?=.)", "--bind=", rest.pop(0)).partition("=")
+        if name == "--" and not value:
+            break
         if name in ("--nv", "--rocm"):
             options.append(name)
         elif name in ("--bind", "-B") and (value or rest):
@@ -232,7 +242,10 @@ def start_of(ran: Commands, site: Site) -> Started | Finding:
 def commands(answer: Answer, site: Site) -> Commands:
     """Which commands a shell runs for the site."""
     names = sorted({"module", "ml", "apptainer", "singularity", site.launcher[0]})
-    reply = answer.call(drivers.in_a_shell, names, *site.arguments)
+    try:
+        reply = answer.call(drivers.in_a_shell, names, *site.arguments)
+    except AnswerFailed as failure:
+        return raised_in(str(site), failure)
     if not reply.text:
         return Finding(False, "container_command returned no text; expected that of the commands.")
     if reply.said or reply.status:

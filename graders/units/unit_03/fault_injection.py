@@ -177,11 +177,14 @@ class Watch:
         self._last_change = last_change
         self._changes = -1
         self._files: dict[str, PlainData] | None = None
+        self._told_which = False
         self._look()
 
     def run(self, body: Body) -> None:
         """Run it; its error passes."""
         sys.addaudithook(self._audit)
+        for name in _SYNC_NAMES:
+            setattr(os, name, self._noting(getattr(os, name)))
         threading.setprofile(self._profile)
         sys.setprofile(self._profile)
         try:
@@ -191,8 +194,8 @@ class Watch:
             self._look()
 
     def _profile(self, _frame: Any, what: str, called: Any) -> None:
-        if what == "c_call" and called in _SYNCS:
-            self._note_sync()
+        if what == "c_call" and called in _SYNCS and not self._told_which:
+            self._note_sync(open_files())
         elif what in ("c_return", "c_exception"):
             self._look()
             if what == "c_return" and called is os.sync:
@@ -216,12 +219,25 @@ class Watch:
         if self._changes == self._last_change:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    def _note_sync(self) -> None:
-        """Python tells which function is called, not with what: it is one of the files open now."""
+    def _noting(self, sync: Callable[[Any], None]) -> Callable[[Any], None]:
+        """The function of `os`, which notes which file it is called with."""
+
+        def noted(file: Any) -> None:
+            self._note_sync({os.fstat(file if isinstance(file, int) else file.fileno()).st_ino})
+            self._told_which = True
+            try:
+                sync(file)
+            finally:
+                self._told_which = False
+
+        return noted
+
+    def _note_sync(self, inodes: set[int]) -> None:
+        """inodes: what is sent to the disk. Of a function that was imported by its own name Python tells that
+        it is called, not with what: then these are all files that are open.
+        """
         self._look()
-        is_open = open_files()
-        directory = self._directory.stat().st_ino in is_open
-        self.events.append({"synced": sorted(is_open), "directory": directory})
+        self.events.append({"synced": sorted(inodes), "directory": self._directory.stat().st_ino in inodes})
 
     def _now(self) -> list[dict[str, PlainData]]:
         return list((self._files or {}).values())

@@ -105,6 +105,7 @@ class Portal:
         """One mistake each."""
         dev = LECTURE | {"Queue": "rtx-dev", "Time Limit": "01:30:00"}
         no_times = ["0:0:0", "00:00:00", "-1:0:0", "a:0:0", "01:30", "1:60:0", "1:0:x", "0:1:0:0", "0:0:60"]
+        no_times += ["1:-5:0", "1:0:"]
 
         def wrong(name: str, text: str, *allowed: int) -> Mistakes:
             return Mistakes(dev | {name: text}, (name,), allowed)
@@ -204,12 +205,20 @@ def form_to_script(answer: Answer, rng: Rng) -> Findings:
 
     lecture = of(LECTURE)
     yield "sbatch reads it", readable(lecture)
-    asked = ((form, lecture if form is LECTURE else of(form)) for form in (portal.large, LECTURE))
-    yield "what is asked for", (well := compare.first_failure(asks_for(*each) for each in asked))
-    yield "defaults", compare.first_failure(asks_for(form, of(form)) for form in portal.with_defaults)
+    timed = [(form, of(form)) for form in portal.for_times]
+    asked = [
+        (portal.large, of(portal.large)),
+        (LECTURE, lecture),
+        *(each for each in timed if each[1].script),
+    ]
+    well = compare.first_failure(asks_for(*each, empty=True) for each in asked)
+    yield "what is asked for", well
+    filled = ((form, of(form)) for form in (LECTURE, *portal.with_defaults))
+    yield "defaults", compare.first_failure(asks_for(*each) for each in filled)
     named = LECTURE | {"Job Name": f"my run {portal.number}"}
-    yield "a name of two words", asks_for(named, of(named))
-    within = (asks_for(form, of(form)) for form in (portal.for_times if well.passed else ()))
+    yield "a name of two words", asks_for(named, of(named), empty=True)
+    # Refused, they are within the limits; a script of another time is the affair of the row above.
+    within = (asks_for(*each) for each in timed if well.passed and not each[1].script)
     beyond = (refused(each, of(each.form)) for each in portal.broken)
     yield "limits", compare.first_failure(chain(within, beyond))
     twice = (refused(each, of(each.form)) for each in portal.broken_twice)
@@ -240,12 +249,20 @@ def _words(line: str) -> list[str]:
         return [line]
 
 
-def asks_for(form: Form, reply: FormReply) -> Finding:
-    """Passes if the script asks for what the form says, and for nothing else, and the form is as it was."""
+def asks_for(form: Form, reply: FormReply, empty: bool = False) -> Finding:
+    """Passes if the script asks for what the form says, and for nothing else, and the form is as it was.
+
+    empty: options of empty fields pass that have no value: they would be another row's.
+    """
     shown = {name: text for name, text in form.items() if text and name != "System"}
     if not reply.script:
         return Finding(False, f"For the form {shown} it {_instead(reply)}.")
-    seen = {option.name: option.value for option in Script(reply.script).options}
+    options = Script(reply.script).options
+    seen = {
+        option.name: option.value
+        for option in options
+        if option.value or not (empty and option.name in _OPTIONS)
+    }
     wanted = {name: form[title] for name, title in _OPTIONS.items() if form.get(title)}
     nodes = form.get("Nodes") or "1"
     wanted |= {"--nodes": nodes, "--ntasks": form.get("Tasks") or nodes}
@@ -304,7 +321,7 @@ def refused(case: Mistakes, reply: FormReply) -> Finding:
     for word, pattern in zip((*case.fields, *case.allowed), wanted, strict=True):
         if not re.search(pattern, reply.error):
             return Finding(False, f"{said}; {word} is not in it.")
-    for name in ("Job Name", "Time Limit", "Reservation"):
-        if name in reply.error and name not in case.fields:
+    for name in ("Job Name", "Time Limit", "Reservation", "Tasks"):
+        if re.search(rf"(?<!\w){name}(?!\w)", reply.error) and name not in case.fields:
             return Finding(False, f"{said}; {name} is right.")
     return Finding(True, f"{said}.")

@@ -1,11 +1,13 @@
 """Unit 03, the names of the nodes."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 
-from graders.grading.kit import Answer, Criterion, Finding, Findings, Rng, compare, exercise
+from graders.grading.kit import Answer, AnswerFailed, Criterion, Finding, Findings, Rng, compare, exercise
 from graders.units.drivers import call_alone
+from graders.units.unit_03.raised import raised_in
 
 
 @exercise(
@@ -22,8 +24,8 @@ from graders.units.drivers import call_alone
         Criterion(
             "leading zeros",
             1,
-            "007 is a text. Fill every number of a range with zeros to the width of the range's first; a "
-            "longer number keeps all its digits.",
+            "007 is a text. Fill every number of a range with zeros to the width of the range's first, "
+            "whatever its last is; a longer number keeps all its digits.",
             needs=("a range",),
         ),
         Criterion(
@@ -81,12 +83,20 @@ class HostList:
 
 
 def expansions(answer: Answer, cases: Sequence[HostList], as_sets: bool = False) -> Finding:
-    """Passes if the answer expands every list. as_sets: in whatever order, however often a host comes."""
+    """Passes if the answer expands every list. as_sets: in whatever order, however often a host comes, and as
+    a text with commas, too.
+    """
     return compare.first_failure(_expansion(answer, case, as_sets) for case in cases)
 
 
 def _expansion(answer: Answer, case: HostList, as_sets: bool) -> Finding:
-    seen, what = answer.call(call_alone, case.text), f'the hosts of "{case.text}"'
+    what = f'the hosts of "{case.text}"'
+    try:
+        seen = answer.call(call_alone, case.text)
+    except AnswerFailed as failure:
+        return raised_in(what, failure)
+    if as_sets and type(seen) is str:
+        seen = [name for name in re.split("[, \\n]+", seen) if name]
     if as_sets and type(seen) in (list, tuple) and all(type(host) is str for host in seen):
         return compare.equal(sorted(set(seen)), sorted(set(case.hosts)), what)
     return compare.equal(seen, case.hosts, what)
@@ -101,21 +111,23 @@ def draw_names(rng: Rng) -> list[HostList]:
 
 
 def draw_bracket(rng: Rng) -> list[HostList]:
-    """One range, within a width and growing out of it, one from 0 on; one single number."""
+    """One range within a width, one from 0 on; one single number."""
     number = rng.integer(20, 40)
     prefix = rng.choice(("node", "gpu", "nid"))
     return [
         _product(prefix, [_range(number, number + rng.integer(2, 5))]),
-        _product(prefix, [_range(rng.integer(7, 9), rng.integer(11, 13))]),
         _product("uc1.N", [_range(0, rng.integer(2, 3))]),
         _product(prefix, [_range(number, number)]),
     ]
 
 
 def draw_zeros(rng: Rng) -> list[HostList]:
-    """As LUMI and Frontera number their nodes, with two widths, over the end of a width, and from 0 on."""
+    """As LUMI and Frontera number their nodes, with two widths, over the end of a width, and from 0 on; and
+    without a zero, over the end of a width.
+    """
     number = rng.integer(5000, 7000)
     return [
+        _product("node", [_range(rng.integer(7, 9), rng.integer(11, 13))]),
         _product("nid", [_range(number, number + 3, width=6)]),
         _product(f"c{rng.integer(101, 199)}-", [_range(1, rng.integer(3, 6), width=3)]),
         _product("n", [_range(rng.integer(7, 8), rng.integer(10, 12), width=2)]),
@@ -128,10 +140,11 @@ def draw_zeros(rng: Rng) -> list[HostList]:
 def draw_list(rng: Rng, width: int = 3) -> list[HostList]:
     """Numbers and ranges of different widths in one bracket, in any order, one twice, between other names.
 
-    width: of the widest numbers; 1: none has a zero before it.
+    width: of the widest numbers; 1: none has a zero before it, and all have two digits.
     """
-    first, later = rng.integer(1, 3), rng.integer(20, 30)
-    parts = _range(first, first + 2, width), _range(7, 7, width), _range(later, later + 1, width)
+    tens = 0 if width > 1 else 10
+    first, single, later = tens + rng.integer(1, 3), tens + 7, rng.integer(20, 30)
+    parts = _range(first, first + 2, width), _range(single, single, width), _range(later, later + 1, width)
     bracket = _product("c101-", [_join(*parts)])
     narrow = _range(first, first, min(2, width)), _range(first, first)
     numbers = _range(later, later + 2), *narrow, _range(later, later)
@@ -142,17 +155,19 @@ def draw_list(rng: Rng, width: int = 3) -> list[HostList]:
 def draw_dimensions(rng: Rng, width: int = 2, lists: bool = True) -> list[HostList]:
     """Two brackets in a name, and all kinds in one list.
 
-    width: of numbers with zeros before them; 1: there are none. lists: whether brackets hold several ranges.
+    width: of numbers with zeros before them; 1: there are none, and a bracket's numbers have as
+        many digits.
+    lists: whether brackets hold several ranges.
     With three brackets, Slurm's own order follows no rule, and a text after the last one it does not expand.
     """
-    rack, node = rng.integer(1, 5), rng.integer(1, 8)
+    rack, node = rng.integer(1, 5), rng.integer(1, 8 if width > 1 else 2)
     inner, outer = [_range(node, node + 1, width)], [_range(rack, rack)]
     if lists:
         inner.append(_range(node + 7, node + 7, width))
         outer.append(_range(rack + 2, rack + 3))
     two = _product("rack", [_range(rack, rack + 1, width)], "-node", [_join(*inner)])
     joined = _product("n", [_range(rack, rack + 1)], [_range(node, node + 1, width)])
-    long = _product("r", [_join(*outer)], "c", [_range(8, 11)])
+    long = _product("r", [_join(*outer)], "c", [_range(8, 11 if width > 1 else 9)])
     return [two, joined, long, long + _plain("login2") + two]
 
 

@@ -45,9 +45,12 @@ def seats_dealt(nodes: int, per_node: int) -> list[Seat]:
 
 
 def seats_of_uneven_nodes(per_node: int) -> list[Seat]:
-    """Of each of two nodes the last rank, where the first has one more than the second."""
+    """Of each of two nodes the last rank, where the first has one more than the second; and the first rank of
+    the second node, where that has one more.
+    """
     world, local = 2 * per_node + 1, (per_node + 1, per_node)
-    return [Seat(sum(local[: n + 1]) - 1, local[n] - 1, n, world, 2, local[n]) for n in (0, 1)]
+    last = [Seat(sum(local[: n + 1]) - 1, local[n] - 1, n, world, 2, local[n]) for n in (0, 1)]
+    return [*last, Seat(per_node, 0, 1, world, 2, per_node + 1)]
 
 
 def _batch(nodes: int, per_node: int) -> Environment:
@@ -74,6 +77,7 @@ def _step(rank: int, local_rank: int, node: int, ranks: int, nodes: int) -> Envi
     """What srun adds or replaces for one task of a step."""
     return {
         "SLURMD_NODENAME": f"node{node + 1}",
+        "SLURM_LAUNCH_NODE_IPADDR": "10.77.0.1",
         "SLURM_LOCALID": str(local_rank),
         "SLURM_NNODES": str(nodes),
         "SLURM_NODEID": str(node),
@@ -81,9 +85,12 @@ def _step(rank: int, local_rank: int, node: int, ranks: int, nodes: int) -> Envi
         "SLURM_NTASKS": str(ranks),
         "SLURM_NTASKS_PER_NODE": str(ranks // nodes),
         "SLURM_PROCID": str(rank),
+        "SLURM_SRUN_COMM_HOST": "10.77.0.1",
+        "SLURM_SRUN_COMM_PORT": "41461",
         # Its old name, which is still set.
         "SLURM_STEPID": "0",
         "SLURM_STEP_ID": "0",
+        "SLURM_STEP_LAUNCHER_PORT": "41461",
         "SLURM_STEP_NODELIST": f"node[1-{nodes}]",
         "SLURM_STEP_NUM_NODES": str(nodes),
         "SLURM_STEP_NUM_TASKS": str(ranks),
@@ -123,9 +130,11 @@ def torchrun(seat: Seat) -> Environment:
         "ROLE_NAME": "default",
         "ROLE_RANK": str(seat.rank),
         "ROLE_WORLD_SIZE": str(seat.world_size),
+        "TORCHELASTIC_ERROR_FILE": f"/tmp/torchelastic_d57m1tyo/attempt_0/{seat.local_rank}/error.json",
         "TORCHELASTIC_MAX_RESTARTS": "0",
         "TORCHELASTIC_RESTART_COUNT": "0",
         "TORCHELASTIC_RUN_ID": "1",
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
         "WORLD_SIZE": str(seat.world_size),
     }
 
@@ -142,9 +151,10 @@ def torchrun_in_a_job(seat: Seat) -> Environment:
 
 
 def srun_of_uneven_nodes(seat: Seat) -> Environment:
-    """srun --ntasks, by which the first node has one task more: nobody has said how many a node has."""
-    fewer = seat.world_size // seat.nodes
-    told = dict.fromkeys(("SLURM_TASKS_PER_NODE", "SLURM_STEP_TASKS_PER_NODE"), f"{fewer + 1},{fewer}")
+    """srun --ntasks on two nodes, of which one has one task more: nobody has said how many a node has."""
+    both = seat.local_size, seat.world_size - seat.local_size
+    tasks = ",".join(map(str, both if seat.node_rank == 0 else both[::-1]))
+    told = dict.fromkeys(("SLURM_TASKS_PER_NODE", "SLURM_STEP_TASKS_PER_NODE"), tasks)
     return {name: text for name, text in srun(seat).items() if name != "SLURM_NTASKS_PER_NODE"} | told
 
 
@@ -161,8 +171,10 @@ def _exported(seat: Seat) -> Environment:
 
 
 def srun_in_a_script(seat: Seat) -> Environment:
-    """srun for the second time in a script that exports much."""
-    return srun(seat) | _exported(seat) | {"SLURM_STEPID": "1", "SLURM_STEP_ID": "1"}
+    """srun for the second time in a script that exports much, on one node less than the job has."""
+    names = ("SLURM_JOB_NODELIST", "SLURM_JOB_NUM_NODES", "SLURM_NODELIST")
+    job = {name: text for name, text in _batch(seat.nodes + 1, seat.local_size).items() if name in names}
+    return srun(seat) | job | _exported(seat) | {"SLURM_STEPID": "1", "SLURM_STEP_ID": "1"}
 
 
 def exporting_script(seat: Seat) -> Environment:
@@ -183,12 +195,17 @@ def torchrun_by_mpirun(seat: Seat) -> Environment:
 def mpirun(seat: Seat) -> Environment:
     """mpirun of Open MPI, with a slot to spare. Its NODE_RANK counts the processes of a node, not nodes."""
     return {
+        "OMPI_ARGV": "train.py",
+        "OMPI_COMMAND": "python",
         "OMPI_COMM_WORLD_LOCAL_RANK": str(seat.local_rank),
         "OMPI_COMM_WORLD_LOCAL_SIZE": str(seat.local_size),
         "OMPI_COMM_WORLD_NODE_RANK": str(seat.local_rank),
         "OMPI_COMM_WORLD_RANK": str(seat.rank),
         "OMPI_COMM_WORLD_SIZE": str(seat.world_size),
+        "OMPI_FIRST_RANKS": "0",
+        "OMPI_NUM_APP_CTX": "1",
         "OMPI_UNIVERSE_SIZE": str(seat.world_size + 1),
+        "PMIX_NAMESPACE": "1263992833",
         "PMIX_RANK": str(seat.rank),
     }
 
@@ -196,10 +213,11 @@ def mpirun(seat: Seat) -> Environment:
 def mpirun_in_a_job(seat: Seat) -> Environment:
     """mpirun in a Slurm job: it starts a daemon on each other node by srun, and that starts the ranks.
 
-    There Slurm's variables describe the daemons' step: one task, on one node. On the first node they are the
-    batch script's.
+    There Slurm's variables describe the daemons' step: one task on each of these nodes. On the first node
+    they are the batch script's.
     """
-    daemon = _step(0, 0, 0, 1, 1) if seat.node_rank else {}
+    others = seat.nodes - 1
+    daemon = _step(seat.node_rank - 1, 0, seat.node_rank - 1, others, others) if seat.node_rank else {}
     return _batch(seat.nodes, seat.local_size) | daemon | mpirun(seat)
 
 
@@ -211,8 +229,12 @@ def horovodrun(seat: Seat) -> Environment:
         seat.world_size % seat.nodes != 0 and seat.node_rank == 0 and seat.local_rank == seat.local_size - 1
     )
     return {
+        "HOROVOD_CONTROLLER": "gloo",
+        "HOROVOD_CPU_OPERATIONS": "gloo",
         "HOROVOD_CROSS_RANK": str(seat.node_rank),
         "HOROVOD_CROSS_SIZE": str(1 if alone else seat.nodes),
+        "HOROVOD_GLOO_RENDEZVOUS_ADDR": "10.77.0.1",
+        "HOROVOD_GLOO_RENDEZVOUS_PORT": "36023",
         "HOROVOD_HOSTNAME": f"node{seat.node_rank + 1}",
         "HOROVOD_LOCAL_RANK": str(seat.local_rank),
         "HOROVOD_LOCAL_SIZE": str(seat.local_size),

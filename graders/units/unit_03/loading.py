@@ -6,8 +6,19 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 
-from graders.grading.kit import Answer, Criterion, Finding, Findings, PlainData, Rng, compare, exercise
+from graders.grading.kit import (
+    Answer,
+    AnswerFailed,
+    Criterion,
+    Finding,
+    Findings,
+    PlainData,
+    Rng,
+    compare,
+    exercise,
+)
 from graders.units.unit_03.drivers import files as drivers
+from graders.units.unit_03.raised import raised_in
 from graders.units.unit_03.states import State, draw_state
 
 
@@ -132,12 +143,17 @@ def with_torn_files(
 def with_damage(
     good: dict[str, bytes], names: Sequence[str], states: Sequence[State]
 ) -> list[tuple[dict[str, bytes], State, str]]:
-    """As `with_torn_files`, with files of the right length in which a block is zeros."""
+    """As `with_torn_files`, with files of the right length in which a block is zeros, or one bit is wrong."""
     weights, biases = ({names[3]: zeroed(states[3], part)} for part in ("weight", "bias"))
     before = {names[2]: zeroed(states[2], "weight")}
     return [
         (good | weights, states[2], "of which the newest has zeros in place of some weights"),
         (good | biases, states[2], "of which the newest has zeros in place of some biases"),
+        (
+            good | {names[3]: miscounted(states[3])},
+            states[2],
+            "of which the newest says another number of steps",
+        ),
         (good | weights | before, states[1], "of which the two newest have zeros in place of some weights"),
     ]
 
@@ -155,6 +171,14 @@ def zeroed(state: State, part: str) -> bytes:
     weights = state["model"][part].numpy().tobytes()
     begin = bytes(content).index(weights)
     content[begin : begin + len(weights) // 2] = bytes(len(weights) // 2)
+    return bytes(content)
+
+
+def miscounted(state: State) -> bytes:
+    """As `saved_bytes`, with another number where the steps that are done are told: a bit that has turned."""
+    content = bytearray(saved_bytes(state))
+    # Pickle writes the key, that it remembers it, and K before a small number.
+    content[content.index(b"K", content.index(b"done")) + 1] ^= 64
     return bytes(content)
 
 
@@ -189,7 +213,10 @@ def loads(
     """Passes if the answer loads `expected` from these files. what: what they are, for a sentence. held: the
     file of each state, by its step.
     """
-    seen = answer.call(drivers.loading, dict(files), list(folders)).state
+    try:
+        seen = answer.call(drivers.loading, dict(files), list(folders)).state
+    except AnswerFailed as failure:
+        return raised_in(f"From {what}", failure)
     wanted = _called(expected, held)
     if compare.same(seen, expected):
         return Finding(True, f"From {what} it loads {wanted}.")
@@ -207,7 +234,10 @@ def nothing_there(answer: Answer) -> Finding:
     empty = loads(answer, {}, None, "an empty folder", {})
     if not empty.passed:
         return empty
-    seen = answer.call(drivers.loading_nowhere)
+    try:
+        seen = answer.call(drivers.loading_nowhere)
+    except AnswerFailed as failure:
+        return raised_in("From a folder that is not there", failure)
     return Finding(seen is None, f"From an empty folder and from none at all it loads {_called(seen, {})}.")
 
 
@@ -227,10 +257,14 @@ def _same_step(seen: PlainData, expected: State | None) -> str:
 
 def tells_and_keeps(answer: Answer, files: Mapping[str, bytes], bad: Sequence[str]) -> Finding:
     """Passes if every file that was skipped is named to the user, and all files stay as they are."""
-    seen = answer.call(drivers.loading, dict(files), [])
+    where = f"Of {_listed(files)} {' and '.join(bad)} cannot be read"
+    try:
+        seen = answer.call(drivers.loading, dict(files), [])
+    except AnswerFailed as failure:
+        return raised_in(where, failure)
     silent = [name for name in bad if name not in seen.said]
     if silent:
-        return Finding(False, f"{silent[0]} was skipped, and no warning says so.")
+        return Finding(False, f"{where}: {silent[0]} was skipped, and no warning says so.")
     if not seen.unchanged:
-        return Finding(False, "Files of the folder were changed or removed; expected to only read.")
+        return Finding(False, f"{where}: files were changed or removed; expected to only read.")
     return Finding(True, f"It names {', '.join(bad)}, and changes no file.")

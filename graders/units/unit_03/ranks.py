@@ -3,10 +3,11 @@
 import re
 from collections.abc import Mapping, Sequence
 
-from graders.grading.kit import Answer, Criterion, Finding, Findings, Rng, compare, exercise
+from graders.grading.kit import Answer, AnswerFailed, Criterion, Finding, Findings, Rng, compare, exercise
 from graders.units.unit_03 import launchers
 from graders.units.unit_03.drivers import texts as drivers
 from graders.units.unit_03.launchers import Environment, Launcher, Seat
+from graders.units.unit_03.raised import raised_in
 
 
 @exercise(
@@ -99,7 +100,8 @@ def rank_from_environment(answer: Answer, rng: Rng) -> Findings:
 def places(answer: Answer, cases: Sequence[tuple[Launcher, list[Seat]]], lenient: bool = False) -> Finding:
     """Passes if the answer finds every seat in the environment that the launcher makes for it.
 
-    lenient: texts for numbers, other names, and changes of the environment pass: they would be another row's.
+    lenient: texts for numbers, other names, changes of the environment, and os.environ in its place pass:
+    they would be another row's.
     """
     return compare.first_failure(
         _place(answer, launcher(seat), seat.expected, _WORDS[launcher], lenient)
@@ -142,7 +144,10 @@ _WORDS: dict[Launcher, str] = {
 def _place(
     answer: Answer, environment: Environment, expected: dict[str, int], words: str, lenient: bool = False
 ) -> Finding:
-    reply = answer.call(drivers.place, dict(environment))
+    try:
+        reply = answer.call(drivers.place_of_this_process if lenient else drivers.place, dict(environment))
+    except AnswerFailed as failure:
+        return raised_in(words, failure)
     seen = reply.place
     if lenient:
         seen = _put_right(seen, expected)
@@ -153,6 +158,9 @@ def _place(
     finding = compare.equal(seen, expected, f"a process {words}")
     if finding.passed:
         return finding
+    own = seen if lenient else answer.call(drivers.place_of_this_process, dict(environment)).place
+    if compare.same(own, expected):
+        return Finding(False, f"{words}: read env, and not os.environ. {finding.seen}")
     told = ", ".join(f"{name}={value}" for name, value in environment.items() if name in _TELLING)
     return Finding(False, f"{finding.seen} It has {told or 'no variable of a launcher'}.")
 

@@ -59,7 +59,8 @@ class FailedSave(DriverReply):
 class SavingReply(DriverReply):
     """What a folder held during several saves.
 
-    directory: the folder. first, second: after the first two saves, which nothing disturbs. left_open,
+    directory: the folder. first, second: after the first two saves, which nothing disturbs. here: how a save
+    ended whose path is a name alone, see `fault_injection.run_forked`. left_open,
     file_left_open: whether the folder, or the file, was still open after the first. changes: during the
     second. others: names of all other files after it. killed, killed_writing: two more saves, ended in
     between. first_killed: what one that was ended while writing has left under another name, of which there
@@ -70,6 +71,7 @@ class SavingReply(DriverReply):
 
     directory: str
     first: Loaded
+    here: str
     left_open: bool
     file_left_open: bool
     changes: list[Change]

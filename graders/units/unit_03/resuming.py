@@ -256,14 +256,16 @@ def draws_anew(process: ProcessReply) -> Finding:
 
 
 def killed_anywhere(course: Course, answer: Answer, whole: ProcessReply, rng: Rng) -> Finding:
-    """Passes if kills before the first save and in a later one, and a start after the end, change nothing.
+    """Passes if a kill before the first save, a last checkpoint that is damaged, and a start after the end
+    change nothing.
 
-    The save before the later one is that of a whole number of epochs.
+    The save before the damaged one is that of a whole number of epochs.
     """
     early, late = rng.integer(1, course.save_every - 1), 3
     kills = [("step", early), ("save", late), ("nothing", 0)]
     *_, last, again = course.train(answer, *kills, noisy=True)
-    finding = same_weights(whole, last, f"{course}, killed after step {early}, and then in its save {late}")
+    how = f"{course}, killed after step {early}, and then to its end, of which save {late} is damaged"
+    finding = same_weights(whole, last, f"{how}: started again from the one before")
     if not finding.passed:
         return finding
     if again.batches:
@@ -278,6 +280,7 @@ def killed_twice(course: Course, answer: Answer) -> Iterator[Finding]:
     whole = often.uninterrupted(answer, noisy=True)
     *_, last = often.train(answer, ("step", 3), ("step", 2), noisy=True)
     how = f"{often}, killed in step 3, and again in step 4"
+    yield Finding(last.ended == RETURNED, f"{how}, it ends with {last.ended}.")
     made, wanted = last.batches, whole.batches[3:]
     text = f"{how}, it then makes the steps {made}; expected the {len(wanted)} that are missing, {wanted}"
     yield Finding(made == wanted, f"{text:.400}.")

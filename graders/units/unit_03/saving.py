@@ -193,6 +193,8 @@ def directory_synced(saves: Saves) -> Finding:
     changed = (place for (place, file), (_, old) in zip(contents[1:], contents, strict=False) if file != old)
     replaced = max(changed, default=0)
     synced = [place for place, event in enumerate(saves.seen.changes) if event.directory]
+    if saves.seen.here != RETURNED:
+        return Finding(False, f"save_checkpoint(Path({saves.path!r}), ...) ends with {saves.seen.here}")
     if saves.seen.left_open:
         return Finding(False, "After a save the folder is still open, and so after each: close it.")
     if any(place > replaced for place in synced):

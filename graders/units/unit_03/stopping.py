@@ -10,8 +10,10 @@ from graders.grading.kit import (
     Answer,
     AnswerFailed,
     Criterion,
+    FailureKind,
     Finding,
     Findings,
+    Kind,
     Observed,
     Rng,
     communication,
@@ -133,7 +135,12 @@ def _any_moment(
     ):
         cases.append(Telling(steps, plan))
     for case in (replace(case, heard=heard) for case in cases):
-        run = case.run(answer)
+        try:
+            run = case.run(answer)
+        except AnswerFailed as failure:
+            kind = Kind.DEADLOCK if failure.kind is FailureKind.DEADLOCK else Kind.OTHER
+            yield Finding(False, f"{case}: {failure.report}", kind)
+            return
         yield stops(case, run)
         yield saved_once(case, run)
         yield still_listens(case, run)
@@ -224,7 +231,9 @@ def saved_once(case: Telling, run: Observed[StopReply]) -> Finding:
     done = len(run.results[0].made)
     right = list(saved.values()) == [[[done, done]]]
     shown = ", ".join(
-        f"rank {rank} after {made} steps as {told}" for rank, all_ in saved.items() for told, made in all_
+        f"rank {rank} after {compare.counted(made, 'step')} as {told}"
+        for rank, all_ in saved.items()
+        for told, made in all_
     )
     return Finding(
         right, f"{case}: saved by {shown or 'nobody'}; expected once, after {compare.counted(done, 'step')}."

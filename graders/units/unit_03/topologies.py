@@ -164,3 +164,9 @@ def draw_threads(rng: Rng) -> list[Machine]:
     unlike = tuple(range(3 * each)), tuple(range(3 * each, 5 * each)), ()
     several = [even, odd, four, Machine((1, 0, 0, 1, 0), unlike, threads=2)]
     return [replace(machine, reserved=NOTHING) for machine in several]
+
+
+def second_threads_left(rng: Rng) -> Machine:
+    """Two GPUs beside a NUMA node of which the first cores are reserved, but not their second threads."""
+    each = 2 * rng.integer(4, 8)
+    return Machine((1, 0, 0, 1), blocks(2, each), threads=2, reserved=frozenset({0, 1, each, each + 1}))

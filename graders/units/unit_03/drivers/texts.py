@@ -1,7 +1,9 @@
 """Drivers of unit 03: environments that an answer reads, and scripts that it writes."""
 
+import os
 from copy import deepcopy
 from typing import Any
+from unittest import mock
 
 from graders.grading.answer import AnswerFunction, PlainData
 from graders.units.drivers import call_alone
@@ -13,6 +15,12 @@ def place(answer: AnswerFunction, environment: dict[str, str]) -> PlaceReply:
     """What the answer reads from an environment, and whether that is another one afterwards."""
     before = dict(environment)
     return PlaceReply(call_alone(answer, environment), environment != before)
+
+
+def place_of_this_process(answer: AnswerFunction, environment: dict[str, str]) -> PlaceReply:
+    """As `place`, in a process that has this environment itself."""
+    with mock.patch.dict(os.environ, environment):
+        return place(answer, environment)
 
 
 def in_a_shell(answer: AnswerFunction, names: list[str], *arguments: PlainData) -> ShellReply:
@@ -34,5 +42,6 @@ def fill_in(answer: AnswerFunction, form: dict[str, str], queues: dict[str, Any]
         raise
     except Exception as error:  # which ones are right is the grader's affair
         kind = "ValueError" if isinstance(error, ValueError) else type(error).__name__
-        return FormReply("", kind, str(error) or kind, form != before)
+        said = "\n".join([str(error) or kind, *getattr(error, "__notes__", ())])
+        return FormReply("", kind, said, form != before)
     return FormReply(script if type(script) is str else "", "", "", form != before)

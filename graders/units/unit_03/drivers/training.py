@@ -34,8 +34,8 @@ def training(
 
     recipe: batch_size, epochs, save_every, noisy (whether a step draws random numbers). samples: [N, 1 + F],
     whose first column is the sample's number. values: [F], the weights at first. kills: one a process but the
-    last; ("step", 3): killed after its third step; ("save", 1): killed in its first save, when there is an
-    empty file; ("nothing", 0): not killed. A single process is not forked: its error is told with its lines.
+    last; ("step", 3): killed after its third step; ("save", 1): not killed, but its first checkpoint is
+    damaged; ("nothing", 0): not killed. A single process is not forked: its error is told with its lines.
     """
     with tempfile.TemporaryDirectory() as name:
         diary = Diary(Path(os.path.realpath(name)))
@@ -91,10 +91,10 @@ def _train(
             os.kill(os.getpid(), signal.SIGKILL)
 
     def save(path: Path, state: State) -> None:
-        if count("save"):
-            Path(path).touch()
-            os.kill(os.getpid(), signal.SIGKILL)
         torch.save(state, path)
+        if count("save"):
+            os.truncate(path, 100)
+            return
         named = os.path.relpath(path, diary.directory)
         diary.note(saved=named if isinstance(path, Path) else f"the text {path!r}")
 
