@@ -159,7 +159,7 @@ class OneBucket:
     values: of its parameters, the same on all ranks. batches[r]: inputs [B, widths[0]] and targets
     [B, widths[-1]], one a step; float64. Before the last step gradients are not cleared, but multiplied by 1
     on the first of three ranks, 2 on the second, 3 on the third: the mean is 2. One number is infinite then,
-    which has to be seen. chosen: the numbers of the parameters in the bucket, in the order given.
+    and one NaN, which has to be seen. chosen: the numbers of the parameters in the bucket, in the order given.
     """
 
     widths: list[int]
@@ -231,7 +231,8 @@ class OneBucket:
             for rank, both in enumerate(zip(*steps[-2:], strict=True))
         ]
         for gradients in steps[-1]:
-            gradients[self.chosen[0]].view(-1)[0] = torch.inf
+            broken = gradients[self.chosen[0]].view(-1)
+            broken[0], broken[-1] = torch.inf, torch.nan
         return [[[*gradients] for gradients in step] for step in steps]
 
     def one_call(self, observed: Observed[list[Gradients]]) -> Finding:
@@ -255,7 +256,7 @@ class OneBucket:
         return Finding(True, "The all_reduce starts as soon as the bucket is complete, on every rank.")
 
 
-_KEPT = " (.grad was not cleared before; rank r has r + 1 times as much of it, and one number is inf)"
+_KEPT = " (.grad was not cleared before; rank r has r + 1 times as much of it, one number is inf, one NaN)"
 
 
 def _double(rng: Rng, *shape: int) -> Tensor:

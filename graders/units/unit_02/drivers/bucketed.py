@@ -125,7 +125,7 @@ def tied(
     by column in memory. words, targets: [B].
 
     A frozen parameter has a gradient from a time when it was trainable: its own value. One of the others has
-    one to which this step's is added: zeros, but for a number that is infinite.
+    one to which this step's is added: zeros, but for a number that is infinite and one that is NaN.
     """
     model = Tied(*sizes).double()
     model.mixing.weight.data = transposed(model.mixing.weight.data)
@@ -165,7 +165,7 @@ def one_bucket(
     """The gradients after each of some backward passes of a `Chain`; the chosen parameters are in a bucket.
 
     values, batches: see `steps`, in double precision. The parameters stay as they are. The last pass adds to
-    the gradients of the one before, which rank r has multiplied by 1 + r; one number is infinite.
+    the gradients of the one before, which rank r has multiplied by 1 + r; one number is infinite, one NaN.
     """
     model = Chain(widths).double()
     parameters = list(model.parameters())
@@ -220,6 +220,6 @@ def _multiply(gradient: Tensor | None, factor: int) -> None:
 
 
 def _overflow(gradient: Tensor | None) -> None:
-    """Make its first number infinite, as an overflow does."""
+    """Make its first number infinite, as an overflow does, and its last one NaN."""
     if gradient is not None:
-        gradient.view(-1)[0] = torch.inf
+        gradient.view(-1)[0], gradient.view(-1)[-1] = torch.inf, torch.nan
