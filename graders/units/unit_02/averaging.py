@@ -216,7 +216,7 @@ def gradients_as(
     rtol: float = 1e-5,
     atol: float = 1e-6,
 ) -> Finding:
-    """Passes if each rank has the gradients expected of it, NaN where that is, and none where None is expected.
+    """Passes if each rank has the gradients expected of it, be it NaN, and none where None is expected.
 
     seen[r][i], expected[r][i]: rank r's of parameter i, in the order of model.parameters(), of its shape.
     names: of the parameters.

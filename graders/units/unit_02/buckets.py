@@ -159,7 +159,7 @@ class OneBucket:
     values: of its parameters, the same on all ranks. batches[r]: inputs [B, widths[0]] and targets
     [B, widths[-1]], one a step; float64. Before the last step gradients are not cleared, but multiplied by 1
     on the first of three ranks, 2 on the second, 3 on the third: the mean is 2. One number is infinite then,
-    and one NaN, which has to be seen. chosen: the numbers of the parameters in the bucket, in the order given.
+    one NaN, which has to be seen. chosen: the numbers of the parameters in the bucket, in the order given.
     """
 
     widths: list[int]

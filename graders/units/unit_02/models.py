@@ -26,8 +26,9 @@ class Normed(nn.Module):
         self.frozen = nn.Linear(3, 2).requires_grad_(False)
         self.again = nn.Linear(4, 3, bias=False)
         self.again.weight = self.last.weight
-        self.register_buffer("positions", torch.zeros(4), persistent=False)
-        self.last.register_buffer("positions", self.positions, persistent=False)
+        positions = torch.zeros(4)
+        for module in (self, self.last):
+            module.register_buffer("positions", positions, persistent=False)
 
     def forward(self, inputs: Tensor) -> Tensor:
         hidden: Tensor = self.frozen(self.last(self.norm(self.first(inputs)) + self.positions))

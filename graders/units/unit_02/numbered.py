@@ -134,13 +134,12 @@ class MovesNoted(TorchFunctionMode):
         # By the name of the device, or by a tensor that is there: x.to(y).
         like = [each for each in named[1:] if isinstance(each, Tensor)] if name in ("to", "type_as") else []
         moved = _names_the_device(named) or is_there(like)
+        alone = not _tensors_of(name, named)
         if moved and args and result is args[0]:
             result = result.view_as(result)
-        if moved or is_there(_tensors_of(name, args)):
+        if moved or is_there(_tensors_of(name, args)) or (alone and torch.get_default_device() == DEVICE):
             put_there([result])
-        elif not _tensors_of(name, named) and torch.get_default_device() == DEVICE:
-            put_there([result])
-        elif not _tensors_of(name, named):
+        elif alone:
             result.__dict__["on_the_host"] = True
         return result
 
