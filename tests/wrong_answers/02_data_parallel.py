@@ -1259,6 +1259,20 @@ class OneSetForAllBuckets(_OneBucket):
 
 
 @wrong("Bucket", fails="one all_reduce")
+class OneListForAllBuckets(_OneBucket):
+    """A default that is a list is one for all: right as long as one bucket is complete before the next begins."""
+
+    def prepare(self, arrived=[]):  # noqa: B006
+        self.arrived = arrived
+
+    def ready(self, parameter):
+        self.arrived.append(parameter)
+        if len(self.arrived) == len(self.parameters):
+            self.arrived.clear()
+            self.start()
+
+
+@wrong("Bucket", fails="one all_reduce")
 class OneHandleForAllBuckets(_OneBucket):
     """What is under way is kept at the class: a second bucket overwrites what the first has started."""
 

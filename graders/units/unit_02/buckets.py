@@ -265,22 +265,22 @@ def _double(rng: Rng, *shape: int) -> Tensor:
 
 def in_any_order(answer: Answer, rng: Rng) -> Finding:
     """Passes if the means are right of two layers that ranks use in different orders, and steps too, and
-    those of a third layer in a bucket of its own.
+    those of two others in a second bucket.
     """
     width = rng.integer(3, 5)
     model = Branches(width)
     parameters = list(model.parameters())
     values = [rng.normal(*parameter.shape) for parameter in parameters]
-    inputs, orders = [rng.normal(4, width) for _ in range(2)], [[0, 1], [1, 0]]
+    inputs, orders = [rng.normal(4, width) for _ in range(2)], [[0, 2, 1], [1, 2, 0]]
     given = width, values, per_rank(inputs), per_rank(orders)
     observed = answer.launch(drivers.in_order, *given, ranks=2)
     load_values(parameters, values)
-    losses = [model(own, way).square().mean() for own in inputs for way in range(2)]
-    means: Gradients = [*torch.autograd.grad(torch.stack(losses).sum() / 2, parameters[:4] + parameters[6:])]
-    expected = [[*means[:4], None, None, *means[4:]]] * 2
-    finding = gradients_as(observed.results, expected, names_of(model), rtol=1e-4)
+    losses = [model(own, way).square().mean() for own in inputs for way in range(3)]
+    means: Gradients = [*torch.autograd.grad(torch.stack(losses).sum() / 2, parameters)]
+    finding = gradients_as(observed.results, [means] * 2, names_of(model), rtol=1e-4)
     told = (
-        "One bucket holds branches.0 and branches.1, another one another layer. In this step rank 0 used the "
-        "branches in the order 0, 1 and rank 1 in the order 1, 0, and in the step before in the other order"
+        "One bucket holds branches.0 and branches.1, another one branches.2 and the layer before all three. "
+        "In this step rank 0 used the branches in the order 0, 2, 1 and rank 1 in the order 1, 2, 0, and in "
+        "the step before in the other order"
     )
     return finding if finding.passed else Finding(False, f"{told}: {finding.seen}")

@@ -187,8 +187,9 @@ def one_bucket(
 def in_order(
     answer: AnswerFunction, width: int, values: list[Tensor], inputs: Tensor, order: list[int]
 ) -> Gradients:
-    """All gradients after two steps with two buckets. One has the first two branches, which this rank uses in
-    this order, in the step before in the other; one has the shared layer. inputs: [B, width].
+    """All gradients after two steps with two buckets. One has the first two branches; one has the third and
+    the shared layer. order: in which this rank uses the branches, in the step before in the other. If the
+    third is between the others, buckets get gradients in turn. inputs: [B, width].
 
     A weight in the first stands in memory column by column, and so do its gradients.
     """
@@ -196,7 +197,8 @@ def in_order(
     weight = next(model.branches.parameters())
     weight.data = transposed(weight.data)
     load_values(list(model.parameters()), values)
-    made = [answer(list(model.branches.parameters())[:4]), answer(list(model.shared.parameters()))]
+    parameters = list(model.parameters())
+    made = [answer(parameters[:4]), answer(parameters[4:])]
     for ways in (order[::-1], order):
         model.zero_grad()
         loss = torch.stack([model(inputs, branch).square().mean() for branch in ways]).sum()
