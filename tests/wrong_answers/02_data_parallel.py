@@ -1260,7 +1260,7 @@ class OneSetForAllBuckets(_OneBucket):
 
 @wrong("Bucket", fails="one all_reduce")
 class OneListForAllBuckets(_OneBucket):
-    """A default that is a list is one for all: right as long as one bucket is complete before the next begins."""
+    """A default that is a list is one for all: right as long as no two buckets get gradients by turns."""
 
     def prepare(self, arrived=[]):  # noqa: B006
         self.arrived = arrived
