@@ -1954,6 +1954,29 @@ class NeverSynchronizesAgain(_Bucketed):
 
 
 @wrong("BucketedDDP", fails="no_sync")
+class LosesItsNewHooks(_Bucketed):
+    """Takes the hooks off for a block, and puts on new ones that no later block can take off."""
+
+    handles = ()
+
+    def watch(self, parameter, index):
+        hook = parameter.register_post_accumulate_grad_hook(lambda _: self.ready(index))
+        self.handles = [*self.handles, hook]
+
+    @contextmanager
+    def no_sync(self):
+        taken, self.handles = self.handles, ()
+        for handle in taken:
+            handle.remove()
+        try:
+            yield
+        finally:
+            for index, bucket in enumerate(self.buckets if taken else ()):
+                for parameter in bucket:
+                    super().watch(parameter, index)
+
+
+@wrong("BucketedDDP", fails="no_sync")
 class SwallowsTheError(_Bucketed):
     """Catches what a block raises, so that it ends, and lets nobody know."""
 

@@ -124,18 +124,19 @@ def tied(
     """The gradients after one step of a model with a tied and two frozen parameters, one of the others column
     by column in memory. words, targets: [B].
 
-    A frozen parameter has a gradient from a time when it was trainable: its own value. One of the others has
-    one to which this step's is added: zeros, but for a number that is infinite and one that is NaN.
+    A frozen parameter has a gradient from a time when it was trainable: its own value. One number of another
+    one's is infinite, one NaN.
     """
     model = Tied(*sizes).double()
     model.mixing.weight.data = transposed(model.mixing.weight.data)
     load_values(list(model.parameters()), values)
     wrapped = answer(model, bucket_bytes)
     model.frozen.weight.grad = model.frozen.weight.detach().clone()
-    model.mixing.bias.grad = torch.zeros_like(model.mixing.bias)
-    _overflow(model.mixing.bias.grad)
+    broken = torch.zeros_like(model.mixing.bias)
+    _overflow(broken)
     mark("step begins")
-    return _finished([wrapped], model, functional.cross_entropy(wrapped(words), targets))
+    loss = functional.cross_entropy(wrapped(words), targets) + torch.dot(broken, model.mixing.bias)
+    return _finished([wrapped], model, loss)
 
 
 def cut_chain(answer: AnswerFunction, widths: list[int], limits: list[int], double: bool) -> list[PlainData]:
