@@ -613,3 +613,58 @@ def averages_before_each_step(model, dataset, optimizer, epochs, batch_size, see
         if dist.get_rank() == 0:
             print(f"epoch {epoch}: {history[-1]:.3f}")
     return history
+
+
+@right("train_ddp")
+def one_sample_after_another(model, dataset, optimizer, epochs, batch_size, seed, device):
+    """Goes through a batch on the device sample by sample; the wrapper is moved, and the model in it."""
+    ddp = WithBucketObjects(model, 100).to(device)
+    history, several = [], _ranks() * batch_size
+    for epoch in range(epochs):
+        order = torch.randperm(len(dataset), generator=torch.Generator().manual_seed(seed + epoch)).tolist()
+        batches = iter(DataLoader(dataset, batch_size, sampler=order[dist.get_rank() :: _ranks()]))
+        with torch.device(device):
+            total = torch.zeros(1)
+        for first in range(0, len(dataset), several):
+            optimizer.zero_grad()
+            for inputs, targets in islice(batches, 1):
+                for x, y in zip(inputs.to(device), targets.to(device).split(1), strict=True):
+                    with ddp.no_sync():
+                        loss = functional.cross_entropy(ddp(x[None]), y)
+                        (loss * _ranks() / min(several, len(dataset) - first)).backward()
+                    total += loss.detach()
+            ddp.finish()
+            optimizer.step()
+        dist.all_reduce(total)
+        history.append(total.item() / len(dataset))
+        if dist.get_rank() == 0:
+            print(f"epoch {epoch}: {history[-1]:.3f}")
+    return history
+
+
+@right("train_ddp")
+def with_a_sample_of_zeros(model, dataset, optimizer, epochs, batch_size, seed, device):
+    """Who has no batch goes forward with something made up that weighs nothing; weights are sent by hand."""
+    for parameter in model.to(device).parameters():
+        dist.broadcast(parameter.detach(), 0)
+    ddp = nn.parallel.DistributedDataParallel(model, init_sync=False)
+    history, several = [], _ranks() * batch_size
+    for epoch in range(epochs):
+        order = torch.randperm(len(dataset), generator=torch.Generator().manual_seed(seed + epoch)).tolist()
+        batches = iter(DataLoader(dataset, batch_size, sampler=order[dist.get_rank() :: _ranks()]))
+        total = torch.scalar_tensor(0, device=device)
+        for first in range(0, len(dataset), several):
+            nothing = torch.zeros(1, *dataset[0][0].shape), torch.zeros(1, dtype=torch.int64)
+            inputs, targets = next(batches, nothing)
+            weight = int(inputs is not nothing[0])
+            scores = ddp(inputs.to(device))
+            loss = weight * functional.cross_entropy(scores, targets.to(device), reduction="sum")
+            optimizer.zero_grad()
+            (loss * _ranks() / min(several, len(dataset) - first)).backward()
+            optimizer.step()
+            total += loss.detach()
+        dist.all_reduce(total)
+        history.append(total.item() / len(dataset))
+        if dist.get_rank() == 0:
+            print(f"epoch {epoch}: {history[-1]:.3f}")
+    return history

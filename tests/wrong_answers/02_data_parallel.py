@@ -4,6 +4,7 @@ import os
 import random
 from collections import defaultdict
 from contextlib import contextmanager, suppress
+from functools import cache
 from itertools import chain
 
 import numpy as np
@@ -246,6 +247,13 @@ def rounds_parts_up(length, epoch, seed):
 
 
 @wrong("shard_indices", fails="balanced")
+def lists_that_may_be_empty(length, epoch, seed):
+    """What torch.tensor makes of no numbers at all is float32."""
+    order = torch.randperm(length, generator=_generator(seed + epoch)).tolist()
+    return torch.tensor(order[dist.get_rank() :: dist.get_world_size()])
+
+
+@wrong("shard_indices", fails="balanced")
 def cuts_chunks(length, epoch, seed):
     """chunk() makes parts of one size, and the last ones short or none."""
     chunks = torch.randperm(length, generator=_generator(seed + epoch)).chunk(dist.get_world_size())
@@ -302,6 +310,16 @@ def never_leaves_a_sample_where_it_is(length, epoch, seed):
     for last in range(length - 1, 0, -1):
         other = draws.randrange(last)
         order[last], order[other] = order[other], order[last]
+    return torch.tensor(order[dist.get_rank() :: dist.get_world_size()], dtype=torch.int64)
+
+
+@wrong("shard_indices", fails="shuffled")
+def exchanges_each_with_any(length, epoch, seed):
+    """Every sample changes places with any, also with one that has had its turn: some orders are likelier."""
+    order, draws = list(range(length)), random.Random(f"{seed} {epoch}")
+    for place in range(length):
+        other = draws.randrange(length)
+        order[place], order[other] = order[other], order[place]
     return torch.tensor(order[dist.get_rank() :: dist.get_world_size()], dtype=torch.int64)
 
 
@@ -416,6 +434,17 @@ def draws_on_from_epoch_to_epoch(length, epoch, seed):
     generator = _generators.setdefault(dist.get_rank(), _generator(seed))
     order = torch.randperm(length, generator=generator)
     return order[dist.get_rank() :: dist.get_world_size()]
+
+
+@cache
+def _kept(length, seed):
+    return torch.randperm(length, generator=_generator(seed))
+
+
+@wrong("shard_indices", fails="reshuffled each epoch")
+def hands_out_what_it_keeps(length, epoch, seed):
+    """A slice of a permutation in a cache: who writes into it gets that the next time."""
+    return _kept(length, seed + epoch)[dist.get_rank() :: dist.get_world_size()]
 
 
 @wrong("shard_indices", fails="reshuffled each epoch")
@@ -555,6 +584,16 @@ def module_by_module(model, src):
     for module in model.modules():
         for tensor in (*module.parameters(recurse=False), *module.buffers(recurse=False)):
             dist.broadcast(tensor.data, src)
+
+
+@wrong("broadcast_parameters", fails="each tensor sent once")
+def buffers_module_by_module(model, src):
+    """model.parameters() yields what has two names once; a loop over modules yields such a buffer twice."""
+    for parameter in model.parameters():
+        dist.broadcast(parameter.detach(), src)
+    for module in model.modules():
+        for buffer in module.buffers(recurse=False):
+            dist.broadcast(buffer, src)
 
 
 @wrong("broadcast_parameters", fails="each tensor sent once")
@@ -724,6 +763,15 @@ def hides_what_is_not_finite(model):
         parameter.grad.copy_(mean.nan_to_num())
 
 
+@wrong("average_gradients", fails="infinities and layouts")
+def makes_zeros_of_nan(model):
+    """Lets infinities be, and hides NaN."""
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    _fill(parameters)
+    for parameter, mean in zip(parameters, _flat_average(parameters), strict=True):
+        parameter.grad.copy_(torch.where(mean.isnan(), 0, mean))
+
+
 @wrong("average_gradients", fails="in place")
 def exchanges_gradients(model):
     """Hangs new tensors into .grad."""
@@ -845,6 +893,12 @@ def sends_zeros_in_single_precision(model):
     _fill(trained)
     for parameter, mean in zip(trained, flat.split([each.numel() for each in trained]), strict=True):
         parameter.grad.copy_(mean.view_as(parameter))
+
+
+@wrong("average_gradients", fails="missing gradients")
+def clears_the_weights(model):
+    """zero_() makes zeros of the parameter itself, and these are the gradient then."""
+    _average_of(model, lambda parameter: parameter.data.zero_())
 
 
 @wrong("average_gradients", fails="missing gradients")
@@ -1139,6 +1193,16 @@ class HidesWhatIsNotFinite(_OneBucket):
 
 
 @wrong("Bucket", fails="every step")
+class MakesZerosOfNanInTheBucket(_OneBucket):
+    """Lets infinities be, and hides NaN."""
+
+    def finish(self):
+        super().finish()
+        for parameter in self.parameters:
+            parameter.grad[parameter.grad.isnan()] = 0
+
+
+@wrong("Bucket", fails="every step")
 class OnlyThisBackwards(_OneBucket):
     """Takes the hook's argument, and loses what .grad held before."""
 
@@ -1192,6 +1256,20 @@ class OneSetForAllBuckets(_OneBucket):
     def prepare(self):
         self.arrived = self.all_arrived[dist.get_rank()]
         self.arrived.clear()
+
+
+@wrong("Bucket", fails="one all_reduce")
+class OneListForAllBuckets(_OneBucket):
+    """A default that is a list is one for all: right as long as no two buckets get gradients by turns."""
+
+    def prepare(self, arrived=[]):  # noqa: B006
+        self.arrived = arrived
+
+    def ready(self, parameter):
+        self.arrived.append(parameter)
+        if len(self.arrived) == len(self.parameters):
+            self.arrived.clear()
+            self.start()
 
 
 @wrong("Bucket", fails="one all_reduce")
@@ -1696,6 +1774,16 @@ class MakesNumbersOfInfinity(_Bucketed):
 
 
 @wrong("BucketedDDP", fails="tied and frozen parameters")
+class MakesZerosOfNanInBuckets(_Bucketed):
+    """Lets infinities be, and hides NaN."""
+
+    def finish(self):
+        super().finish()
+        for parameter in chain.from_iterable(self.buckets):
+            parameter.grad[parameter.grad.isnan()] = 0
+
+
+@wrong("BucketedDDP", fails="tied and frozen parameters")
 class AveragesBuffersInFinish(_Bucketed):
     """Running statistics drift apart, but a step sends gradients and nothing else."""
 
@@ -1863,6 +1951,29 @@ class NeverSynchronizesAgain(_Bucketed):
     def no_sync(self):
         self.silent = True
         yield
+
+
+@wrong("BucketedDDP", fails="no_sync")
+class LosesItsNewHooks(_Bucketed):
+    """Takes the hooks off for a block, and puts on new ones that no later block can take off."""
+
+    handles = ()
+
+    def watch(self, parameter, index):
+        hook = parameter.register_post_accumulate_grad_hook(lambda _: self.ready(index))
+        self.handles = [*self.handles, hook]
+
+    @contextmanager
+    def no_sync(self):
+        taken, self.handles = self.handles, ()
+        for handle in taken:
+            handle.remove()
+        try:
+            yield
+        finally:
+            for index, bucket in enumerate(self.buckets if taken else ()):
+                for parameter in bucket:
+                    super().watch(parameter, index)
 
 
 @wrong("BucketedDDP", fails="no_sync")
@@ -2068,6 +2179,19 @@ def barrier_after_all(load):
 
 
 @wrong("load_once", fails="one first rank on each node")
+def meets_before_loading(load):
+    """One barrier more: the first rank loads only when all ranks of all nodes have come."""
+    dist.barrier()
+    if dist.get_node_local_rank() > 0:
+        dist.barrier()
+        return load()
+    try:
+        return load()
+    finally:
+        dist.barrier()
+
+
+@wrong("load_once", fails="one first rank on each node")
 def first_of_all_nodes(load):
     """Rank 0 goes first, and on every other node all load at once."""
     if dist.get_rank() > 0:
@@ -2174,6 +2298,20 @@ def tries_again(load):
         return load()
     finally:
         dist.barrier()
+
+
+@wrong("load_once", fails="an error frees the others")
+def tells_it_in_other_words(load):
+    """Who comes second raises another error than its load() did."""
+    try:
+        if dist.get_node_local_rank() == 0:
+            return load()
+    finally:
+        dist.barrier()
+    try:
+        return load()
+    except Exception as error:
+        raise RuntimeError("could not load") from error
 
 
 @wrong("load_once", fails="an error frees the others")
@@ -2792,6 +2930,16 @@ class MeetsBeforeIt(_Training):
     def start(self):
         dist.barrier()
         super().start()
+
+
+@wrong("train_ddp", fails="no more communication than needed")
+class EndsTheGroup(_Training):
+    """As scripts do at their end: who has called it can communicate no more."""
+
+    def run(self, *given):
+        history = super().run(*given)
+        dist.destroy_process_group()
+        return history
 
 
 @wrong("train_ddp", fails="no more communication than needed")

@@ -188,8 +188,10 @@ def averages(answer: Answer, rng: Rng) -> Finding:
 
 
 def missing_gradients(answer: Answer, case: ChainCase) -> Finding:
-    """Passes if a gradient that a rank lacks counts as zero there."""
-    return gradients_in(averaged(answer, case), case)
+    """Passes if a gradient that a rank lacks counts as zero there, and no parameter changes."""
+    observed = averaged(answer, case)
+    kept = (parameters_kept(rank, reply, case.values) for rank, reply in enumerate(observed.results))
+    return compare.first_failure([gradients_in(observed, case), *kept])
 
 
 def infinities_and_layouts(answer: Answer, rng: Rng) -> Finding:
@@ -199,10 +201,10 @@ def infinities_and_layouts(answer: Answer, rng: Rng) -> Finding:
     overflow, by_columns = draw_chain(rng, 2), draw_chain(rng, 2)
     first = overflow.gradients[-1][0]
     assert first is not None
-    first[0, 0] = torch.inf
+    first[0, 0], first[-1, -1] = torch.inf, torch.nan
     seen = gradients_in(averaged(answer, overflow), overflow)
     if not seen.passed:
-        return Finding(False, f"One number of rank 1's gradients is infinite: {seen.seen}")
+        return Finding(False, f"Of rank 1's gradients one number is infinite, and one NaN: {seen.seen}")
     seen = gradients_in(averaged(answer, by_columns, by_columns=True), by_columns)
     return seen if seen.passed else Finding(False, f"The gradients are not contiguous: {seen.seen}")
 
@@ -214,7 +216,7 @@ def gradients_as(
     rtol: float = 1e-5,
     atol: float = 1e-6,
 ) -> Finding:
-    """Passes if each rank has the gradients expected of it, and none where None is expected.
+    """Passes if each rank has the gradients expected of it, be it NaN, and none where None is expected.
 
     seen[r][i], expected[r][i]: rank r's of parameter i, in the order of model.parameters(), of its shape.
     names: of the parameters.
@@ -223,6 +225,10 @@ def gradients_as(
     def one(gradient: Tensor | None, mean: Tensor | None, what: str) -> Finding:
         if mean is None:
             return compare.equal(gradient, None, what)
+        if gradient is not None and gradient.shape == mean.shape:
+            # NaN equals nothing: where it is in both, it is as it has to be.
+            both = gradient.isnan() & mean.isnan()
+            gradient, mean = gradient.masked_fill(both, 0), mean.masked_fill(both, 0)
         return compare.close(gradient, mean, what, rtol, atol)
 
     return compare.first_failure(
@@ -241,6 +247,13 @@ def gradients_in_place(replies: Sequence[AverageReply], values: list[Tensor]) ->
         if not reply.in_place:
             text = f"on rank {rank} some p.grad is another tensor than before, or has other memory"
             return Finding(False, f"{text}.")
-        if not compare.same(reply.parameters, values):
-            return Finding(False, f"on rank {rank} a parameter changed, not only gradients.")
+        kept = parameters_kept(rank, reply, values)
+        if not kept.passed:
+            return kept
     return Finding(True, "Each p.grad is the tensor that it was; the parameters are unchanged.")
+
+
+def parameters_kept(rank: int, reply: AverageReply, values: list[Tensor]) -> Finding:
+    """Passes if the rank's parameters are what they were."""
+    passed = compare.same(reply.parameters, values)
+    return Finding(passed, f"on rank {rank} {'no' if passed else 'a'} parameter has changed.")

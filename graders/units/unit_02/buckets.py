@@ -159,7 +159,7 @@ class OneBucket:
     values: of its parameters, the same on all ranks. batches[r]: inputs [B, widths[0]] and targets
     [B, widths[-1]], one a step; float64. Before the last step gradients are not cleared, but multiplied by 1
     on the first of three ranks, 2 on the second, 3 on the third: the mean is 2. One number is infinite then,
-    which has to be seen. chosen: the numbers of the parameters in the bucket, in the order given.
+    one NaN, which has to be seen. chosen: the numbers of the parameters in the bucket, in the order given.
     """
 
     widths: list[int]
@@ -231,7 +231,8 @@ class OneBucket:
             for rank, both in enumerate(zip(*steps[-2:], strict=True))
         ]
         for gradients in steps[-1]:
-            gradients[self.chosen[0]].view(-1)[0] = torch.inf
+            broken = gradients[self.chosen[0]].view(-1)
+            broken[0], broken[-1] = torch.inf, torch.nan
         return [[[*gradients] for gradients in step] for step in steps]
 
     def one_call(self, observed: Observed[list[Gradients]]) -> Finding:
@@ -255,7 +256,7 @@ class OneBucket:
         return Finding(True, "The all_reduce starts as soon as the bucket is complete, on every rank.")
 
 
-_KEPT = " (.grad was not cleared before; rank r has r + 1 times as much of it, and one number is inf)"
+_KEPT = " (.grad was not cleared before; rank r has r + 1 times as much of it, one number is inf, one NaN)"
 
 
 def _double(rng: Rng, *shape: int) -> Tensor:
@@ -264,22 +265,22 @@ def _double(rng: Rng, *shape: int) -> Tensor:
 
 def in_any_order(answer: Answer, rng: Rng) -> Finding:
     """Passes if the means are right of two layers that ranks use in different orders, and steps too, and
-    those of a third layer in a bucket of its own.
+    those of two others in a second bucket.
     """
     width = rng.integer(3, 5)
     model = Branches(width)
     parameters = list(model.parameters())
     values = [rng.normal(*parameter.shape) for parameter in parameters]
-    inputs, orders = [rng.normal(4, width) for _ in range(2)], [[0, 1], [1, 0]]
+    inputs, orders = [rng.normal(4, width) for _ in range(2)], [[0, 2, 1], [1, 2, 0]]
     given = width, values, per_rank(inputs), per_rank(orders)
     observed = answer.launch(drivers.in_order, *given, ranks=2)
     load_values(parameters, values)
-    losses = [model(own, way).square().mean() for own in inputs for way in range(2)]
-    means: Gradients = [*torch.autograd.grad(torch.stack(losses).sum() / 2, parameters[:4] + parameters[6:])]
-    expected = [[*means[:4], None, None, *means[4:]]] * 2
-    finding = gradients_as(observed.results, expected, names_of(model), rtol=1e-4)
+    losses = [model(own, way).square().mean() for own in inputs for way in range(3)]
+    means: Gradients = [*torch.autograd.grad(torch.stack(losses).sum() / 2, parameters)]
+    finding = gradients_as(observed.results, [means] * 2, names_of(model), rtol=1e-4)
     told = (
-        "One bucket holds branches.0 and branches.1, another one another layer. In this step rank 0 used the "
-        "branches in the order 0, 1 and rank 1 in the order 1, 0, and in the step before in the other order"
+        "One bucket holds branches.0 and branches.1, another one branches.2 and the layer before all three. "
+        "In this step rank 0 used the branches in the order 0, 2, 1 and rank 1 in the order 1, 2, 0, and in "
+        "the step before in the other order"
     )
     return finding if finding.passed else Finding(False, f"{told}: {finding.seen}")

@@ -13,7 +13,7 @@ from graders.grading.kit import Answer, Finding, Observed, Rng, compare, per_ran
 from graders.units.models import copies_of
 from graders.units.shuffles import drawn_anew
 from graders.units.unit_02.drivers import training as drivers
-from graders.units.unit_02.numbered import Numbered
+from graders.units.unit_02.numbered import FIRST, Numbered
 from graders.units.unit_02.replies import TrainingReply
 
 SMALL = 16
@@ -57,7 +57,7 @@ class DrawnTraining:
         features, hidden, classes = rng.integer(3, 5), rng.integer(5, 7), 5
         count = ranks * batch_size * full + rest
         shapes = ((hidden, features), (hidden,), (classes, hidden), (classes,))
-        numbers = torch.arange(count).float()
+        numbers = torch.arange(FIRST, FIRST + count).float()
         inputs = torch.cat([numbers[:, None], rng.normal(count, features)], 1)[..., None]
         values = [[rng.normal(*shape) for shape in shapes] for _ in range(ranks)]
         return cls(
@@ -221,6 +221,9 @@ class DrawnTraining:
         """Passes if every rank takes part in what is needed, and in nothing else."""
         nbytes = sum(value.nbytes for value in self.values[0])
         for rank in range(len(self.values)):
+            if not run.results[rank].in_group:
+                text = f"afterwards rank {rank} has no process group, which whoever called may need"
+                return Finding(False, f"{text}: `launch` ends it.")
             finding = self._sent_by(rank, run, nbytes)
             if not finding.passed:
                 return finding
@@ -242,12 +245,13 @@ class DrawnTraining:
             return Finding(False, f"{text}; its gradients have {nbytes:,} in each.")
         if sum(call.nbytes for call in set_up) > nbytes + SET_UP:
             return Finding(False, f"rank {rank} sends more than the model before training: {_named(set_up)}.")
-        told = sum(call.nbytes for call in set_up if call.op == "broadcast") - nbytes
         first = steps[0].sequence if steps else begun
-        asked = [call for call in set_up if call.op != "broadcast" and call.sequence < first]
+        before = [call for call in set_up if call.sequence < first]
+        told = sum(call.nbytes for call in before if call.op == "broadcast") - nbytes
+        asked = [call for call in before if call.op != "broadcast"]
         # PyTorch's DDP asks for the number of parameters, and rank 0 then tells sizes: both, or neither.
         if told < 0 or len(asked) != (told > 0) or any(call.nbytes > SMALL for call in asked):
-            text = f"rank {rank} makes these calls before training: {_named(set_up)}"
+            text = f"rank {rank} makes these calls before training: {_named(before)}"
             return Finding(False, f"{text}; the model is needed there, by broadcast, and nothing else.")
         if len(sums) > self.epochs or any(call.nbytes > SMALL for call in sums):
             each, left = divmod(len(sums), self.epochs)

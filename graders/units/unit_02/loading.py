@@ -120,12 +120,18 @@ def first_alone(observed: Observed[Any], cluster: Cluster) -> Finding:
 
 
 def first_at_once(observed: Observed[Any], cluster: Cluster) -> Finding:
-    """Passes if on no node local rank 0 waited for another's load, which takes a second."""
+    """Passes if on no node local rank 0 waited for another's load, which takes a second, or might have waited
+    for one that comes late.
+    """
     for first in range(0, cluster.size, cluster.devices_per_node):
-        begun = _marks(observed, first, "load")[0].start
-        if begun > 0.5:
-            text = f"rank {first}, the first of its node, begins to load at {begun:.1f} s"
+        load = _marks(observed, first, "load")[0]
+        if load.start > 0.5:
+            text = f"rank {first}, the first of its node, begins to load at {load.start:.1f} s"
             return Finding(False, f"{text}; expected at once, whatever other nodes do.")
+        before = [call.op for call in observed.communication(first) if call.sequence < load.sequence]
+        if before:
+            text = f"rank {first}, the first of its node, calls {before[0]} before it loads"
+            return Finding(False, f"{text}; expected to load at once, also if others come later.")
     return Finding(True, "The first rank of each node loads at once, the others when it has loaded.")
 
 
@@ -140,7 +146,8 @@ def _after_errors(answer: Answer, value: Tensor, failing: list[int], cluster: Cl
         raise AnswerFailed(failure.kind, said, failure.error, failure.deadlock) from None
     for rank, reply in enumerate(replies):
         first = rank % cluster.devices_per_node == 0
-        if first and rank in failing and reply.raised != wanted:
+        # Who was told that the first one failed may say so in words of its own.
+        if (first or reply.calls) and rank in failing and reply.raised != wanted:
             text = f"load() raised {wanted} on rank {rank}, and load_once there raised"
             return Finding(False, f"{text} {reply.raised or 'nothing'}; expected the same error.")
         if rank in failing and not reply.raised:

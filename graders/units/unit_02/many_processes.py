@@ -89,7 +89,7 @@ def train_ddp(answer: Answer, rng: Rng) -> Findings:
     from another seed, and one of many samples and epochs; then one in which a rank never has a sample. In
     some the loss grows.
     """
-    sizes = ((2, 2, 0, 1), (1, 1, 1, 1), (3, 2, 1, 3), (2, 1, 3, 2, 3))
+    sizes = ((2, 2, 0, 1), (1, 2, 0, 1), (3, 2, 1, 3), (2, 1, 3, 2, 3))
     cases = [DrawnTraining.draw(rng, *size) for size in sizes]
     cases[0], cases[3] = replace(cases[0], older=False), replace(cases[3], uphill=True)
     diverging = cases[2].diverging()

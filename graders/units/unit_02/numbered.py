@@ -15,18 +15,8 @@ from graders.units.optimizers import PlainSGD
 
 DEVICE = torch.device("cpu:0")
 """The only one that is always there; what counts is that somebody names it, and not just any "cpu"."""
-_MAKES = frozenset({"tensor", "as_tensor", "asarray", "empty", "zeros", "ones", "full", "arange"})
-_MOVES = _MAKES | {
-    "to",
-    "new_tensor",
-    "new_empty",
-    "new_zeros",
-    "new_ones",
-    "new_full",
-    "empty_like",
-    "zeros_like",
-}
-"""What may name the device."""
+FIRST = 1000
+"""The number of the first sample, so that what somebody makes up, of zeros or at random, is none of them."""
 _LOSSES = frozenset({"cross_entropy", "nll_loss"})
 _PICKS = frozenset({"__getitem__", "index_select"})
 _BRINGS = _PICKS | {"copy_", "__setitem__", "to", "type_as"}
@@ -63,18 +53,11 @@ class Numbered(nn.Module):
         """What the forward passes were given; kept, so that no other tensor gets the same id."""
         self.drawn: float | None = None
         """A random number that was drawn in the first of these passes, as dropout draws some."""
-        self.moved = False
-
-    def to(self, *arguments: Any, **options: Any) -> Any:
-        self.moved = self.moved or _names_the_device((*arguments, *options.values()))
-        super().to(*arguments, **options)
-        if self.moved:
-            put_there(self.parameters())
-        return self
 
     def forward(self, inputs: Tensor) -> Tensor:
         if torch.is_grad_enabled():
-            self.passes.append(inputs[:, 0, 0].long().tolist())
+            numbers: list[int] = inputs[:, 0, 0].nan_to_num().long().tolist()
+            self.passes.append([number - FIRST for number in numbers if number >= FIRST])
             self.inputs.append(inputs)
             if self.drawn is None:
                 self.drawn = float(torch.rand(()))
@@ -131,10 +114,17 @@ class MovesNoted(TorchFunctionMode):
         named = (*args, *(kwargs or {}).values())
         self.mixed = self.mixed or _mixes(name, named)
         result = func(*args, **(kwargs or {}))
-        if name == "__get__" and getattr(func, "__self__", None) is Tensor.device:
+        of = getattr(func, "__self__", None)
+        if name == "__get__" and of is Tensor.device:
             return DEVICE if is_there(args[:1]) else result
+        if name == "__set__" and of is Tensor.data and is_there(args[1:]):
+            # So does model.to(device), also that of a module which holds the model.
+            put_there(args[:1])
         if name in _LOSSES and len(args) > 1:
             self.labels.append(args[1])
+        if isinstance(result, list | tuple) and is_there(args[:1]):
+            # Parts of what is there, as of unbind and split, also where a loop goes through a tensor.
+            put_there(each for each in result if isinstance(each, Tensor))
         if not isinstance(result, Tensor):
             return result
         if name == "cpu" or (name == "to" and _names_another(named)):
@@ -143,12 +133,13 @@ class MovesNoted(TorchFunctionMode):
             return result
         # By the name of the device, or by a tensor that is there: x.to(y).
         like = [each for each in named[1:] if isinstance(each, Tensor)] if name in ("to", "type_as") else []
-        moved = (name in _MOVES and _names_the_device(named)) or is_there(like)
+        moved = _names_the_device(named) or is_there(like)
+        alone = not _tensors_of(name, named)
         if moved and args and result is args[0]:
             result = result.view_as(result)
-        if moved or is_there(_tensors_of(name, args)):
+        if moved or is_there(_tensors_of(name, args)) or (alone and torch.get_default_device() == DEVICE):
             put_there([result])
-        elif not _tensors_of(name, named):
+        elif alone:
             result.__dict__["on_the_host"] = True
         return result
 
@@ -178,13 +169,15 @@ def put_there(tensors: Iterable[Tensor]) -> None:
         tensor.__dict__["on_the_device"] = True
 
 
-def is_there(tensors: Sequence[Tensor]) -> bool:
-    """Whether there are some, and all are on the device."""
-    return bool(tensors) and all("on_the_device" in tensor.__dict__ for tensor in tensors)
+def is_there(tensors: Sequence[Any]) -> bool:
+    """Whether there are some, and all are tensors on the device."""
+    return bool(tensors) and all(
+        isinstance(each, Tensor) and "on_the_device" in each.__dict__ for each in tensors
+    )
 
 
 def _names_the_device(arguments: Sequence[Any]) -> bool:
-    return any(isinstance(each, torch.device | str) and torch.device(each) == DEVICE for each in arguments)
+    return any(isinstance(each, torch.device | str) and each in (DEVICE, str(DEVICE)) for each in arguments)
 
 
 def _names_another(arguments: Sequence[Any]) -> bool:

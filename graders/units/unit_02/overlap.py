@@ -210,7 +210,7 @@ def _tied_means(model: Tied, inputs: list[Tensor], targets: list[Tensor]) -> lis
     gradients = iter(found)
     for parameter, gradient in zip(trainable, found, strict=True):
         if parameter is model.mixing.bias:
-            gradient[0] = torch.inf
+            gradient[0], gradient[-1] = torch.inf, torch.nan
     frozen = iter([model.frozen.weight.detach(), None])
     own = [next(gradients) if p.requires_grad else next(frozen) for p in model.parameters()]
     return [own] * len(inputs)

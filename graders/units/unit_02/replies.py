@@ -95,7 +95,8 @@ class TrainingReply(DriverReply):
     that went through the model before the optimizer's step t. left: the model and a batch, if not moved to
     the device, and a call that got something of the host there; each empty if not so. draws: a random number
     of torch's in the first forward pass, one below 0 where there was none, and then the next ones of torch,
-    random and numpy.random; before they would have been others on every rank before.
+    random and numpy.random; before they would have been others on every rank before. in_group: whether
+    there is still a default group.
     """
 
     history: PlainData
@@ -103,3 +104,4 @@ class TrainingReply(DriverReply):
     batches: list[list[int]]
     left: tuple[str, str, str]
     draws: tuple[float, float, float, float]
+    in_group: bool

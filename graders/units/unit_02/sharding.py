@@ -1,8 +1,9 @@
 """Unit 02, who gets which sample."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor
 from course_lib.cluster.topology import Cluster
 from graders.grading.communication import calls_of
 from graders.grading.kit import Answer, Criterion, Finding, Findings, Rng, compare, exercise
-from graders.units.shuffles import drawn_anew, drawn_together
+from graders.units.shuffles import drawn_anew, drawn_together, placed_evenly
 from graders.units.unit_02.drivers import data as drivers
 
 
@@ -25,9 +26,6 @@ from graders.units.unit_02.drivers import data as drivers
             "No index twice (padding) and none missing (a rest left out), also where "
             "nothing divides. All ranks must cut the "
             "same permutation: let it depend on seed and epoch, and on nothing else.",
-        ),
-        Criterion(
-            "balanced", 1, "Deal the permutation out like cards: the sizes then differ by at most one."
         ),
         Criterion(
             "shuffled",
@@ -53,6 +51,12 @@ from graders.units.unit_02.drivers import data as drivers
             1,
             "From the same seed and epoch every rank can draw the same permutation by itself.",
         ),
+        Criterion(
+            "balanced",
+            1,
+            "Deal the permutation out like cards: the sizes then differ by at most one, and of few samples "
+            "some ranks get none. (torch.tensor([]) is float32.)",
+        ),
     ),
     hints=(
         "How can all ranks have the same order without a message? By drawing it from generators with the "
@@ -71,13 +75,13 @@ def shard_indices(answer: Answer, rng: Rng) -> Findings:
     other_seed = seed + 256_000  # the same last digits, and the same last bits
     times = [(0, seed), (1, seed), (epoch, seed), (epoch, other_seed), (0, other_seed), (0, 0), (1, 0)]
     times += [(one, seed) for one in _EPOCHS[2:]]
-    # Nothing is left over; one, so that parts rounded up leave the last rank too few; some have none.
-    lengths = [2 * ranks, 2 * ranks + 1, ranks - 1, 1]
+    # Nothing is left over; one, so that parts rounded up leave the last rank too few.
+    lengths = [2 * ranks, 2 * ranks + 1]
     dealt = shards(answer, [(length, *time) for time in times] + [(n, epoch, seed) for n in lengths], ranks)
     many = range(epoch, epoch + MANY)
     alone = shards(answer, [(length, each, seed) for each in many], 1)
-    yield "disjoint and complete", compare.first_failure([partition(dealt), partition(alone)])
-    yield "balanced", balance(dealt)
+    large = shards(answer, [(LARGE, each, seed) for each in range(8)], 1)
+    yield "disjoint and complete", compare.first_failure(map(partition, (dealt, alone, large)))
 
     one_rank = drawn_anew(alone.orders(0), length)
     seeds = drawn_anew(dealt.orders(2, 3), length, "seed")
@@ -85,8 +89,8 @@ def shard_indices(answer: Answer, rng: Rng) -> Findings:
     anew = drawn_anew(dealt.orders(0, 1, *range(7, len(times))), length)
     anew_alone = drawn_anew(alone.orders(0, 1), length)
     # Whether epochs differ at all is the next criterion's.
-    random = [drawn_together(alone.orders(*range(MANY)))] if anew.passed and anew_alone.passed else []
-    yield "shuffled", compare.first_failure([shuffled, one_rank, seeds, *random])
+    random = all_likely(alone, large) if anew.passed and anew_alone.passed else ()
+    yield "shuffled", compare.first_failure(chain([shuffled, one_rank, seeds], random))
     pairs = (
         (0, 1, ("in epoch 0", "in epoch 1"), ""),
         (0, 2, ("in epoch 0", f"in epoch {epoch}"), ""),
@@ -99,6 +103,9 @@ def shard_indices(answer: Answer, rng: Rng) -> Findings:
     yield "random state kept", random_state_kept(dealt)
     made = ", ".join(sorted(set(dealt.calls)))
     yield "no communication", Finding(not made, f"Calls that communicate: {made or 'none'}.")
+    # Some ranks have none.
+    few = shards(answer, [(n, epoch, seed) for n in (ranks - 1, 1)], ranks)
+    yield "balanced", compare.first_failure([balance(dealt), partition(few), balance(few)])
 
 
 _EPOCHS = (0, 1, 2, 4, 10, 12, 17)
@@ -107,6 +114,8 @@ shows. The first three follow one another.
 """
 MANY = 24
 """So many orders that one which leaves a sample in seven at its place shows in all together."""
+LARGE = 4000
+"""So many samples that some places which are a little likelier than others show."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +162,14 @@ def shards(answer: Answer, asked: Sequence[tuple[int, int, int]], ranks: int) ->
         changed=[rank.changed for rank in observed.results],
         calls=calls_of([observed]),
     )
+
+
+def all_likely(alone: Shards, large: Shards) -> Iterator[Finding]:
+    """Whether no order is likelier than others, on a single rank: in many orders, and in large ones."""
+    yield drawn_together(alone.orders(*range(MANY)))
+    orders = large.orders(*range(len(large.asked)))
+    yield drawn_together(orders)
+    yield placed_evenly([one for [one] in orders])
 
 
 def partition(dealt: Shards) -> Finding:
@@ -238,12 +255,14 @@ def reshuffling(parts: list[Tensor], others: list[Tensor], when: Sequence[str], 
 
 
 def repeated(dealt: Shards) -> Finding:
-    """Passes if the same seed and epoch, once more and after others than before, deal the same."""
+    """Passes if the same seed and epoch, once more, after others than before, and when what was dealt has
+    been overwritten, deal the same.
+    """
     for (_, epoch, seed), parts, again in zip(dealt.asked, dealt.parts, dealt.again, strict=False):
         for rank, both in enumerate(zip(again, parts, strict=True)):
             if not compare.same(*both):
                 text = f"rank {rank} gets another part when it asks for epoch {epoch} with seed {seed} again"
-                return Finding(False, f"{text}; nothing may depend on what was asked for before.")
+                return Finding(False, f"{text}; nothing may depend on what was asked before, or made of it.")
     return Finding(True, "Each epoch deals anew, and the same epoch always alike.")
 
 

@@ -11,7 +11,7 @@ from graders.grading.kit import Answer, Finding, Rng, per_rank
 from graders.units.models import load_values
 from graders.units.unit_02.averaging import gradients_as
 from graders.units.unit_02.drivers import bucketed as drivers
-from graders.units.unit_02.models import Chain, names_of
+from graders.units.unit_02.models import ALL, Chain, names_of
 from graders.units.unit_02.training import Training, Used, buckets_as_specified
 
 
@@ -61,8 +61,8 @@ def _silent(step: Step) -> Finding:
 
 def silent_only(answer: Answer, rng: Rng, ranks: int) -> Finding:
     """Passes if the sums are right of what only passes within no_sync used, other branches on each rank, in
-    two blocks, and those of the step after it.
+    two blocks, and those of the step after it; and once more with a block in which all are used.
     """
     case = Used.draw(rng, ranks)
-    used = [[[1 + rank, 0, 2 - rank], [1]] for rank in range(ranks)]
+    used = [[[1 + rank, 0, 2 - rank], [1], [ALL, 1]] for rank in range(ranks)]
     return case.right(used, case.launch(answer, used, 10**6))

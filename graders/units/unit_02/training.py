@@ -156,7 +156,8 @@ class Used:
             finding = gradients_as(seen, [[*mean]] * len(used), names_of(model), rtol=1e-4)
             if not finding.passed:
                 told = [["all" if branch == ALL else branch for branch in way[step]] for way in used]
-                text = f"step {step}, in which the ranks use these of three branches: {told}"
+                silent = ", all but the last within no_sync" if len(told[0]) > 1 else ""
+                text = f"step {step}, in which the ranks use these of three branches{silent}: {told}"
                 return Finding(False, f"{text}: {finding.seen}")
         return Finding(True, "The gradients are the means over ranks, 0 where a rank has none.")
 

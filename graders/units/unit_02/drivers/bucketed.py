@@ -124,18 +124,19 @@ def tied(
     """The gradients after one step of a model with a tied and two frozen parameters, one of the others column
     by column in memory. words, targets: [B].
 
-    A frozen parameter has a gradient from a time when it was trainable: its own value. One of the others has
-    one to which this step's is added: zeros, but for a number that is infinite.
+    A frozen parameter has a gradient from a time when it was trainable: its own value. One number of another
+    one's is infinite, one NaN.
     """
     model = Tied(*sizes).double()
     model.mixing.weight.data = transposed(model.mixing.weight.data)
     load_values(list(model.parameters()), values)
     wrapped = answer(model, bucket_bytes)
     model.frozen.weight.grad = model.frozen.weight.detach().clone()
-    model.mixing.bias.grad = torch.zeros_like(model.mixing.bias)
-    _overflow(model.mixing.bias.grad)
+    broken = torch.zeros_like(model.mixing.bias)
+    _overflow(broken)
     mark("step begins")
-    return _finished([wrapped], model, functional.cross_entropy(wrapped(words), targets))
+    loss = functional.cross_entropy(wrapped(words), targets) + torch.dot(broken, model.mixing.bias)
+    return _finished([wrapped], model, loss)
 
 
 def cut_chain(answer: AnswerFunction, widths: list[int], limits: list[int], double: bool) -> list[PlainData]:
@@ -165,7 +166,7 @@ def one_bucket(
     """The gradients after each of some backward passes of a `Chain`; the chosen parameters are in a bucket.
 
     values, batches: see `steps`, in double precision. The parameters stay as they are. The last pass adds to
-    the gradients of the one before, which rank r has multiplied by 1 + r; one number is infinite.
+    the gradients of the one before, which rank r has multiplied by 1 + r; one number is infinite, one NaN.
     """
     model = Chain(widths).double()
     parameters = list(model.parameters())
@@ -187,8 +188,9 @@ def one_bucket(
 def in_order(
     answer: AnswerFunction, width: int, values: list[Tensor], inputs: Tensor, order: list[int]
 ) -> Gradients:
-    """All gradients after two steps with two buckets. One has the first two branches, which this rank uses in
-    this order, in the step before in the other; one has the shared layer. inputs: [B, width].
+    """All gradients after two steps with two buckets. One has the first two branches; one has the third and
+    the shared layer. order: in which this rank uses the branches, in the step before in the other. If the
+    third is between the others, buckets get gradients in turn. inputs: [B, width].
 
     A weight in the first stands in memory column by column, and so do its gradients.
     """
@@ -196,7 +198,8 @@ def in_order(
     weight = next(model.branches.parameters())
     weight.data = transposed(weight.data)
     load_values(list(model.parameters()), values)
-    made = [answer(list(model.branches.parameters())[:4]), answer(list(model.shared.parameters()))]
+    parameters = list(model.parameters())
+    made = [answer(parameters[:4]), answer(parameters[4:])]
     for ways in (order[::-1], order):
         model.zero_grad()
         loss = torch.stack([model(inputs, branch).square().mean() for branch in ways]).sum()
@@ -220,6 +223,6 @@ def _multiply(gradient: Tensor | None, factor: int) -> None:
 
 
 def _overflow(gradient: Tensor | None) -> None:
-    """Make its first number infinite, as an overflow does."""
+    """Make its first number infinite, as an overflow does, and its last one NaN."""
     if gradient is not None:
-        gradient.view(-1)[0] = torch.inf
+        gradient.view(-1)[0], gradient.view(-1)[-1] = torch.inf, torch.nan

@@ -5,7 +5,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from course_lib import span
-from graders.grading.answer import AnswerFunction
+from graders.grading.answer import AnswerFunction, PlainData
 from graders.units.hashing import hashes_salted
 from graders.units.random_states import random_states
 from graders.units.unit_02.replies import CombineReply, FailingLoadReply, LoadingReply, ShardsReply
@@ -34,14 +34,26 @@ def shards(answer: AnswerFunction, lengths: list[int], epochs: list[int], seeds:
     before = random_states()
     asked = list(zip(lengths, epochs, seeds, strict=True))
     with hashes_salted(answer, dist.get_rank):
-        first = [answer(*each) for each in asked]
+        given = [answer(*each) for each in asked]
         after = random_states()
         torch.rand(1 + dist.get_rank())
-        # Backwards: nothing may depend on what was asked before.
-        again = [answer(*each) for each in asked[:AGAIN][::-1]][::-1]
+        first = [_copy(part) for part in given]
+        for part in given:
+            if isinstance(part, Tensor):
+                part.zero_()
+        # Backwards: nothing may depend on what was asked before, nor on what the caller did with it.
+        again = [_copy(answer(*each)) for each in asked[:AGAIN][::-1]][::-1]
+    # Simulated ranks have one cache; another process would have one of its own.
+    for part, copy in zip(given, first, strict=True):
+        if isinstance(part, Tensor):
+            part.copy_(copy)
     return ShardsReply(
         first, again, [library for library, state in before.items() if after[library] != state]
     )
+
+
+def _copy(part: PlainData) -> PlainData:
+    return part.clone() if isinstance(part, Tensor) else part
 
 
 def loading(answer: AnswerFunction, value: Tensor | None) -> LoadingReply:

@@ -37,8 +37,9 @@ def many_processes(
     printed: that there is no GPU to pin memory for, say.
     """
     warnings.simplefilter("ignore")  # what grades puts the filters back
+    rank = dist.get_rank()
     for seed_library in (torch.default_generator.manual_seed, random.seed, np.random.seed):
-        seed_library(1000 + dist.get_rank())
+        seed_library(1000 + rank)
     model = Numbered(values)
     for parameter in model.parameters():
         parameter.grad = torch.ones_like(parameter) if older else None
@@ -48,7 +49,10 @@ def many_processes(
         history = answer(model, Samples(*samples), optimizer, epochs, batch_size, seed, DEVICE)
     batches = [*model.inputs, *moves.labels]
     there = not device or not batches or is_there(batches)
-    left = "" if model.moved else "a model", "" if there else "a batch", moves.mixed
-    within = -1.0 - dist.get_rank() if model.drawn is None else model.drawn
+    moved = is_there(list(model.parameters()))
+    left = "" if moved else "a model", "" if there else "a batch", moves.mixed
+    within = -1.0 - rank if model.drawn is None else model.drawn
     draws = within, float(torch.rand(())), random.random(), float(np.random.random())
-    return TrainingReply(history, copies_of(model.parameters()), optimizer.batches, left, draws)
+    return TrainingReply(
+        history, copies_of(model.parameters()), optimizer.batches, left, draws, dist.is_initialized()
+    )
