@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from graders.grading.kit import Answer, Finding, Observed, Rng, compare, per_rank
+from graders.grading.kit import Answer, AnswerFailed, Finding, Observed, Rng, compare, per_rank
 from graders.units.unit_07 import drivers
 from graders.units.unit_07.drivers import MendedReply
 
@@ -61,6 +61,22 @@ def all_inputs_kept(runs: Sequence[Observed[MendedReply]], given: Sequence[Seque
         )
         for run, tensors in zip(runs, given, strict=True)
     )
+
+
+def its_own(
+    answer: Answer, runs: Sequence[Observed[MendedReply]], given: Sequence[Sequence[Tensor]]
+) -> Finding:
+    """Passes if each rank's argument is as it was, and what was returned is on the device that x is on."""
+    kept = all_inputs_kept(runs, given)
+    if not kept.passed:
+        return kept
+    text = "Where x is on the device meta, as it may be on a GPU,"
+    try:
+        observed = answer.launch(drivers.mended_elsewhere, per_rank(given[0]), ranks=len(given[0]))
+    except AnswerFailed as failure:
+        return Finding(False, f"{text} {failure.report}")
+    devices = sorted({str(told.result) for told in observed.results})
+    return Finding(devices == ["meta"], f"{text} what is returned is on {', '.join(devices)}.")
 
 
 def numbers(
