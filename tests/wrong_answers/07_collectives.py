@@ -4161,6 +4161,21 @@ def mpi_all_are_doubles(comm, x):
     return x
 
 
+@wrong("mpi_ring_all_reduce", fails="the sum on every rank")
+def a_rank_of_the_world(comm, x):
+    """The rank in COMM_WORLD, as in every first program: in another communicator it may be another."""
+    from mpi4py import MPI
+
+    rank, size = MPI.COMM_WORLD.Get_rank(), comm.Get_size()
+    chunks = np.array_split(x, size)
+    for step in range(2 * (size - 1)):
+        give, take = chunks[(rank - step) % size], chunks[(rank - step - 1) % size]
+        arriving = np.empty_like(take)
+        comm.Sendrecv(give, dest=(rank + 1) % size, recvbuf=arriving, source=(rank - 1) % size)
+        take[:] = take + arriving if step < size - 1 else arriving
+    return x
+
+
 # ------------------------------------------------------------------------------------------ design_all_reduce
 
 
