@@ -82,7 +82,7 @@ def causes_of_hangs(answer: Answer, rng: Rng) -> Findings:
 )
 def mend_swap(answer: Answer, rng: Rng) -> Findings:
     """Pairs that swap tensors."""
-    given = [lab.tensors(rng, ranks) for ranks in (2, 6)]
+    given = [lab.tensors(rng, ranks, whole=ranks > 2) for ranks in (2, 6)]
     runs = [lab.launched(answer, tensors) for tensors in given]
     yield lab.ENDS, lab.ends(runs)
     swapped = [[tensors[rank ^ 1] for rank in range(len(tensors))] for tensors in given]
@@ -138,7 +138,7 @@ def own_ones(runs: Sequence[Observed[MendedReply]], given: Sequence[Sequence[Ten
 )
 def mend_shift(answer: Answer, rng: Rng) -> Findings:
     """A ring in which everyone sends to the right."""
-    given = [lab.tensors(rng, ranks) for ranks in (2, 3, 4, 7)]
+    given = [lab.tensors(rng, ranks, whole=ranks == 3) for ranks in (2, 3, 4, 7)]
     runs = [lab.launched(answer, tensors) for tensors in given]
     yield lab.ENDS, lab.ends(runs)
     shifted = [[tensors[rank - 1] for rank in range(len(tensors))] for tensors in given]

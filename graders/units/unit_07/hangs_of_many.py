@@ -50,7 +50,7 @@ from graders.units.unit_07.drivers import MendedReply
 def mend_grid_sums(answer: Answer, rng: Rng) -> Findings:
     """Ranks in a grid: sums along rows and along columns."""
     shapes = ((2, 2), (3, 1), (1, 2), (2, 3))
-    given = [lab.tensors(rng, rows * columns) for rows, columns in shapes]
+    given = [lab.tensors(rng, rows * columns, whole=rows == 1) for rows, columns in shapes]
     runs = [
         lab.launched(answer, tensors, columns) for tensors, (_, columns) in zip(given, shapes, strict=True)
     ]
@@ -69,7 +69,7 @@ def mend_grid_sums(answer: Answer, rng: Rng) -> Findings:
         )
         return compare.first_failure(found)
 
-    # Of a pair the wrong way round, or in single precision, the row before this one has told.
+    # Of a pair the wrong way round, or in another precision, the row before this one has told.
     found = in_columns(1, DOUBLE if in_rows.passed else SINGLE)
     yield "column sums", found if found.passed or in_rows.passed else in_columns(0, SINGLE)
     yield "x unchanged", lab.all_inputs_kept(runs, given)
@@ -121,7 +121,10 @@ def grid_sums(
         mine = line(rank, columns)
         wanted = torch.stack([x for other, x in enumerate(given) if line(other, columns) == mine]).sum(0)
         where = f"rank {rank} of a grid of {len(given) // columns} x {columns}"
-        return compare.close(pair[position], wanted, f"the sum on {where}", tolerance, tolerance)
+        seen = pair[position]
+        if tolerance == SINGLE and isinstance(seen, Tensor):
+            seen = seen.to(wanted.dtype)
+        return compare.close(seen, wanted, f"the sum on {where}", tolerance, tolerance)
 
     return compare.first_failure(one(rank, told.result) for rank, told in enumerate(observed.results))
 

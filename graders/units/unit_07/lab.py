@@ -23,8 +23,12 @@ CAUSES = {
 """The programs of the lab, by name, and why each hangs."""
 
 
-def tensors(rng: Rng, ranks: int) -> list[Tensor]:
-    """One float64 tensor [2, 3] a rank: neither shape nor dtype may be taken for granted."""
+def tensors(rng: Rng, ranks: int, whole: bool = False) -> list[Tensor]:
+    """One tensor [2, 3] a rank: neither shape nor dtype may be taken for granted. It is float64 or, if
+    `whole`, int64, of numbers that no floating-point type holds.
+    """
+    if whole:
+        return [rng.integers(-(2**58), 2**58, 2, 3) for _ in range(ranks)]
     return [rng.normal(2, 3, dtype=torch.float64) for _ in range(ranks)]
 
 
