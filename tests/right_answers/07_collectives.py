@@ -553,6 +553,27 @@ def receive_posted_first(outputs, inputs, group=None):
     return outputs
 
 
+@right("all_to_all_pairwise")
+def all_rounds_begun_at_once(outputs, inputs, group=None):
+    """All receives and sends begin, in the order of their rounds, before one is waited for."""
+    rank, size = _place(group)
+    outputs[rank].copy_(inputs[rank])
+    sources = [(rank - step) % size for step in range(1, size)]
+    arriving = [outputs[source].contiguous() for source in sources]
+    works = [
+        dist.irecv(part, group_src=source, group=group)
+        for source, part in zip(sources, arriving, strict=True)
+    ]
+    for step in range(1, size):
+        place = (rank + step) % size
+        works.append(dist.isend(inputs[place].contiguous(), group_dst=place, group=group))
+    for work in works:
+        work.wait()
+    for source, part in zip(sources, arriving, strict=True):
+        outputs[source].copy_(part)
+    return outputs
+
+
 @right("ring_all_reduce")
 def without_empty_messages(x, group=None):
     """Sends no chunk that has nothing in it; its receiver knows that it is empty."""

@@ -206,6 +206,14 @@ def cuts_all_parts_anew(x, parts=None, src=0, group=None):
     return _scatter(x, whole, _root(group, src), group)
 
 
+@wrong("scatter_from", fails="any dtype")
+def floats_travel_as_doubles(x, parts=None, src=0, group=None):
+    """Does the values no harm, and takes twice the bytes."""
+    wide = torch.float64 if x.is_floating_point() else x.dtype
+    arriving = x.to(wide, copy=True)
+    return x.copy_(_scatter(arriving, parts and [part.to(wide) for part in parts], _root(group, src), group))
+
+
 # ---------------------------------------------------------------------------------------------- gather_to
 
 
@@ -624,6 +632,26 @@ def adds_to_nothing(x, src=0, group=None):
             arriving = torch.empty_like(data)
             dist.recv(arriving, group_src=(rank - distance) % size, group=group)
             data += arriving
+        distance *= 2
+    return x.copy_(data)
+
+
+PLACES = {}
+"""Of the_places_of_the_first_group."""
+
+
+@wrong("broadcast_tree", fails="on a subgroup")
+def the_places_of_the_first_group(x, src=0, group=None):
+    """Keeps the ranks from the root on, by root and number of ranks: another group has others."""
+    size, members = dist.get_world_size(group), dist.get_process_group_ranks(group or dist.group.WORLD)
+    root = members.index(src)
+    order = PLACES.setdefault((dist.get_rank(), src, size), members[root:] + members[:root])
+    place, distance, data = order.index(dist.get_rank()), 1, x.contiguous()
+    while distance < size:
+        if place < distance and place + distance < size:
+            dist.send(data, order[place + distance], group=group)
+        elif distance <= place < 2 * distance:
+            dist.recv(data, order[place - distance], group=group)
         distance *= 2
     return x.copy_(data)
 
@@ -1153,6 +1181,30 @@ def all_chunks_as_long_as_the_first(x, group=None):
     return _reduce_scatter(_padded(chunks), group)[rank][: len(chunks[rank])].clone()
 
 
+@wrong("ring_reduce_scatter", fails="any dtype")
+def sums_are_long(x, group=None):
+    """torch.sum of int32 is int64, for which the next rank has no room."""
+    rank, size = _place(group)
+    chunks = _cut(x, group)
+    carried = chunks[rank - 1]
+    for step in range(size - 1):
+        own = chunks[(rank - 2 - step) % size]
+        arriving = torch.empty_like(own)
+        _both(carried, (rank + 1) % size, arriving, (rank - 1) % size, group)
+        carried = torch.stack([own, arriving]).sum(0)
+    return carried
+
+
+@wrong("ring_reduce_scatter", fails="any length")
+def as_if_all_were_full(x, group=None):
+    """Zeros at the end make all chunks equally long: of 9 elements 4 ranks get 3, 3, 3 and 0."""
+    (rank, size), length = _place(group), x.numel()
+    part = -(-length // size)
+    padded = torch.cat([x.reshape(-1), x.new_zeros(part * size - length)])
+    whole = _reduce_scatter(list(padded.tensor_split(size)), group)[rank]
+    return whole[: max(0, length - rank * part)].clone()
+
+
 # -------------------------------------------------------------------------------------------- ring_all_gather
 
 
@@ -1658,6 +1710,24 @@ def all_but_the_last_alike(x, group=None):
     return x.copy_(data)
 
 
+BUFFERS = {}
+"""Of one_buffer_for_all_dtypes."""
+
+
+@wrong("ring_all_reduce", fails="any dtype")
+def one_buffer_for_all_dtypes(x, group=None):
+    """Keeps what it receives into, by length: the next call's x may be of another dtype."""
+    (rank, size), data = _place(group), x.contiguous()
+    chunks = torch.tensor_split(data.view(-1), size)
+    for step in range(size - 1):
+        target = chunks[(rank - 2 - step) % size]
+        arriving = BUFFERS.setdefault((dist.get_rank(), len(target)), torch.empty_like(target))
+        _both(chunks[(rank - 1 - step) % size], (rank + 1) % size, arriving, (rank - 1) % size, group)
+        target += arriving
+    _all_gather(chunks, group)
+    return x.copy_(data)
+
+
 # ------------------------------------------------------------------------------ recursive_doubling_all_reduce
 
 
@@ -1876,6 +1946,13 @@ def doubles_row_by_row(x, group=None):
 def a_copy_if_empty(x, group=None):
     """Nothing is to be done, and another nothing is returned."""
     return x.clone() if x.numel() == 0 else _doubling(x, group)
+
+
+@wrong("recursive_doubling_all_reduce", fails="any dtype")
+def halves_travel_as_floats(x, group=None):
+    """Adds up bfloat16 in float32, which is good, and sends it so, in twice the bytes."""
+    wide = torch.float32 if x.dtype == torch.bfloat16 else x.dtype
+    return x.copy_(_doubling(x.to(wide, copy=True, memory_format=torch.contiguous_format), group))
 
 
 # -------------------------------------------------------------------------------- halving_doubling_all_reduce
@@ -2479,6 +2556,12 @@ def all_parts_but_the_last_alike(x, gpus_per_node, group=None):
     _among(parts, rail, rank, group, [REDUCE, GATHER])
     _among(chunks, near, rank, group, [GATHER])
     return x.copy_(data)
+
+
+@wrong("hierarchical_all_reduce", fails="bytes between nodes")
+def nodes_taken_for_gpus(x, gpus_per_node, group=None):
+    """As large as there are nodes: the same only where there are as many of them as GPUs in each."""
+    return x.copy_(_hierarchy(x.contiguous(), dist.get_world_size(group) // gpus_per_node, group))
 
 
 # ---------------------------------------------------------------------------------------- all_to_all_pairwise
@@ -3093,7 +3176,7 @@ def returns_its_own(x):
     return x
 
 
-@wrong("mend_swap", fails="x unchanged")
+@wrong("mend_swap", fails="a tensor of its own")
 def receives_into_x(x):
     """Overwrites its input."""
     partner, own = dist.get_rank() ^ 1, x.clone()
@@ -3111,7 +3194,7 @@ def gathers_everything(x):
     return everyone[dist.get_rank() ^ 1]
 
 
-@wrong("mend_swap", fails="x unchanged")
+@wrong("mend_swap", fails="a tensor of its own")
 def two_ranks_swap_in_place(x):
     """With two ranks, x is overwritten as well."""
     rank, arriving = dist.get_rank(), torch.empty_like(x)
@@ -3121,6 +3204,16 @@ def two_ranks_swap_in_place(x):
     if dist.get_world_size() == 2:
         x.copy_(arriving)
     return arriving
+
+
+@wrong("mend_swap", fails="a tensor of its own")
+def room_on_the_cpu(x):
+    """A tensor of the right shape and dtype, wherever x is."""
+    partner, theirs = dist.get_rank() ^ 1, torch.empty(x.shape, dtype=x.dtype)
+    sending = dist.isend(x, partner)
+    dist.recv(theirs, partner)
+    sending.wait()
+    return theirs
 
 
 # ------------------------------------------------------------------------------------------------ mend_shift
@@ -3213,7 +3306,7 @@ def shifts_to_the_left(x):
     return arriving
 
 
-@wrong("mend_shift", fails="x unchanged")
+@wrong("mend_shift", fails="a tensor of its own")
 def shifts_in_place(x):
     """x becomes the neighbour's."""
     rank, size = dist.get_rank(), dist.get_world_size()
@@ -3271,6 +3364,14 @@ def shifts_in_single_precision(x):
     dist.recv(arriving, (rank - 1) % size)
     sending.wait()
     return arriving.to(x.dtype)
+
+
+@wrong("mend_shift", fails="one message each")
+def gathers_from_all(x):
+    """Everyone's tensor, of which one is needed: more messages, and so no less time."""
+    everyone = [torch.empty_like(x) for _ in range(dist.get_world_size())]
+    dist.all_gather(everyone, x)
+    return everyone[dist.get_rank() - 1]
 
 
 # ----------------------------------------------------------------------------------------------- mend_report
@@ -3461,6 +3562,18 @@ def sums_in_single_precision(x, columns):
     return row_sum.to(x.dtype), column_sum.to(x.dtype)
 
 
+@wrong("mend_grid_sums", fails="row sums")
+def stacks_both_sums(x, columns):
+    """One tensor is no pair."""
+    return torch.stack(_grid_sums(x, columns))
+
+
+@wrong("mend_grid_sums", fails="row sums")
+def sums_in_double_precision(x, columns):
+    """Good for float32, as long as one gives back float32; and large integers lose their last digits."""
+    return _grid_sums(x.double(), columns)
+
+
 # ---------------------------------------------------------------------------------------------- mend_collect
 
 
@@ -3628,6 +3741,22 @@ def some_rank_has_a_row(rows):
     return None if blocks is None else list(torch.cat([row[None] for row in blocks]))
 
 
+@wrong("mend_collect", fails="a new list")
+def receives_into_its_first_row(rows):
+    """Rank 0 has a row of the right length at hand; but the list is to stay as it is."""
+    collected = _collect(rows, lambda own, others: [row.clone() for row in own] + others)
+    if collected and rows:
+        rows[0].copy_(collected[-1])
+    return collected
+
+
+@wrong("mend_collect", fails="a new list")
+def collects_a_tuple(rows):
+    """A tuple is no list."""
+    collected = _collect(rows, lambda own, others: own + others)
+    return None if collected is None else tuple(collected)
+
+
 # ------------------------------------------------------------------------------------------------ mend_chain
 
 
@@ -3792,6 +3921,13 @@ def tells_all_behind_it(value):
         dist.send(root, other)
     dist.barrier()
     return total.item()
+
+
+@wrong("mend_chain", fails="chain and barrier")
+def barrier_before_all(value):
+    """All ranks meet, but not at the end."""
+    dist.barrier()
+    return _chain(value, math.sqrt)
 
 
 # --------------------------------------------------------------------------------------- mpi_ring_all_reduce
@@ -4004,6 +4140,55 @@ def mpi_all_receive_first(comm, x):
         comm.Recv(arriving, source=(rank - 1) % size)
         comm.Send(chunks[(rank - step) % size], dest=(rank + 1) % size)
         target[:] = target + arriving if step < size - 1 else arriving
+    return x
+
+
+@wrong("mpi_ring_all_reduce", fails="any dtype")
+def mpi_sums_are_long(comm, x):
+    """numpy.sum of int32 is int64, for which the next rank has no room."""
+    rank, size = comm.Get_rank(), comm.Get_size()
+    chunks = np.array_split(x, size)
+    carried = chunks[rank]
+    for step in range(1, size):
+        own = chunks[(rank - step) % size]
+        arriving = np.empty_like(own)
+        comm.Sendrecv(carried, dest=(rank + 1) % size, recvbuf=arriving, source=(rank - 1) % size)
+        carried = np.sum([own, arriving], axis=0)
+    chunks[(rank + 1) % size][:] = carried
+    for step in range(size - 1):
+        give, take = chunks[(rank + 1 - step) % size], chunks[(rank - step) % size]
+        comm.Sendrecv(give, dest=(rank + 1) % size, recvbuf=take, source=(rank - 1) % size)
+    return x
+
+
+@wrong("mpi_ring_all_reduce", fails="any dtype")
+def mpi_all_are_doubles(comm, x):
+    """MPI.DOUBLE whatever x is: right as long as a chunk is a whole number of doubles."""
+    from mpi4py import MPI
+
+    rank, size = comm.Get_rank(), comm.Get_size()
+    chunks = np.array_split(x, size)
+    for step in range(2 * (size - 1)):
+        give, take = chunks[(rank - step) % size], chunks[(rank - step - 1) % size]
+        arriving = np.empty_like(take)
+        receive = {"recvbuf": [arriving, MPI.DOUBLE], "source": (rank - 1) % size}
+        comm.Sendrecv([give, MPI.DOUBLE], dest=(rank + 1) % size, **receive)
+        take[:] = take + arriving if step < size - 1 else arriving
+    return x
+
+
+@wrong("mpi_ring_all_reduce", fails="the sum on every rank")
+def a_rank_of_the_world(comm, x):
+    """The rank in COMM_WORLD, as in every first program: in another communicator it may be another."""
+    from mpi4py import MPI
+
+    rank, size = MPI.COMM_WORLD.Get_rank(), comm.Get_size()
+    chunks = np.array_split(x, size)
+    for step in range(2 * (size - 1)):
+        give, take = chunks[(rank - step) % size], chunks[(rank - step - 1) % size]
+        arriving = np.empty_like(take)
+        comm.Sendrecv(give, dest=(rank + 1) % size, recvbuf=arriving, source=(rank - 1) % size)
+        take[:] = take + arriving if step < size - 1 else arriving
     return x
 
 

@@ -13,6 +13,7 @@ SECTIONS = (
     "fitting",
     "hangs",
     "hangs_of_many",
+    "hangs_of_errors",
     "mpi",
     "design",
 )

@@ -34,8 +34,8 @@ def _parts(rng: Rng, world: World, first: int) -> list[Tensor]:
 
 
 def _total(tensors: Sequence[Tensor]) -> Tensor:
-    """The sum over ranks. Integers wrap round where they overflow, on every rank alike."""
-    return torch.stack(list(tensors)).sum(0)
+    """The sum over ranks, of their dtype. Integers wrap round where they overflow, on every rank alike."""
+    return torch.stack(list(tensors)).sum(0, dtype=tensors[0].dtype)
 
 
 def _one_tensor_a_rank(rng: Rng, world: World) -> list[Arguments]:

@@ -54,26 +54,28 @@ def play(
 ) -> Played:
     """Let the answer work in each of `worlds`, one after the other in one launch.
 
-    The worlds differ in length, dtype and root only.
+    The worlds differ in length, dtype and root only; those of groups also in their members.
     """
-    first = worlds[0]
-    members = list(first.members) if first.members is not None else None
+    launched = max(world.launched for world in worlds)
     inputs = [collective.arguments(rng, world) for world in worlds]
-    places = members or list(range(first.ranks))
-    cases: list[list[Arguments]] = [[] for _ in range(first.launched)]
-    for place, rank in enumerate(places):
-        cases[rank] = [per_world[place] for per_world in inputs]
+    calls = [[call for call, world in enumerate(worlds) if rank in world.places] for rank in range(launched)]
+    cases: list[list[Arguments]] = [
+        [inputs[call][worlds[call].places.index(rank)] for call in calls[rank]] for rank in range(launched)
+    ]
+    members = [list(world.members) if world.members is not None else None for world in worlds]
     observed = answer.launch(
         drivers.collective,
         per_rank(cases),
         list(map(collective.options, worlds)),
-        first.layout,
+        worlds[0].layout,
         members,
-        ranks=first.launched,
+        ranks=launched,
         cluster=cluster,
     )
-    by_rank = [[told for told, _ in compare.side_by_side(observed.results[rank], worlds)] for rank in places]
-    told = [[rank[index] for rank in by_rank] for index in range(len(worlds))]
+    told: list[list[Called]] = [[] for _ in worlds]
+    for rank in range(launched):
+        for called, call in compare.side_by_side(observed.results[rank], calls[rank]):
+            told[call].append(called)
     expected = [collective.expected(world, given) for world, given in zip(worlds, inputs, strict=True)]
     return Played(worlds, expected, told, observed)
 
@@ -209,7 +211,8 @@ def _same(seen: Any, wanted: Any, what: str, world: World) -> Finding:
             return finding
         return replace(finding, seen=f"{finding.seen} (nan is what stands there before the call.)")
     if type(seen) is not list or len(seen) != len(wanted):
-        return Finding(False, f"{what} is {type(seen).__name__}; expected a list of {len(wanted)}.")
+        got = f"a list of {len(seen)}" if type(seen) is list else f"a {type(seen).__name__}"
+        return Finding(False, f"{what} is {got}; expected a list of {len(wanted)}.")
     items = enumerate(zip(seen, wanted, strict=True))
     return compare.first_failure(
         (_same(item, expected, f"item {index} of {what}", world) for index, (item, expected) in items),

@@ -1,17 +1,15 @@
 """What holds for all hand-written collectives: the findings that their graders share."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import chain
-
-import torch
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from course_lib.cluster.topology import Cluster
 from graders.grading.communication import only_messages
-from graders.grading.kinds import Kind
-from graders.grading.kit import Answer, AnswerFailed, FailureKind, Finding, Findings, Rng, compare
+from graders.grading.kit import Answer, AnswerFailed, Finding, Findings, Rng, compare
 from graders.units.unit_07.collective import Collective
-from graders.units.unit_07.collectives import Played, in_place, layouts, play, results, stays_on_its_device
+from graders.units.unit_07.collectives import Played, in_place, layouts, play, results
+from graders.units.unit_07.dtypes import any_dtype
+from graders.units.unit_07.tries import Tries
 from graders.units.unit_07.worlds import World, drawn_members
 
 
@@ -22,7 +20,7 @@ def common_findings(
     basic: Sequence[World],
     many: Sequence[World],
     uneven: Sequence[Sequence[World]],
-    subgroups: Sequence[World],
+    subgroups: Sequence[Sequence[World]],
     values: str,
     roots: Sequence[World] = (),
     slow: Sequence[World] = (),
@@ -38,7 +36,7 @@ def common_findings(
     first = [play(answer, rng, collective, [world]) for world in basic]
     yield values, _built(first, results(*first))
     tries = Tries(answer, rng, collective)
-    any_number = any_root = tries.right(roots) if roots else Finding(True, "There is no root.")
+    any_number = any_root = tries.right(roots)
     if roots:
         yield "any root", any_root
     rooted, so_far = list(tries.plays) if any_root.passed else [], len(tries.plays)
@@ -47,27 +45,31 @@ def common_findings(
         """What a row has found wrong the rows after it do without."""
         return [world if any_root.passed else replace(world, root=0) for world in worlds]
 
+    in_order = in_any_order(answer, rng, collective, slow, following)
+
+    def launches(several: Iterable[Sequence[World]]) -> list[Sequence[World]]:
+        """Of worlds that share one; none does where messages of a later call may be taken for others."""
+        return list(several) if in_order.passed else [[world] for worlds in several for world in worlds]
+
     if many:
         yield "any number of ranks", (any_number := tries.right(tried(many)))
     alone = [played for played in tries.plays[so_far:] if played.worlds[0].ranks == 1]
-    in_order = in_any_order(answer, rng, collective, slow, following)
     several = [tried(worlds) for worlds in (uneven if any_number.passed else uneven[:1])]
-    if not in_order.passed:
-        several = [[world] for worlds in several for world in worlds]
-    lengths = [play(answer, rng, collective, worlds) for worlds in several]
+    lengths = [play(answer, rng, collective, worlds) for worlds in launches(several)]
     any_length = results(*lengths)
     if any_length.passed:
         single, any_length = single_number(answer, rng, collective, tried(uneven[0])[0])
         lengths += single
     yield "any length", any_length
     model = basic[-1]
-    yield "any dtype", any_dtype(tries, model)
+    yield "any dtype", any_dtype(tries, model, first[-1], in_order.passed)
     yield "in place", in_place(*first, *rooted, *alone, *(lengths if any_length.passed else ()))
     # Five rows of three: cut flat, the parts are others than if rows are cut.
     rows = 5 if any_length.passed else 2 * model.ranks
     models = [replace(model, layout="strided"), replace(model, length=rows, columns=3, layout="transposed")]
-    yield "any layout", compare.first_failure(tries.found(each, layouts) for each in models)
-    yield "on a subgroup", compare.first_failure(tries.found(each, right_in_the_group) for each in subgroups)
+    yield "any layout", compare.first_failure(tries.found([each], layouts) for each in models)
+    in_groups = (tries.found(each, right_in_the_group) for each in launches(subgroups))
+    yield "on a subgroup", compare.first_failure(in_groups)
     if following or slow:
         yield "calls that overlap" if following else "a slow rank", in_order
     yield "only send and recv", compare.first_failure(map(by_messages, (*first, *lengths, *tries.plays)))
@@ -88,53 +90,14 @@ def in_any_order(
     return compare.first_failure(found)
 
 
-@dataclass(frozen=True, slots=True)
-class Tries:
-    """Launches of which a row can do without one that comes to no end, so that rows after it are judged.
+def in_two_groups(world: World) -> list[World]:
+    """A group, and one that has its members from the second on, and another one: their places are others.
 
-    plays: those that came to an end.
+    A root, which is at the last place, stays the same rank.
     """
-
-    answer: Answer
-    rng: Rng
-    collective: Collective
-    plays: list[Played] = field(default_factory=list)
-
-    def found(self, world: World, check: Callable[[Played], Finding]) -> Finding:
-        """What `check` finds of a launch, or that there was no end."""
-        try:
-            self.plays.append(play(self.answer, self.rng, self.collective, [world]))
-        except AnswerFailed as failure:
-            kind = Kind.DEADLOCK if failure.kind is FailureKind.DEADLOCK else Kind.OTHER
-            return Finding(False, f"With {world}: {failure.report}", kind)
-        return check(self.plays[-1])
-
-    def right(self, worlds: Sequence[World]) -> Finding:
-        """Passes if results are right in each of the worlds."""
-        found = (self.found(world, results) for world in worlds)
-        return compare.first_failure(found, f"right with {'; '.join(map(str, worlds))}.")
-
-
-def any_dtype(tries: Tries, model: World) -> Finding:
-    """Passes if results are right in each of DTYPES, and if every tensor is on the device that x is on."""
-
-    def one(dtype: torch.dtype, note: str) -> Finding:
-        finding = tries.found(replace(model, dtype=dtype), results)
-        return (
-            finding if finding.passed or not note else Finding(False, f"{finding.seen} {note}", finding.kind)
-        )
-
-    def elsewhere() -> Finding:
-        """With tensors on the device meta."""
-        finding = tries.found(replace(model, layout="meta"), stays_on_its_device)
-        if finding.passed:
-            return finding
-        said = "Here all tensors are on the device meta: those that you make have to be there, too."
-        return Finding(False, f"{finding.seen}\n{said}")
-
-    found = (one(*each) for each in DTYPES.items())
-    passed = f"right in {', '.join(str(dtype) for dtype in DTYPES)}, and on another device."
-    return compare.first_failure(chain(found, (elsewhere() for _ in range(1))), passed)
+    members = world.places
+    others = (*members[1:], members[-1] + 1)
+    return [world, replace(world, members=others, root=max(world.root - 1, 0))]
 
 
 def right_in_the_group(played: Played) -> Finding:
@@ -144,9 +107,10 @@ def right_in_the_group(played: Played) -> Finding:
 
 def within_the_group(played: Played) -> Finding:
     """Passes if all messages were sent in the group, or in one of some of its members."""
-    members = set(played.worlds[0].members or ())
+    groups = [set(world.places) for world in played.worlds]
     for event in played.observed.events:
-        if event.op == "send" and event.group and not members.issuperset(event.group):
+        inside = any(members.issuperset(event.group) for members in groups)
+        if event.op == "send" and event.group and not inside:
             text = f"with {played.worlds[0]}, rank {event.rank} sends to rank {event.peer} in a larger group"
             said = f"{text}, where others' messages may come between; expected group=group."
             return Finding(False, said)
@@ -198,13 +162,6 @@ def before_it_is_over(answer: Answer, rng: Rng, collective: Collective, worlds: 
     return Finding(False, text, finding.kind)
 
 
-DTYPES = {
-    torch.float64: "",
-    torch.int64: "(2**58 + 1 fits no floating-point type.)",
-    torch.bfloat16: "(NumPy has no bfloat16.)",
-}
-"""Beside float32, each with what people may not know of it."""
-
 SHORT_MESSAGE = 16
 """Bytes up to which a message does not wait for its receiver, in `before_it_is_over`."""
 
@@ -242,7 +199,10 @@ def common(
             for root_of in [root(ranks)]
         ],
         # The root at the last place: a rank before it is no member, so that ranks do not tell places.
-        subgroups=[World(p, 4 * p, members=drawn_members(rng, p), root=rooted * (p - 1)) for p in (3, 4)],
+        subgroups=[
+            in_two_groups(World(p, 4 * p, members=drawn_members(rng, p), root=rooted * (p - 1)))
+            for p in (3, 4)
+        ],
         values=values,
         slow=slow,
         following=following,

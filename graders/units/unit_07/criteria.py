@@ -29,8 +29,8 @@ def on_a_subgroup(hint: str, *needs: str) -> Criterion:
 
 
 ON_A_SUBGROUP = on_a_subgroup(
-    "Rank and size come from dist.get_rank(group) and dist.get_world_size(group); peers of a message are "
-    "group_dst= and group_src=, with group=group."
+    "Rank and size come from dist.get_rank(group) and dist.get_world_size(group), in each call anew; peers "
+    "of a message are group_dst= and group_src=, with group=group."
 )
 
 

@@ -60,24 +60,27 @@ def collective(
     cases: list[list[PlainData]],
     options: list[dict[str, PlainData]],
     layout: str,
-    members: list[int] | None,
+    members: list[list[int] | None],
 ) -> list[Called]:
-    """Call the answer once a case, one after the other.
+    """Call the answer once for each call that this rank takes part in, one after the other.
 
-    cases, options: the positional and the keyword arguments of each call on this rank. layout: one of
-    LAYOUTS, for all tensors given. members: global ranks of the group that calls; None: the default group,
-    and no `group` argument.
+    cases: the positional arguments of each of this rank's calls. options, members: of all calls, the keyword
+    arguments and the global ranks of the group that calls; None: the default group, and no `group` argument.
+    layout: one of LAYOUTS, for all tensors given.
     """
-    more = {}
-    if members is not None:
-        group = dist.new_group(members)
-        if dist.get_rank() not in members:
-            return []
-        more = {"group": group}
+    groups: dict[tuple[int, ...], Any] = {}
+    for each in members:
+        if each is not None and tuple(each) not in groups:
+            groups[tuple(each)] = dist.new_group(each)
+    mine = [
+        named if each is None else {**named, "group": groups[tuple(each)]}
+        for named, each in zip(options, members, strict=True)
+        if each is None or dist.get_rank() in each
+    ]
     returned: list[Any] = []
     return [
-        _call_once(answer, arguments, {**named, **more}, layout, returned)
-        for arguments, named in zip(cases, options, strict=True)
+        _call_once(answer, arguments, named, layout, returned)
+        for arguments, named in zip(cases, mine, strict=True)
     ]
 
 
@@ -153,7 +156,7 @@ def _copied(value: Any) -> Any:
     if type(value) is Tensor:
         return value.detach().clone()
     if type(value) in (list, tuple):
-        return [_copied(item) for item in value]
+        return type(value)(_copied(item) for item in value)
     return value
 
 
@@ -181,12 +184,20 @@ def mended_late(answer: AnswerFunction, argument: PlainData, late: int) -> Mende
     return mended(answer, argument)
 
 
+def mended_elsewhere(answer: AnswerFunction, x: Tensor) -> MendedReply:
+    """As `mended`, with x on the device meta; the result is the name of the device that the tensor is on."""
+    result = answer(x.to("meta"))
+    return MendedReply(str(result.device) if type(result) is Tensor else "none", None, False)
+
+
 class TooLate(RuntimeError):
     """Raised in place of an error that came out after its rank had told others something."""
 
 
-def mended_at_once(answer: AnswerFunction, argument: PlainData) -> MendedReply:
-    """As `mended`; raises TooLate for a ValueError that comes out after its rank told others something."""
+def mended_at_once(answer: AnswerFunction, argument: PlainData, begun: int) -> MendedReply:
+    """As `mended`; raises TooLate for a ValueError that comes out after its rank told others something, but
+    for its first calls, `begun` of them.
+    """
     group: Any = dist.group.WORLD
     carry_out = group.carry_out
     made = []
@@ -199,7 +210,7 @@ def mended_at_once(answer: AnswerFunction, argument: PlainData) -> MendedReply:
     try:
         return mended(answer, argument)
     except ValueError as error:
-        told = [op for op in made if op != "recv"]
+        told = [op for op in made[begun:] if op != "recv"]
         if told:
             text = f"its ValueError ({error}) came out only after {', '.join(told)}"
             raise TooLate(f"{text}; expected it before the rank sends or waits.") from error

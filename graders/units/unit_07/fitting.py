@@ -18,9 +18,14 @@ from graders.units.unit_07 import drivers
             "noisy samples",
             2,
             "An error of 10 % weighs as much for a short message as for a long one: divide each equation by "
-            "its seconds before you solve.",
+            "its seconds before you solve, in float64.",
         ),
-        Criterion("alpha below 0", 1, "The best alpha may be negative: do not clip it."),
+        Criterion(
+            "alpha below 0",
+            1,
+            "The best alpha may be negative: do not clip it.",
+            needs=("exact samples", "noisy samples"),
+        ),
         Criterion("samples unchanged", 1, "Return two floats, and leave the list as it is."),
     ),
     hints=(

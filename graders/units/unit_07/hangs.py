@@ -68,7 +68,11 @@ def causes_of_hangs(answer: Answer, rng: Rng) -> Findings:
             1,
             "Partners are 2k and 2k + 1. What is sent is x, as it was before anything arrived.",
         ),
-        Criterion("x unchanged", 1, "Receive into a tensor of its own: x still has to be sent."),
+        Criterion(
+            "a tensor of its own",
+            1,
+            "Receive into a new tensor, made like x, also on its device: x still has to be sent.",
+        ),
         Criterion("one message each", 1, "Each rank sends once and receives once; no collective."),
     ),
     hints=(
@@ -78,7 +82,7 @@ def causes_of_hangs(answer: Answer, rng: Rng) -> Findings:
 )
 def mend_swap(answer: Answer, rng: Rng) -> Findings:
     """Pairs that swap tensors."""
-    given = [lab.tensors(rng, ranks) for ranks in (2, 6)]
+    given = [lab.tensors(rng, ranks, whole=ranks > 2) for ranks in (2, 6)]
     runs = [lab.launched(answer, tensors) for tensors in given]
     yield lab.ENDS, lab.ends(runs)
     swapped = [[tensors[rank ^ 1] for rank in range(len(tensors))] for tensors in given]
@@ -86,7 +90,7 @@ def mend_swap(answer: Answer, rng: Rng) -> Findings:
         "the partner's tensor",
         compare.first_failure(chain(own_ones(runs, given), [lab.each_returned(runs, swapped)])),
     )
-    yield "x unchanged", lab.all_inputs_kept(runs, given)
+    yield "a tensor of its own", lab.its_own(answer, runs, given)
     yield (
         "one message each",
         each_rank_calls(runs, ("send", "recv"), "Each rank sends once and receives once."),
@@ -113,13 +117,18 @@ def own_ones(runs: Sequence[Observed[MendedReply]], given: Sequence[Sequence[Ten
             needs=("the left neighbour's tensor",),
         ),
         Criterion("the left neighbour's tensor", 1, "Rank 0's left neighbour is the last rank."),
-        Criterion("x unchanged", 1, "Receive into a tensor of its own: x still has to be sent."),
+        Criterion(
+            "a tensor of its own",
+            1,
+            "Receive into a new tensor, made like x, also on its device: x still has to be sent.",
+        ),
         Criterion("one message each", 1, "Each rank sends once and receives once; no collective."),
         Criterion(
             "all at the same time",
             1,
             "If only rank 0 receives first, the others go one after another, p messages long. isend starts "
             "all sends at once.",
+            needs=(lab.ENDS, "one message each"),
         ),
     ),
     hints=(
@@ -129,12 +138,12 @@ def own_ones(runs: Sequence[Observed[MendedReply]], given: Sequence[Sequence[Ten
 )
 def mend_shift(answer: Answer, rng: Rng) -> Findings:
     """A ring in which everyone sends to the right."""
-    given = [lab.tensors(rng, ranks) for ranks in (2, 3, 4, 7)]
+    given = [lab.tensors(rng, ranks, whole=ranks == 3) for ranks in (2, 3, 4, 7)]
     runs = [lab.launched(answer, tensors) for tensors in given]
     yield lab.ENDS, lab.ends(runs)
     shifted = [[tensors[rank - 1] for rank in range(len(tensors))] for tensors in given]
     yield "the left neighbour's tensor", lab.each_returned(runs, shifted)
-    yield "x unchanged", lab.all_inputs_kept(runs, given)
+    yield "a tensor of its own", lab.its_own(answer, runs, given)
     yield (
         "one message each",
         each_rank_calls(runs, ("send", "recv"), "Each rank sends once and receives once."),

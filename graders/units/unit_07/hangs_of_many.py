@@ -1,6 +1,8 @@
-"""Unit 07, the deadlock lab: groups, counts and errors."""
+"""Unit 07, the deadlock lab: groups and counts."""
 
 from collections.abc import Callable, Sequence
+from itertools import chain
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,7 +17,6 @@ from graders.grading.kit import (
     Finding,
     Findings,
     Observed,
-    PlainData,
     Rng,
     exercise,
     per_rank,
@@ -49,11 +50,12 @@ from graders.units.unit_07.drivers import MendedReply
 def mend_grid_sums(answer: Answer, rng: Rng) -> Findings:
     """Ranks in a grid: sums along rows and along columns."""
     shapes = ((2, 2), (3, 1), (1, 2), (2, 3))
-    given = [lab.tensors(rng, rows * columns) for rows, columns in shapes]
+    given = [lab.tensors(rng, rows * columns, whole=rows == 1) for rows, columns in shapes]
     runs = [
         lab.launched(answer, tensors, columns) for tensors, (_, columns) in zip(given, shapes, strict=True)
     ]
     yield lab.ENDS, lab.ends(runs)
+    pairs_returned(runs)
     # The last grid first: in it neither a row nor a column is the whole.
     grids = list(zip(runs, given, (columns for _, columns in shapes), strict=True))[::-1]
     in_rows = compare.first_failure(
@@ -67,11 +69,19 @@ def mend_grid_sums(answer: Answer, rng: Rng) -> Findings:
         )
         return compare.first_failure(found)
 
-    # Of a pair the wrong way round, or in single precision, the row before this one has told.
+    # Of a pair the wrong way round, or in another precision, the row before this one has told.
     found = in_columns(1, DOUBLE if in_rows.passed else SINGLE)
     yield "column sums", found if found.passed or in_rows.passed else in_columns(0, SINGLE)
     yield "x unchanged", lab.all_inputs_kept(runs, given)
     yield "within groups", grid_groups(runs[-1], shapes[-1][1])
+
+
+def pairs_returned(runs: Sequence[Observed[MendedReply]]) -> None:
+    """Raises AnswerFailed if a rank returned no tuple or list of two: neither sum can be judged then."""
+    for rank, told in chain.from_iterable(enumerate(run.results) for run in runs):
+        if type(told.result) not in (tuple, list) or len(told.result) != 2:
+            said = f"Rank {rank} returned {compare.shown(told.result, 60)}; expected a tuple or list of two."
+            raise AnswerFailed(FailureKind.NOT_ASKED, said)
 
 
 def grid_groups(observed: Observed[MendedReply], columns: int) -> Finding:
@@ -107,13 +117,14 @@ def grid_sums(
     given: a tensor a rank, all of one shape. line: which one a rank is on in a grid of so many columns.
     """
 
-    def one(rank: int, pair: PlainData) -> Finding:
-        if type(pair) is not list or len(pair) != 2:
-            return Finding(False, f"rank {rank} returned {pair!r:.60}; expected a pair of tensors.")
+    def one(rank: int, pair: Any) -> Finding:
         mine = line(rank, columns)
         wanted = torch.stack([x for other, x in enumerate(given) if line(other, columns) == mine]).sum(0)
         where = f"rank {rank} of a grid of {len(given) // columns} x {columns}"
-        return compare.close(pair[position], wanted, f"the sum on {where}", tolerance, tolerance)
+        seen = pair[position]
+        if tolerance == SINGLE and isinstance(seen, Tensor):
+            seen = seen.to(wanted.dtype)
+        return compare.close(seen, wanted, f"the sum on {where}", tolerance, tolerance)
 
     return compare.first_failure(one(rank, told.result) for rank, told in enumerate(observed.results))
 
@@ -167,8 +178,8 @@ def rows_collected(observed: Observed[MendedReply], given: Sequence[list[Tensor]
     expected = [row for rows in given for row in rows]
     where = f"with {[len(rows) for rows in given]} rows on the ranks, "
     first, *others = [told.result for told in observed.results]
-    if type(first) is not list or len(first) != len(expected):
-        got = f"{len(first)} rows" if type(first) is list else f"a {type(first).__name__}"
+    if type(first) not in (list, tuple) or len(first) != len(expected):
+        got = f"{len(first)} rows" if type(first) in (list, tuple) else f"a {type(first).__name__}"
         return Finding(False, f"{where}rank 0 returned {got}; expected a list of {len(expected)} rows.")
     rows = enumerate(zip(first, expected, strict=True))
     found = [compare.close(seen, wanted, f"{where}row {index} on rank 0") for index, (seen, wanted) in rows]
@@ -179,15 +190,16 @@ def rows_collected(observed: Observed[MendedReply], given: Sequence[list[Tensor]
 
 
 def lists_kept(observed: Observed[MendedReply], given: Sequence[list[Tensor]]) -> Finding:
-    """Passes if each rank's list has the rows that it had, and rank 0 returned another one."""
+    """Passes if each rank's list has the rows that it had, and rank 0 returned another list."""
     where = f"with {[len(rows) for rows in given]} rows on the ranks, "
     for rank, (told, own) in enumerate(compare.side_by_side(observed.results, given)):
-        if type(told.argument) is not list or len(told.argument) != len(own):
-            said = f"rank {rank}'s own list of rows has changed; expected it as it was."
+        if not compare.same(told.argument, own):
+            said = f"rank {rank}'s own list of rows has changed, or a row in it; expected it as it was."
             return Finding(False, f"{where}{said}")
-    new = not observed.results[0].same
-    kind = "a new list" if new else "the list that it was given, not a new one"
-    return Finding(new, f"{where}rank 0 returned {kind}.")
+    first = observed.results[0]
+    new = type(first.result) is list and not first.same
+    kind = "the list that it was given" if first.same else f"a {type(first.result).__name__}"
+    return Finding(new, f"{where}rank 0 returned {kind}; expected a new list.")
 
 
 def rows_in_order(answer: Answer, given: Sequence[list[Tensor]]) -> Finding:
@@ -213,85 +225,3 @@ def rows_sent_once(observed: Observed[MendedReply], given: Sequence[list[Tensor]
             text = f"rank {rank} with {len(rows)} rows sends {sent:,} bytes; {allowed:,} are enough"
             return Finding(False, f"{text}.")
     return Finding(True, "Each row is sent once, with a few bytes for the counts.")
-
-
-@exercise(
-    minutes=8,
-    difficulty=2,
-    rubric=(
-        Criterion(
-            lab.ENDS, 1, "With good values there was no hang; there must be none now.", needs=("the sums",)
-        ),
-        Criterion(
-            "the sums",
-            1,
-            "Rank r returns the square roots of the values of ranks 0 to r, added up in double precision.",
-        ),
-        Criterion(
-            "the error comes out",
-            2,
-            "The ValueError has to leave the function before its rank calls anything more: no except that "
-            "swallows it, no finally that waits for the others.",
-        ),
-        Criterion(
-            "chain and barrier",
-            1,
-            "A rank sends to the next one only, and without errors all still meet in one barrier at the end.",
-        ),
-    ),
-    hints=("What should a rank do after an error, wait or say what happened? finally runs then too.",),
-)
-def mend_chain(answer: Answer, rng: Rng) -> Findings:
-    """A chain of ranks, one of which may raise."""
-    values = [rng.integer(1, 900) / 10 for _ in range(4)]
-    with_zero = [*values[:2], 0.0, values[3]]
-    runs = [lab.launched(answer, given) for given in (with_zero, values[:1])]
-    yield lab.ENDS, lab.ends(runs)
-    sums = (
-        lab.numbers(run, given, roots_added(given), rtol=1e-12)
-        for run, given in zip(runs, (with_zero, values[:1]), strict=True)
-    )
-    yield "the sums", compare.first_failure(sums)
-    bad = [
-        [-value if rank == raising else value for rank, value in enumerate(values)]
-        for raising in (rng.integer(0, 2), 3)
-    ]
-    yield "the error comes out", compare.first_failure(error_comes_out(answer, each) for each in bad)
-    yield "chain and barrier", chain_and_barrier(runs[0])
-
-
-def error_comes_out(answer: Answer, values: Sequence[float]) -> Finding:
-    """Passes if a negative value ends the run with the ValueError that it caused, before anything else."""
-    try:
-        answer.launch(drivers.mended_at_once, per_rank(values), ranks=len(values))
-    except AnswerFailed as failure:
-        said = failure.report.partition("\n")[0]
-        if failure.kind is FailureKind.RANK_FAILED and failure.error == "ValueError":
-            return Finding(True, f"The run ended with: {said}")
-        if failure.error == drivers.TooLate.__name__:
-            too_late = said.replace(f" failed with {failure.error}", "")
-            return Finding(False, f"With {list(values)} on the ranks: {too_late}")
-        return Finding(False, f"With {list(values)} on the ranks: {failure.kind}: {said}")
-    return Finding(False, f"With {list(values)} on the ranks no error came out.")
-
-
-def roots_added(values: Sequence[float]) -> list[float]:
-    """What each rank of the chain must return: the square roots up to its own, added up."""
-    return torch.tensor(values, dtype=torch.float64).sqrt().cumsum(0).tolist()
-
-
-def chain_and_barrier(observed: Observed[MendedReply]) -> Finding:
-    """Passes if every rank sends to the next one only, and makes one barrier, as its last call."""
-    for rank in range(len(observed.results)):
-        calls = observed.calls(rank)
-        if calls.count("barrier") != 1 or calls[-1] != "barrier" or set(calls) - {"send", "recv", "barrier"}:
-            called = (
-                f"rank {rank} of {len(observed.results)} calls {', '.join(calls) or 'nothing'} and returns"
-            )
-            return Finding(False, f"{called}; expected messages along the chain, and one barrier at the end.")
-        peers = {event.peer for event in observed.communication(rank) if event.op == "send"}
-        if peers - {rank + 1}:
-            return Finding(
-                False, f"rank {rank} sends to {sorted(map(str, peers))}; expected only to the next."
-            )
-    return Finding(True, "Every rank sends to the next one only, and ends with one barrier.")

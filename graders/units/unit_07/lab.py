@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from graders.grading.kit import Answer, Finding, Observed, Rng, compare, per_rank
+from graders.grading.kit import Answer, AnswerFailed, Finding, Observed, Rng, compare, per_rank
 from graders.units.unit_07 import drivers
 from graders.units.unit_07.drivers import MendedReply
 
@@ -23,8 +23,12 @@ CAUSES = {
 """The programs of the lab, by name, and why each hangs."""
 
 
-def tensors(rng: Rng, ranks: int) -> list[Tensor]:
-    """One float64 tensor [2, 3] a rank: neither shape nor dtype may be taken for granted."""
+def tensors(rng: Rng, ranks: int, whole: bool = False) -> list[Tensor]:
+    """One tensor [2, 3] a rank: neither shape nor dtype may be taken for granted. It is float64 or, if
+    `whole`, int64, of numbers that no floating-point type holds.
+    """
+    if whole:
+        return [rng.integers(-(2**58), 2**58, 2, 3) for _ in range(ranks)]
     return [rng.normal(2, 3, dtype=torch.float64) for _ in range(ranks)]
 
 
@@ -61,6 +65,22 @@ def all_inputs_kept(runs: Sequence[Observed[MendedReply]], given: Sequence[Seque
         )
         for run, tensors in zip(runs, given, strict=True)
     )
+
+
+def its_own(
+    answer: Answer, runs: Sequence[Observed[MendedReply]], given: Sequence[Sequence[Tensor]]
+) -> Finding:
+    """Passes if each rank's argument is as it was, and what was returned is on the device that x is on."""
+    kept = all_inputs_kept(runs, given)
+    if not kept.passed:
+        return kept
+    text = "Where x is on the device meta, as it may be on a GPU,"
+    try:
+        observed = answer.launch(drivers.mended_elsewhere, per_rank(given[0]), ranks=len(given[0]))
+    except AnswerFailed as failure:
+        return Finding(False, f"{text} {failure.report}")
+    devices = sorted({str(told.result) for told in observed.results})
+    return Finding(devices == ["meta"], f"{text} what is returned is on {', '.join(devices)}.")
 
 
 def numbers(

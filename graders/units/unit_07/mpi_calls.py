@@ -31,6 +31,7 @@ COLLECTIVES = frozenset(
     }
 )
 DERIVING = frozenset({"Dup", "Split", "Create", "Create_group", "Create_cart", "Clone", "Sub"})
+PLACES = frozenset({"Get_rank", "Get_size", "rank", "size"})
 Call = tuple[str, int, int, int]
 COMMUNICATION = SENDS | RECEIVES | COLLECTIVES
 
@@ -125,12 +126,14 @@ def play(comm: Any, answer: Callable[..., Any], cases: list[list[Any]]) -> dict[
 
 
 def _refusing(world: Any) -> Any:
-    """COMM_WORLD, in which nobody can communicate: an answer is to use the communicator that it is given."""
+    """COMM_WORLD, in which nobody can communicate, and which tells no rank: an answer is to use the
+    communicator that it is given.
+    """
     from mpi4py import MPI
 
     class Refusing(MPI.Intracomm):
         def __getattribute__(self, name: str) -> Any:
-            if name in COMMUNICATION | DERIVING:
+            if name in COMMUNICATION | DERIVING | PLACES:
                 raise RuntimeError(
                     f"MPI.COMM_WORLD.{name}: use the communicator that was given, comm.{name}."
                 )

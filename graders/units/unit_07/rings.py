@@ -165,8 +165,9 @@ def _ring_costs(answer: Answer, rng: Rng, collective: Collective, passes: int) -
     ranks, length, even, few, odd = 5, 240, 4, 2, 9
     world = World(ranks, length) if passes == 1 else World(ranks, 2, columns=length // 2)
     played = measured(answer, rng, collective, world)
-    short = measured(answer, rng, collective, World(even, few)).if_right()
-    uneven = measured(answer, rng, collective, World(even, odd)).if_right()
+    others = [measured(answer, rng, collective, World(even, count)) for count in (few, odd)]
+    # Who cuts one of them otherwise, which another row tells, sends other bytes in both.
+    short, uneven = ([each] if all(other.if_right() for other in others) else [] for each in others)
     steps, fewer = passes * (ranks - 1), passes * (even - 1)
     pairs = [measured(answer, rng, collective, World(2, length)) for _ in range(passes == 1)]
     yield "neighbours only", compare.first_failure(map(_to_the_next, (played, *short)))

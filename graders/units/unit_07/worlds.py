@@ -11,7 +11,13 @@ BYTES = 8
 """Bytes of an element where messages are measured: float64."""
 
 
-_TOLERANCES = {torch.float32: 1e-5, torch.float64: 1e-12, torch.int64: 0.0, torch.bfloat16: 0.0}
+_TOLERANCES = {
+    torch.float32: 1e-5,
+    torch.float64: 1e-12,
+    torch.int64: 0.0,
+    torch.int32: 0.0,
+    torch.bfloat16: 0.0,
+}
 _MOST_PLACES = 7
 """Digits that float32 holds exactly, and one rank has each."""
 
@@ -47,6 +53,11 @@ class World:
             return ()
         length = self.length if length is None else length
         return (length, self.columns) if self.columns else (length,)
+
+    @property
+    def places(self) -> tuple[int, ...]:
+        """The global rank of each place of the calling group."""
+        return self.members or tuple(range(self.ranks))
 
     @property
     def launched(self) -> int:
@@ -92,7 +103,8 @@ def drawn(rng: Rng, world: World, length: int | None = None) -> Tensor:
         return rng.integers(1, 9, *shape).to(world.dtype)
     if world.dtype.is_floating_point:
         return rng.normal(*shape, dtype=world.dtype)
-    return rng.integers(-(2**58), 2**58, *shape)
+    most = 2 ** (8 * world.dtype.itemsize - 6)
+    return rng.integers(-most, most, *shape).to(world.dtype)
 
 
 def drawn_of(rng: Rng, world: World, place: int) -> Tensor:

@@ -1,0 +1,64 @@
+"""What holds for all hand-written collectives: any dtype, and any device."""
+
+from dataclasses import replace
+from itertools import chain
+
+import torch
+
+from graders.grading.kinds import Kind
+from graders.grading.kit import Finding, compare
+from graders.units.unit_07.collectives import Played, results, stays_on_its_device
+from graders.units.unit_07.tries import Tries
+from graders.units.unit_07.worlds import World
+
+DTYPES = {
+    torch.float64: "",
+    torch.int64: "(2**58 + 1 fits no floating-point type.)",
+    torch.int32: "(torch.sum and numpy.sum make int64 of int32, unless they are given a dtype.)",
+    torch.bfloat16: "(NumPy has no bfloat16.)",
+}
+"""Beside float32, each with what people may not know of it."""
+
+
+def any_dtype(tries: Tries, model: World, single: Played, after_another: bool) -> Finding:
+    """Passes if results are right in each of DTYPES, `after_another` call in float32, whose buffers are none
+    for them; if elements travel as wide as they are; and if every tensor is on the device that x is on.
+    single: a launch with `model` in float32.
+    """
+    earlier = [model] * after_another
+
+    def one(dtype: torch.dtype, note: str) -> Finding:
+        def right(played: Played) -> Finding:
+            finding = results(played)
+            return travels_as_it_is(played, single) if finding.passed else finding
+
+        finding = tries.found([*earlier, replace(model, dtype=dtype)], right)
+        told = finding.passed or finding.kind is Kind.TOO_MUCH or not note
+        return finding if told else Finding(False, f"{finding.seen} {note}", finding.kind)
+
+    def elsewhere() -> Finding:
+        """With tensors on the device meta."""
+        finding = tries.found([replace(model, layout="meta")], stays_on_its_device)
+        if finding.passed:
+            return finding
+        said = "Here all tensors are on the device meta: those that you make have to be there, too."
+        return Finding(False, f"{finding.seen}\n{said}")
+
+    found = (one(*each) for each in DTYPES.items())
+    passed = f"right in {', '.join(str(dtype) for dtype in DTYPES)}, and on another device."
+    return compare.first_failure(chain(found, (elsewhere() for _ in range(1))), passed)
+
+
+def travels_as_it_is(played: Played, single: Played) -> Finding:
+    """Passes if the last call of `played` sends fewer bytes than `single`, the same in float32, where its
+    elements are narrower, more where they are wider, and else no more: so they travel in their own dtype.
+    Calls before it are as `single`.
+    """
+    *earlier, world = played.worlds
+    before = single.observed.traffic.sent
+    sent = played.observed.traffic.sent - len(earlier) * before
+    width, usual = world.dtype.itemsize, torch.float32.itemsize
+    right = sent < before if width < usual else sent > before if width > usual else sent <= before
+    text = f"with {world}, all ranks together send {sent:,} bytes, and in float32 {before:,}"
+    said = "elements travel in another dtype than that of x, and take more bytes."
+    return Finding(right, f"{text}: {said}", Kind.OTHER if right else Kind.TOO_MUCH)
