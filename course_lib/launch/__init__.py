@@ -73,6 +73,9 @@ def launch(
     data can tell (`Work.is_completed`, a receive from any rank, a message of a tensor with data) is run again
     from its beginning, in turns, as functions on data are.
 
+    On Gloo `is_completed` of an `isend` or `irecv` stays False until somebody waits for it, so a loop that
+    asks comes to no end there; simulated ranks, and NCCL, say when the message is over.
+
     Raises BadLaunch (the call makes no sense), RankFailed, Deadlock, RankLost, CollectiveMismatch, LeftOpen,
     TimedOut.
     """
