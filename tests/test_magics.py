@@ -10,6 +10,7 @@ from course_lib.errors import BadLaunch
 from course_lib.launch.failures import CollectiveMismatch, Deadlock, RankFailed
 from course_lib.launch.run import Run
 from course_lib.notebook.cell import CellSyntaxError
+from course_lib.notebook.verdicts import note_points
 
 
 @pytest.fixture
@@ -292,6 +293,25 @@ def test_an_assertion_of_such_a_cell_fails_the_notebook(shell, magic):
     # Invariant: what a demonstration promises is not lost in the magic.
     run(shell, "def answer():\n    return 41")
     error_of(shell, f"%%{magic} answer\nassert answer() == 42", AssertionError)
+
+
+@pytest.mark.parametrize("magic", ["needs", "holds"])
+def test_a_cell_with_a_wrong_answer_says_so_and_raises_nothing(shell, magic, capsys, monkeypatch):
+    # Invariant: a wrong answer does not stop "Run all"; no error is hidden by a right one, or where all are.
+    name = f"answer_of_{magic}"
+    run(shell, f"def {name}():\n    return 41")
+    cell = f"%%{magic} {name}\nassert {name}() == 42, 'not so'"
+    note_points(name, 1, 8)
+    assert run(shell, cell).result is None
+    told = capsys.readouterr().out
+    assert f"the last check saw a mistake in your {name} (1 of 8 points)." in told
+    assert ("AssertionError: not so" in told) == (magic == "needs")
+    error_of(shell, f"%%{magic} {name}\nb = ]", CellSyntaxError)
+    monkeypatch.setenv("COURSE_SOLVED", "1")
+    error_of(shell, cell, AssertionError)
+    monkeypatch.delenv("COURSE_SOLVED")
+    note_points(name, 8, 8)
+    error_of(shell, cell, AssertionError)
 
 
 def test_the_assertions_behind_a_cell_say_nothing_a_second_time(shell, capsys):

@@ -84,7 +84,7 @@ def grade(exercise: Exercise, answer: Answer, rng: Rng | None = None) -> Exercis
         for finding in _in_rubric_order(exercise, exercise.grade(answer, rng or Rng())):
             verdict = Verdict.PASSED if finding.passed else Verdict.FAILED
             criterion, seen = exercise.rubric[len(results)], readable(finding.seen)
-            hint = _hint(criterion, finding.kind, ordinary=not results)
+            hint = finding.hint or _hint(criterion, finding.kind, ordinary=not results)
             results.append(CriterionResult(criterion, verdict, seen, hint=hint, kind=finding.kind))
             rest = _rest_if_none_counts(exercise, results)
             if rest:
