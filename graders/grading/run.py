@@ -241,11 +241,23 @@ _AFTER_A_RESTART = (
     "\nIf a cell above defines it, run that cell. After a restart of the kernel run all of them: "
     "Run > Run All Above Selected Cell."
 )
+_ADVICE = {
+    "Group None is not registered": "A function that asks about a group does not take None for it: give it "
+    "`group or dist.group.WORLD`.",
+    "should not be the same as the rank of the current process": "Nobody sends to itself, or receives from "
+    "itself: copy what a rank has for itself.",
+    "is not part of group": "Here a rank of all ranks was expected. The place in a group is given by "
+    "group_dst= and group_src=.",
+}
+"""What to do where an error of torch.distributed's does not say so, by a part of its text."""
 _UNKNOWN_NAME = re.compile(r"NameError: name '(\w+)' is not defined")
 
 
 def _told(failure: AnswerFailed) -> str:
     """The failure's report; where a name is unknown, with what to do about it."""
+    for said, advice in _ADVICE.items():
+        if said in failure.report:
+            return readable(f"{failure.report}\n{advice}")
     if failure.error != "NameError":
         return readable(failure.report)
     unknown = _UNKNOWN_NAME.search(failure.report)

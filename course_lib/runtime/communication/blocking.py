@@ -38,8 +38,9 @@ def member(members: Sequence[int], position: int) -> int:
                 f"There is no place {position} in the group of ranks {list(members)}: its places are 0 to "
                 f"{len(members) - 1}. dist.get_group_rank(group, rank) is the place of a rank."
             )
+        advice = " A neighbour on a ring is (rank + 1) % world_size."
         raise ValueError(
             f"There is no rank {position} in a group of {len(members)}: its ranks are 0 to "
-            f"{len(members) - 1}. A neighbour on a ring is (rank + 1) % world_size."
+            f"{len(members) - 1}.{advice if position in (-1, len(members)) else ''}"
         )
     return members[position]

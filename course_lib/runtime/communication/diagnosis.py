@@ -75,6 +75,12 @@ def mismatch_report(calls: Sequence[PendingCall], position: int, group: Sequence
             "or a tensor whose size depends on the rank.",
         ]
     )
+    if all(detail.startswith("new_group") for detail in by_call):
+        parts[-1] = (
+            "What to do: all ranks of the default group must call new_group for every group, in the same "
+            "order, also for groups that they are not in. With use_local_synchronization=True only the "
+            "members call it."
+        )
     if any(", strides [" in detail for detail in by_call):
         parts[-1] += (
             " Strides have to be the same, too: Gloo puts together what lies at the same place in memory, "

@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, TypeGuard
 
-import torch
 from torch import Tensor
 
 from course_lib.cluster.topology import Cluster
@@ -108,6 +107,8 @@ def _result(world: World, expected: Sequence[Expected], values: Sequence[Any], p
     wanted = expected[place].result
     if not world.has_digits or not _has_digits(wanted) or not _has_digits(value):
         return finding
+    if value.shape != wanted.shape:
+        return finding
     told = f"{finding.seen} {WHOSE}"
     if missing := lacking(world, value, wanted):
         return Finding(False, f"{told} Rank {missing[0]}'s part is missing.", Kind.LACKS_A_RANK)
@@ -131,10 +132,11 @@ def in_place(*plays: Played) -> Finding:
 
 
 def _arguments_kept(world: World, expected: Expected, told: Called, where: str) -> Finding:
-    for position, (seen, wanted) in enumerate(
-        compare.side_by_side(told.arguments, expected.arguments), start=1
+    names = _names(expected)
+    for name, (seen, wanted) in zip(
+        names, compare.side_by_side(told.arguments, expected.arguments), strict=True
     ):
-        finding = _same(seen, wanted, f"argument {position} of {where}, after the call,", world)
+        finding = _same(seen, wanted, f"{name} of {where}, after the call,", world)
         if not finding.passed:
             return finding
     if not told.items_kept:
@@ -148,9 +150,19 @@ def _arguments_kept(world: World, expected: Expected, told: Called, where: str) 
             False,
             f"{where} returned a view of what it was given, or had returned before; expected a new tensor.",
         )
-    wanted = "a new tensor" if expected.returned is None else f"argument {expected.returned + 1} itself"
-    got = "another object" if told.returned is None else f"argument {told.returned + 1} itself"
+    wanted = "a new tensor" if expected.returned is None else f"{names[expected.returned]} itself"
+    got = "another object" if told.returned is None else f"{names[told.returned]} itself"
     return Finding(told.returned == expected.returned, f"{where} returned {got}; expected {wanted}.")
+
+
+def _names(expected: Expected) -> list[str]:
+    """What the specifications call the arguments."""
+    first, *others = expected.arguments
+    if not others:
+        return ["x"]
+    if isinstance(first, list):
+        return ["outputs", "inputs"]
+    return ["x", "gpus_per_node" if others[0] is ANYTHING else "parts"]
 
 
 def layouts(*plays: Played) -> Finding:
@@ -176,9 +188,8 @@ def measured(answer: Answer, rng: Rng, collective: Collective, world: World, eag
     """One call on links whose times are easy to read, one device a node or `world.node` of them. eager_limit:
     bytes up to which a message does not wait for its receiver; by default all do.
 
-    In the widest dtype: a buffer of another one, which another row tells, makes no message longer.
+    In PyTorch's default dtype: who leaves it to PyTorch is told so in another row.
     """
-    world = replace(world, dtype=torch.float64)
     devices = max(1, world.node)
     cluster = Cluster(
         nodes=-(-world.launched // devices),

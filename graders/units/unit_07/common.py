@@ -59,13 +59,16 @@ def common_findings(
     if any_length.passed:
         single, any_length = single_number(answer, rng, collective, tried(uneven[0])[0])
         lengths += single
+    if any_length.passed:
+        any_length = of_a_matrix(answer, rng, collective, tried(uneven[0])[0])
     yield "any length", any_length
     model = basic[-1]
     yield "any dtype", any_dtype(tries, model)
     yield "in place", in_place(*first, *rooted, *alone, *(lengths if any_length.passed else ()))
-    # Five rows of three: cut flat, the parts are others than if rows are cut.
-    rows = 5 if any_length.passed else 2 * model.ranks
-    models = [replace(model, layout="strided"), replace(model, length=rows, columns=3, layout="transposed")]
+    models = [replace(model, layout="strided")]
+    # Five rows of three: cut flat, the parts are others than if rows are cut, which is another row's affair.
+    if any_length.passed:
+        models.append(replace(model, length=5, columns=3, layout="transposed"))
     yield "any layout", compare.first_failure(tries.found(each, layouts) for each in models)
     yield "on a subgroup", compare.first_failure(tries.found(each, right_in_the_group) for each in subgroups)
     if following or slow:
@@ -163,8 +166,28 @@ def single_number(
     try:
         plays = [play(answer, rng, collective, [world])]
     except AnswerFailed as failure:
-        return [], Finding(False, f"With {world}: {failure.kind}: {failure.report.splitlines()[0]}")
+        return [], Finding(False, f"With {world}: {_in_a_line(failure)}")
     return plays, results(*plays)
+
+
+def of_a_matrix(answer: Answer, rng: Rng, collective: Collective, model: World) -> Finding:
+    """`results` of five rows of three: cut flat, the parts are others than if rows are cut."""
+    world = replace(model, length=5, columns=3)
+    try:
+        return results(play(answer, rng, collective, [world]))
+    except AnswerFailed as failure:
+        return Finding(False, f"With {world}: {_in_a_line(failure)}")
+
+
+def takes_a_number(answer: Answer, rng: Rng, collective: Collective, model: World) -> bool:
+    """Whether the answer is right for a number without a dimension. Who cuts rows is told there of that."""
+    return single_number(answer, rng, collective, model)[1].passed
+
+
+def _in_a_line(failure: AnswerFailed) -> str:
+    """The first line of what went wrong, in which an error has its name."""
+    line = failure.report.partition("\n")[0]
+    return line if failure.kind is FailureKind.RANK_FAILED else f"{failure.kind}: {line}"
 
 
 def with_a_slow_rank(answer: Answer, rng: Rng, collective: Collective, world: World) -> Finding:
@@ -227,7 +250,7 @@ def common(
     def root(ranks: int) -> int:
         return rng.integer(0, ranks - 1) if rooted else 0
 
-    many = [World(1, 4, columns=3), *(World(p, 16 * p, root=root(p)) for p in sizes)]
+    many = [World(1, 12), *(World(p, 16 * p, root=root(p)) for p in sizes)]
     roots = [World(2, 8, root=1), World(4, 12, root=2)] if rooted else []
     yield from common_findings(
         answer,

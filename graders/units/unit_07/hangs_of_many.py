@@ -1,6 +1,7 @@
 """Unit 07, the deadlock lab: groups, counts and errors."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -56,10 +57,9 @@ def mend_grid_sums(answer: Answer, rng: Rng) -> Findings:
     yield lab.ENDS, lab.ends(runs)
     # The last grid first: in it neither a row nor a column is the whole.
     grids = list(zip(runs, given, (columns for _, columns in shapes), strict=True))[::-1]
-    in_rows = compare.first_failure(
-        grid_sums(*grid, 0, lambda rank, columns: rank // columns) for grid in grids
-    )
-    yield "row sums", in_rows
+    in_rows = _in_rows(grids)
+    turned = not in_rows.passed and _in_rows(grids, position=1).passed
+    yield "row sums", replace(in_rows, hint="Return (row sum, column sum).") if turned else in_rows
 
     def in_columns(position: int, tolerance: float) -> Finding:
         found = (
@@ -72,6 +72,15 @@ def mend_grid_sums(answer: Answer, rng: Rng) -> Findings:
     yield "column sums", found if found.passed or in_rows.passed else in_columns(0, SINGLE)
     yield "x unchanged", lab.all_inputs_kept(runs, given)
     yield "within groups", grid_groups(runs[-1], shapes[-1][1])
+
+
+def _in_rows(
+    grids: Sequence[tuple[Observed[MendedReply], Sequence[Tensor], int]], position: int = 0
+) -> Finding:
+    """Passes if in each grid the sums along rows stand at this position."""
+    return compare.first_failure(
+        grid_sums(*grid, position, lambda rank, columns: rank // columns) for grid in grids
+    )
 
 
 def grid_groups(observed: Observed[MendedReply], columns: int) -> Finding:
@@ -169,11 +178,14 @@ def rows_collected(observed: Observed[MendedReply], given: Sequence[list[Tensor]
     first, *others = [told.result for told in observed.results]
     if type(first) is not list or len(first) != len(expected):
         got = f"{len(first)} rows" if type(first) is list else f"a {type(first).__name__}"
-        return Finding(False, f"{where}rank 0 returned {got}; expected a list of {len(expected)} rows.")
+        said = f"{where}rank 0 returned {got}; expected a list of {len(expected)} rows."
+        return Finding(
+            False, said, hint="Rank 0 has to learn how many rows each rank has; nothing is padded."
+        )
     rows = enumerate(zip(first, expected, strict=True))
     found = [compare.close(seen, wanted, f"{where}row {index} on rank 0") for index, (seen, wanted) in rows]
     said = f"{where}another rank than 0 returned something; expected None."
-    found += [Finding(result is None, said) for result in others]
+    found += [Finding(result is None, said, hint="Only rank 0 returns a list.") for result in others]
     counts = [len(each) for each in given]
     return compare.first_failure(found, f"rank 0 has all {len(expected)} rows, of {counts} a rank.")
 
