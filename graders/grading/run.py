@@ -270,7 +270,8 @@ def _told(failure: AnswerFailed) -> str:
 
 def _explains_itself(failure: AnswerFailed) -> bool:
     """Whether a criterion's hint would be beside the point."""
-    return failure.kind in _OTHER_KINDS or failure.error in _SLIPS
+    of_groups = failure.kind is FailureKind.MISMATCH and ": new_group(" in failure.report
+    return failure.kind in _OTHER_KINDS or failure.error in _SLIPS or of_groups
 
 
 def _figure(failure: AnswerFailed) -> str:

@@ -129,7 +129,7 @@ def receives_straight_into_x(x, parts=None, src=0, group=None):
     return _scatter(x, parts, _root(group, src), group)
 
 
-@wrong("scatter_from", fails="any layout")
+@wrong("scatter_from", fails="any length")
 def as_many_numbers_as_rows(x, parts=None, src=0, group=None):
     """As many numbers as x has elements in its first dimension: of a matrix these are its rows."""
     if parts is not None:
@@ -972,7 +972,7 @@ def adds_into_its_input(x, group=None):
     return _reduce_scatter(chunks, group)[dist.get_rank(group)].clone()
 
 
-@wrong("ring_reduce_scatter", fails="any layout")
+@wrong("ring_reduce_scatter", fails="any length")
 def cuts_rows(x, group=None):
     """tensor_split of a matrix cuts between its rows only."""
     copied = torch.atleast_1d(x.clone(memory_format=torch.contiguous_format))
@@ -1116,7 +1116,7 @@ def one_after_another(x, group=None):
     return chunks[rank].clone()
 
 
-@wrong("ring_reduce_scatter", fails="any number of ranks")
+@wrong("ring_reduce_scatter", fails="any length")
 def alone_it_keeps_the_shape(x, group=None):
     """With one rank it returns a copy of x, and no 1-D tensor."""
     if dist.get_world_size(group) == 1:

@@ -46,7 +46,7 @@ class SimulatedGroup(InterceptedGroup):
 
     def __repr__(self) -> str:
         """What torch shows where it refuses a rank."""
-        return f"of the ranks {', '.join(map(str, self.call_group.members))}"
+        return f"(ranks {', '.join(map(str, self.call_group.members))})"
 
     # --- What torch asks a group about itself
 

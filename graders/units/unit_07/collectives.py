@@ -5,13 +5,14 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, TypeGuard
 
+import torch
 from torch import Tensor
 
 from course_lib.cluster.topology import Cluster
 from graders.grading.answer import PlainData
 from graders.grading.communication import MEASURED, Allowance, duration_within, traffic_within
 from graders.grading.kinds import Kind
-from graders.grading.kit import Answer, Finding, Observed, Rng, compare, per_rank
+from graders.grading.kit import Answer, AnswerFailed, Finding, Observed, Rng, compare, per_rank
 from graders.units.unit_07 import drivers
 from graders.units.unit_07.collective import ANYTHING, Arguments, Collective, Expected
 from graders.units.unit_07.drivers import Called
@@ -188,7 +189,8 @@ def measured(answer: Answer, rng: Rng, collective: Collective, world: World, eag
     """One call on links whose times are easy to read, one device a node or `world.node` of them. eager_limit:
     bytes up to which a message does not wait for its receiver; by default all do.
 
-    In PyTorch's default dtype: who leaves it to PyTorch is told so in another row.
+    In the widest dtype: a buffer of another one, which another row tells, makes no message longer. Where the
+    answer is not right with that, in PyTorch's default dtype, with twice the elements: as many bytes.
     """
     devices = max(1, world.node)
     cluster = Cluster(
@@ -198,7 +200,17 @@ def measured(answer: Answer, rng: Rng, collective: Collective, world: World, eag
         inter_node=MEASURED,
         eager_limit=eager_limit,
     )
-    return play(answer, rng, collective, [world], cluster)
+    wide = replace(world, dtype=torch.float64)
+    twice = (
+        replace(world, columns=2 * world.columns)
+        if world.columns
+        else replace(world, length=2 * world.length)
+    )
+    try:
+        played = play(answer, rng, collective, [wide], cluster)
+    except AnswerFailed:
+        return play(answer, rng, collective, [twice], cluster)
+    return played if results(played).passed else play(answer, rng, collective, [twice], cluster)
 
 
 def _each_rank(plays: Sequence[Played]) -> Iterator[tuple[World, Expected, Called, str]]:

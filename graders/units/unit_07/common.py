@@ -171,12 +171,19 @@ def single_number(
 
 
 def of_a_matrix(answer: Answer, rng: Rng, collective: Collective, model: World) -> Finding:
-    """`results` of five rows of three: cut flat, the parts are others than if rows are cut."""
-    world = replace(model, length=5, columns=3)
-    try:
-        return results(play(answer, rng, collective, [world]))
-    except AnswerFailed as failure:
-        return Finding(False, f"With {world}: {_in_a_line(failure)}")
+    """`results` of five rows of three: cut flat, the parts are others than if rows are cut. The same on one
+    rank.
+    """
+    several = replace(model, length=5, columns=3)
+    alone = replace(several, ranks=1, root=0, node=min(model.node, 1))
+
+    def one(world: World) -> Finding:
+        try:
+            return results(play(answer, rng, collective, [world]))
+        except AnswerFailed as failure:
+            return Finding(False, f"With {world}: {_in_a_line(failure)}")
+
+    return compare.first_failure(map(one, (several, alone)))
 
 
 def takes_a_number(answer: Answer, rng: Rng, collective: Collective, model: World) -> bool:

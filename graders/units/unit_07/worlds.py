@@ -7,8 +7,8 @@ from torch import Tensor
 
 from graders.grading.kit import Rng, compare
 
-BYTES = 4
-"""Bytes of an element where messages are measured: float32."""
+BYTES = 8
+"""Bytes of an element where messages are measured: float64."""
 
 
 _TOLERANCES = {torch.float32: 1e-5, torch.float64: 1e-12, torch.int64: 0.0, torch.bfloat16: 0.0}
