@@ -142,7 +142,11 @@ def grid_sums(
             1,
             "In the order of ranks. Name the source of each recv: without one it takes whatever comes first.",
         ),
-        Criterion("a new list", 1, "`collected = list(rows)` begins with a copy of rank 0's own list."),
+        Criterion(
+            "a new list",
+            1,
+            "`collected = list(rows)` begins with a copy of rank 0's own list; others return None.",
+        ),
         Criterion("ranks without rows", 1, "A rank may have no row at all: its count is 0."),
         Criterion(
             "each row sent once",
@@ -164,7 +168,8 @@ def mend_collect(answer: Answer, rng: Rng) -> Findings:
     yield "all rows on rank 0", rows_in_order(answer, given) if collected.passed else collected
     alone = [given[1]]
     runs = ((observed, given), (lab.launched(answer, alone), alone))
-    yield "a new list", compare.first_failure(lists_kept(*run) for run in runs)
+    kept = compare.first_failure(lists_kept(*run) for run in runs)
+    yield "a new list", compare.first_failure([kept, none_elsewhere(observed)])
     sparse: tuple[list[list[Tensor]], ...] = ([[], given[1], [], given[2]], [[], []], alone)
     found = (rows_collected(lab.launched(answer, rows), rows) for rows in sparse)
     yield "ranks without rows", compare.first_failure(found)
@@ -172,10 +177,10 @@ def mend_collect(answer: Answer, rng: Rng) -> Findings:
 
 
 def rows_collected(observed: Observed[MendedReply], given: Sequence[list[Tensor]]) -> Finding:
-    """Passes if rank 0 has every rank's rows [40] in the order of ranks, and the others have None."""
+    """Passes if rank 0 has every rank's rows [40] in the order of ranks."""
     expected = [row for rows in given for row in rows]
     where = f"with {[len(rows) for rows in given]} rows on the ranks, "
-    first, *others = [told.result for told in observed.results]
+    first = observed.results[0].result
     if type(first) is not list or len(first) != len(expected):
         got = f"{len(first)} rows" if type(first) is list else f"a {type(first).__name__}"
         said = f"{where}rank 0 returned {got}; expected a list of {len(expected)} rows."
@@ -183,9 +188,8 @@ def rows_collected(observed: Observed[MendedReply], given: Sequence[list[Tensor]
             False, said, hint="Rank 0 has to learn how many rows each rank has; nothing is padded."
         )
     rows = enumerate(zip(first, expected, strict=True))
-    found = [compare.close(seen, wanted, f"{where}row {index} on rank 0") for index, (seen, wanted) in rows]
-    said = f"{where}another rank than 0 returned something; expected None."
-    found += [Finding(result is None, said, hint="Only rank 0 returns a list.") for result in others]
+    found = [Finding(True, f"{where}rank 0 returned a list of as many.")]
+    found += [compare.close(seen, wanted, f"{where}row {index} on rank 0") for index, (seen, wanted) in rows]
     counts = [len(each) for each in given]
     return compare.first_failure(found, f"rank 0 has all {len(expected)} rows, of {counts} a rank.")
 
@@ -200,6 +204,13 @@ def lists_kept(observed: Observed[MendedReply], given: Sequence[list[Tensor]]) -
     new = not observed.results[0].same
     kind = "a new list" if new else "the list that it was given, not a new one"
     return Finding(new, f"{where}rank 0 returned {kind}.")
+
+
+def none_elsewhere(observed: Observed[MendedReply]) -> Finding:
+    """Passes if rank 0 alone returns something."""
+    others = [rank for rank, told in enumerate(observed.results) if rank and told.result is not None]
+    said = f"rank {others[0]} returned something; expected None." if others else "Others return None."
+    return Finding(not others, said, hint="Only rank 0 returns a list.")
 
 
 def rows_in_order(answer: Answer, given: Sequence[list[Tensor]]) -> Finding:
