@@ -592,8 +592,9 @@ def form_to_script(form: dict[str, str], queues: dict[str, dict[str, dict[str, i
     field is empty. Its last line is `jupyter lab --no-browser`, whatever the application is called. VNC
     Desktop Resolution is ignored.
 
-    Otherwise raises a ValueError. Its message names every wrong field, as the form calls it, and a right
-    one only to compare with it. Where there is a largest value (nodes, characters, hours), it names that:
+    Otherwise raises a ValueError. Its message names every wrong field, as the form calls it, and a
+    right one only to compare with it. It also names the largest value (nodes, characters, hours),
+    where there is one:
         System, Queue: not in queues.
         Nodes, Tasks: not digits, or 0; more nodes than the queue's; fewer tasks than nodes.
         Job Name: more than 20 characters.

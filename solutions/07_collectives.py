@@ -1829,9 +1829,9 @@ def design_all_reduce(x: Tensor, cluster: Cluster) -> Tensor:
     cluster.devices_per_node GPUs, rank r on node r // cluster.devices_per_node. cluster.intra_node and
     cluster.inter_node have a latency (s) and a bandwidth (bytes/s). Each GPU has a network card of its
     own, and adding up takes no time.
-    Points: the sum (2). The virtual time until the last rank has it, for tensors of several lengths on
-    several clusters: in each at least half-way from this unit's best to the best known time (2), at most
-    a tenth above the best known (2), at most a thirtieth above it (2).
+    Points: the sum (2). The virtual time until the last rank has it, for tensors of several lengths
+    on several clusters: in each at least half-way from this unit's best to the best known time (2),
+    at most a tenth above the best known (2), at most a thirtieth above it (2).
     """
     ### BEGIN SOLUTION
     gpus, rank = cluster.devices_per_node, dist.get_rank()

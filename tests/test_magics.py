@@ -1,6 +1,7 @@
 """`%%ranks` in a real IPython shell: each rank's output apart, errors with the cell's own lines."""
 
 import re
+from pathlib import Path
 
 import pytest
 from IPython.core.displaypub import CapturingDisplayPublisher
@@ -11,6 +12,10 @@ from course_lib.launch.failures import CollectiveMismatch, Deadlock, RankFailed
 from course_lib.launch.run import Run
 from course_lib.notebook.cell import CellSyntaxError
 from course_lib.notebook.verdicts import note_points
+
+
+SOLUTIONS = Path(__file__).parents[1] / "solutions"
+UNITS = [path.stem for path in sorted(SOLUTIONS.glob("[0-9][0-9]_*.py"))]
 
 
 @pytest.fixture
@@ -318,3 +323,15 @@ def test_the_assertions_behind_a_cell_say_nothing_a_second_time(shell, capsys):
     run(shell, STUBS)
     run(shell, "%%holds answer\nassert answer() == 42")
     assert not capsys.readouterr().out
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_a_demonstration_uses_answers_that_are_checked_above_it(unit):
+    # Invariant: when such a cell runs in "Run all", it is known whether its answers are right.
+    checked: set[str] = set()
+    for line in (SOLUTIONS / f"{unit}.py").read_text().splitlines():
+        if found := re.match(r'# %% .*exercise="(\w+)"', line):
+            checked.add(found[1])
+        if found := re.match(r"# %%(?:needs|holds) (.*)", line):
+            names = [name for name in found[1].split() if not name.startswith("beside:")]
+            assert set(names) <= checked, line

@@ -1,4 +1,7 @@
-"""Unit 07, the deadlock lab: groups, counts and errors."""
+"""Unit 07, the deadlock lab: groups, counts and errors.
+
+Longer than other modules: it holds what three programs of many ranks may return.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
