@@ -13,7 +13,6 @@ from course_lib.launch.run import Run
 from course_lib.notebook.cell import CellSyntaxError
 from course_lib.notebook.verdicts import note_points
 
-
 SOLUTIONS = Path(__file__).parents[1] / "solutions"
 UNITS = [path.stem for path in sorted(SOLUTIONS.glob("[0-9][0-9]_*.py"))]
 
