@@ -1616,11 +1616,11 @@ def save_on_signal(train_step, steps: int, save, set_handler) -> int:
         thread only.
     Returns how many steps have been made, the same on all ranks.
 
-    A signal during step k, or just before it, stops all ranks after step k or k + 1. Signals may come at
-    any moment after set_handler, to any ranks, repeatedly. Besides train_step's own collectives make one
-    per step, of one number, and at most one more at the end. There may be hundreds of ranks.
-    Let a handler only set a local variable (`nonlocal`): simulated ranks share globals, class attributes
-    and default values. Leave the handlers set at the end.
+    A signal during step k, or just before it, stops all ranks after step k or k + 1. Signals may come
+    at any moment after set_handler, to any ranks, repeatedly. Besides train_step's own collectives make
+    one per step, of one number, and at most one more at the end. There may be hundreds of ranks.
+    Let a handler only set a local variable (`nonlocal`): simulated ranks share globals, class
+    attributes and default values. Leave the handlers set at the end.
     """
     ### BEGIN SOLUTION
     asked = False
