@@ -334,7 +334,9 @@ for place in axes:
     place.set_axis_off()
 for place, index, (label, guess) in zip(axes, wrong, pairs):
     place.imshow(data.test.images[index].permute(1, 2, 0).squeeze(-1), cmap="gray_r")
-    place.set_title(f"{label}, taken for {guess}" if len(label) < 3 else f"{label},\ntaken for {guess}", fontsize=9)
+    place.set_title(
+        f"{label}, taken for {guess}" if len(label) < 3 else f"{label},\ntaken for {guess}", fontsize=9
+    )
 figure
 
 # %% [markdown]

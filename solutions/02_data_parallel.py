@@ -539,7 +539,10 @@ def make_buckets(model: nn.Module, bucket_bytes: int) -> list[list[nn.Parameter]
 chain_of_eight = nn.Sequential(*(nn.Linear(256, 256) for _ in range(8)))
 for kib in (2, 257, 514, 2056):
     sizes = [sum(p.nbytes for p in bucket) / 1024 for bucket in make_buckets(chain_of_eight, kib * 1024)]
-    print(f"at most {kib:4} KiB: {len(sizes):2} bucket{'s' * (len(sizes) > 1)} of " + ", ".join(f"{size:g}" for size in sizes))
+    print(
+        f"at most {kib:4} KiB: {len(sizes):2} bucket{'s' * (len(sizes) > 1)} of "
+        + ", ".join(f"{size:g}" for size in sizes)
+    )
 
 # %% [markdown]
 # ### When a bucket sets off

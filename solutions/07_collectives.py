@@ -24,8 +24,8 @@
 # It is a long unit. Good places to stop are the ends of sections 4 and 7.
 
 # %% tags=["parameters"]
-# For the demonstrations: how many ranks they have where the text does not say, and whether these are "simulated"
-# or "processes".
+# For the demonstrations: their number of ranks, unless the text says otherwise; and whether these are "simulated" or
+# "processes".
 ranks = 4
 on = "simulated"
 
@@ -81,7 +81,7 @@ assert [total.tolist() for total in sums] == [[18, 14]] * 4
 # %% [markdown]
 # How should four ranks do that? The obvious way has a **master**: all send to rank 0, which adds up and sends the result
 # back. A parameter server works like this. Take ResNet-50: its gradients are 25,557,032 numbers of 4 bytes, 102.2 MB.
-# Let each of 256 workers have a new gradient every third of a second, as a V100 has for a batch of 32 images. Into the server flow
+# Suppose that each of 256 workers has a new gradient every third of a second. Into the server flow
 #
 # $$ 256 \times 102.2\ \text{MB} \times 3\ \text{s}^{-1} = 78.5\ \text{GB/s}, $$
 #
@@ -131,11 +131,13 @@ guesses = predict(
 # ## Rules for all exercises
 #
 # - **In place.** What a `torch.distributed` call would change in place, your function changes in place and returns.
-# - **Chunks** are those of `torch.tensor_split`: of 10 elements, 4 ranks get 3, 3, 2, 2. Some may be empty.
+# - **Chunks** are those of `torch.tensor_split(x.flatten(), p)`, of elements and not of rows: of 10 elements, 4 ranks get 3, 3,
+#   2, 2. Some may be empty.
 # - **Any tensor**: any length, dtype and device, the same dtype and device for all tensors of a call. So make your own
 #   tensors like x: `torch.empty_like(x)`, `x.new_empty(n)`. A tensor may be a single number without a dimension, such as a
-#   loss, and it may have gaps in its memory (`x[::2]`), while messages need contiguous tensors. `x.contiguous()` returns x
-#   if x has no gaps, else a copy. So receive into `buffer = x.contiguous()`, and end with `x.copy_(buffer)`.
+#   loss; it may have gaps in its memory (`x[::2]`) or lie in another order (`x.t()`), while messages need contiguous tensors.
+#   `x.contiguous()` returns x itself if it is contiguous, else a copy. So receive into `buffer = x.contiguous()`, and end with
+#   `x.copy_(buffer)`.
 # - **Any group.** `group=None` is all ranks. A group of $p$ ranks has the places 0 to $p - 1$. This rank's place is
 #   `dist.get_rank(group)`, $p$ is `dist.get_world_size(group)`, and `dist.send(t, group_dst=place, group=group)` and
 #   `dist.recv(t, group_src=place, group=group)` talk to a place; give both arguments. Only roots (`src`, `dst`) are global
@@ -146,7 +148,7 @@ guesses = predict(
 # - **Calls may overlap.** A fast rank may already be in the next call, with another root or group, while you are still in
 #   this one. So name the source of each `recv`, and make groups and results anew in each call.
 # - **Messages only**: `send`, `recv`, `isend`, `irecv`, and no more of them than needed: the check counts messages and
-#   bytes. It also measures rounds, as virtual time on a slow link.
+#   bytes. It also measures rounds, as virtual time on a slow link (so many milliseconds for each message).
 #
 # ## 1 From one to all, from all to one
 #
@@ -314,7 +316,7 @@ assert all(chunk[0] == 1 for rank in broadcasting.steps[-1].held for chunk in ra
 # ## 3 Rings
 #
 # Cut the tensor into $p$ chunks and let every rank work all the time. Each sends to its right neighbour and receives
-# from its left one, a chunk a step:
+# from its left one, a chunk per step:
 
 # %% demo=true
 ring_picture(4)
@@ -547,8 +549,8 @@ guesses.measured(bytes_sent_for_each_byte_of_the_tensor=busiest["ring"][1][-1])
 # bit: `rank ^ distance`.
 #
 # So it works if $p$ is a power of two. Otherwise let $c$ be the largest power of two that is at most $p$. Each rank
-# $r$ from $c$ on first sends its tensor to rank $r - c$, which adds it to its own (it **folds**); in the end it gets the result
-# back. That costs two more messages, of the whole tensor each.
+# $r$ from $c$ on **folds**: first it sends its tensor to rank $r - c$, which adds it to its own; in the end rank $r - c$ sends it
+# the result. That costs two more messages, of the whole tensor each.
 
 
 # %% exercise="recursive_doubling_all_reduce" points=13
@@ -603,13 +605,14 @@ sent = launch(recursive_doubling_all_reduce, torch.ones(64_000), ranks=8).traffi
 assert (sent.messages, sent.sent) == (3, 3 * 256_000)
 
 # %% [markdown]
-# **Find the mistake.** A slide of the lecture on costs is headed "recursive halving". Its partners are at distance 1, then 2, then 4,
-# and it counts O(p) bytes of all ranks together. What does not fit?
+# **Find the mistake.** A lecture's slide on the costs of collectives is headed "recursive halving". Its partners are at distance 1, then
+# 2, then 4, and it counts O(p) bytes of all ranks together. What does not fit?
 #
 # <details><summary>Answer</summary>
 #
 # Whoever swaps whole tensors at distance 1, 2, 4 is doubling: each rank sends $\log_2 p$ tensors, which is O(p log p) of all
-# ranks together. O(p) it is only if partners swap halves, then quarters, and so on, as below. Then the distances may come in any order.
+# ranks together. It is O(p) only if partners swap halves, then quarters, and so on, as below. Then the distances may come in any
+# order.
 #
 # </details>
 #
@@ -690,7 +693,7 @@ assert [run.traffic.messages for run in both] == [8 * 14, 8 * 6]
 # from node to node as often as there are nodes, each time with all of its bytes. Better is a sum in three stages:
 #
 # 1. within each node a reduce-scatter: GPU $i$ of the node holds chunk $i$ of the node's sum;
-# 2. between nodes: the GPUs with the same place on each node all-reduce their chunk, all chunks at the same time;
+# 2. between nodes: the GPUs with the same local rank on each node all-reduce their chunk, all chunks at the same time;
 # 3. within each node an all-gather.
 #
 # Let there be $N$ nodes. Of $b$ bytes a node now sends $2\frac{N-1}{N} b$ to other nodes. That is a little less than in the
@@ -707,8 +710,9 @@ def hierarchical_all_reduce(x: Tensor, gpus_per_node: int, group: dist.ProcessGr
     """Replace x by the sum of all ranks' x, within nodes first; returns x.
 
     x: of one shape and dtype on all ranks. The group's places 0 to gpus_per_node - 1 are node 0, and so
-    on; their number divides by gpus_per_node. Ring reduce-scatter within the node, ring all-reduce of
-    this rank's chunk among the ranks with the same place on each node, ring all-gather within the node.
+    on; its size is a multiple of gpus_per_node. The local rank is place % gpus_per_node. Ring
+    reduce-scatter within the node, ring all-reduce of this rank's chunk among the ranks with the same
+    local rank, ring all-gather within the node.
     """
     ### BEGIN SOLUTION
     size, rank = dist.get_world_size(group), dist.get_rank(group)
@@ -748,7 +752,7 @@ def hierarchical_all_reduce(x: Tensor, gpus_per_node: int, group: dist.ProcessGr
 
 
 # %% [markdown]
-# Four nodes with 4 GPUs each, fast links inside and one slower link a GPU outside, 4 MB:
+# Four nodes with 4 GPUs each, fast links inside and one slower link per GPU outside, 4 MB:
 
 # %% demo=true
 # %%needs ring_all_reduce halving_doubling_all_reduce hierarchical_all_reduce
@@ -790,10 +794,11 @@ assert crossing["halving-doubling"][3] == 2_000_000
 assert crossing["hierarchical"][0] == min(crossing.values())[0]
 
 # %% [markdown]
-# The ring leaves each of the four nodes with 7.5 MB: 30 MB, and it is always the same GPU of a node that sends, one after
-# another, $2(p-1) = 30$ messages of $b/p$ = 250,000 bytes. The hierarchy leaves each node with 6 MB: 24 MB, in messages that are equally long, of which
-# each of the four GPUs sends $2(N-1) = 6$, all at the same time. Halving-doubling crosses with its largest messages first, half of the tensor, unless
-# ranks are numbered so that distant partners sit on the same node.
+# In the ring each of the four nodes sends 7.5 MB to another one, 30 MB altogether, and it is always the same GPU of a node that
+# sends: $2(p-1) = 30$ messages of $b/p$ = 250,000 bytes, one after another. In the hierarchy each node sends 6 MB, 24 MB
+# altogether, in messages of the same length, of which each of its four GPUs sends $2(N-1) = 6$, all at the same time.
+# Halving-doubling crosses with its largest messages first, half of the tensor, unless ranks are numbered so that distant partners
+# sit on the same node.
 #
 # ## 6 All to all
 #
@@ -833,7 +838,7 @@ def all_to_all_pairwise(
 # Three numbers describe a network well enough to choose an algorithm (Hockney 1994; Thakur, Rabenseifner and Gropp 2005):
 #
 # - $\alpha$, the latency: seconds until a message of no bytes has arrived;
-# - $\beta$, seconds a byte, one over the bandwidth; a message of $b$ bytes takes $\alpha + b\beta$ seconds;
+# - $\beta$, seconds per byte, one over the bandwidth; a message of $b$ bytes takes $\alpha + b\beta$ seconds;
 # - $\gamma$, seconds to add a byte that has arrived to what is there.
 #
 # A rank sends one message and receives one at a time. Count, for each algorithm, the messages, bytes and additions that
@@ -846,8 +851,8 @@ def predict_time(
 ) -> float:
     """Seconds that an all-reduce of nbytes on so many ranks takes.
 
-    alpha: seconds a message. beta: seconds a byte. gamma: seconds to add a received byte. algorithm is
-    one of
+    alpha: seconds per message. beta: seconds per byte. gamma: seconds to add a received byte. algorithm
+    is one of
         "master"            each rank in turn sends its tensor to rank 0, which adds it; then rank 0
                             sends the sum to each in turn
         "exchange"          each rank sends its whole tensor to each other one in turn, all ranks at the
@@ -957,7 +962,7 @@ def fit_alpha_beta(samples: list[tuple[int, float]]) -> tuple[float, float]:
 # %%needs fit_alpha_beta
 alpha, beta = fit_alpha_beta(samples)
 print(
-    f"alpha = {alpha * 1e6:.0f} µs, beta = {beta * 1e9:.3f} ns a byte, a bandwidth of {1 / beta / 1e9:.2f} GB/s"
+    f"alpha = {alpha * 1e6:.0f} µs, beta = {beta * 1e9:.3f} ns per byte, a bandwidth of {1 / beta / 1e9:.2f} GB/s"
 )
 line_figure(
     {
@@ -969,7 +974,7 @@ line_figure(
     log_x=True,
     log_y=True,
     alt="Time of one message between two processes against its size, on logarithmic axes: flat "
-    "where latency counts, then rising in proportion; the fitted line runs near the measured points.",
+    "where latency counts, then rising in proportion; the fitted line, nearest to the points in relative terms.",
 )
 
 # %% [markdown]
@@ -1044,7 +1049,7 @@ explore(
 #
 # ### Ten thousand GPUs
 #
-# The second prediction, with ResNet-50's 102.2 MB, 10 µs a message and links of 12.5 GB/s:
+# The second prediction, with ResNet-50's 102.2 MB, 10 µs per message and links of 12.5 GB/s:
 
 # %% demo=true
 # %%needs predict_time
@@ -1088,7 +1093,7 @@ from course_lib.cluster import presets
 machines = [presets.h100_pod(nodes=2), presets.lumi_g(nodes=2), presets.frontera_rtx(nodes=4)]
 for machine in machines:
     print(
-        f"{machine.name:13} {machine.nodes} nodes of {machine.devices_per_node} devices, cards a node: "
+        f"{machine.name:13} {machine.nodes} nodes of {machine.devices_per_node} devices, cards per node: "
         f"{machine.cards_per_node}; GB/s: {machine.intra_node.bandwidth / 1e9:.0f} within a node, "
         f"{machine.inter_node.bandwidth / 1e9:.1f} a card"
     )
@@ -1191,7 +1196,7 @@ def with_cards(cards: int):
     )
 
 
-explore(with_cards, cards=Slider([1, 2, 4, 8], start=1, label="cards a node"))
+explore(with_cards, cards=Slider([1, 2, 4, 8], start=1, label="cards per node"))
 
 # %% demo=true jupyter={"source_hidden": true}
 # %%holds broadcast_tree reduce_tree ring_all_reduce halving_doubling_all_reduce hierarchical_all_reduce
@@ -1344,7 +1349,7 @@ try:
 except Deadlock as error:
     print(f"8,000 bytes: {seen(error)}")
     show(error.figure())
-    guesses.measured(two_ranks_send_first="sometimes: 12 bytes arrive, 8,000 do not")
+    guesses.measured(two_ranks_send_first="sometimes")
 
 # %% [markdown]
 # The third prediction: it works sometimes. Many systems keep a short message in a buffer, so that its send returns at
@@ -1494,8 +1499,8 @@ def mend_swap(x: Tensor) -> Tensor:
 def mend_shift(x: Tensor) -> Tensor:
     """The tensor of the left neighbour on the ring, for any number of ranks from 2. x: contiguous.
 
-    Returns a new tensor; x stays as it is. One send and one receive a rank, and whatever the number of
-    ranks, no more than the time of three messages.
+    Returns a new tensor; x stays as it is. Each rank sends once and receives once; the whole takes at
+    most the time of three messages, however many ranks there are.
     """
     ### BEGIN SOLUTION
     rank, size = dist.get_rank(), dist.get_world_size()
@@ -1541,8 +1546,8 @@ def mend_collect(rows: list[Tensor]) -> list[Tensor] | None:
     """The rows of all ranks, in the order of ranks, in a new list on rank 0; None on all other ranks.
 
     rows: contiguous float32 tensors of 40 elements; each rank has its own number of them, perhaps 0.
-    The list stays as it is. Each row is sent once, without padding; to say how many there are, a rank
-    has 64 bytes.
+    The list stays as it is. Each row is sent once, without padding; a rank may send at most 64 bytes
+    more, to say how many there are.
     """
     ### BEGIN SOLUTION
     if dist.get_rank() != 0:
@@ -1642,8 +1647,8 @@ line_figure(
 # The model was fitted to single messages between two processes, and predicts a whole algorithm. It leaves out the
 # additions ($\gamma$), Python's own time for each step, and that several messages at once share the memory of one machine.
 # And where there are more processes than cores, ranks also wait for a core, which no network model knows. So the measured
-# points mostly lie above the line; by how much depends on the cores. On a machine with a free core for each rank they have its form: flat as long as the number of
-# messages counts, then straight.
+# points mostly lie above the line; by how much depends on the cores. On a machine with a free core for each rank the measured
+# curves have the same shape: flat as long as the number of messages counts, then straight.
 #
 # Scatter, gather and all-gather as well. Rank 0 deals out numbers, each rank doubles its own, rank 0 collects them, and in the end
 # all ranks get all:
@@ -1708,7 +1713,7 @@ assert sum(len(step.messages) for step in logged.steps) == few * 2 * (few - 1)
 #     dist.destroy_process_group()
 # ```
 #
-# and start one torchrun a node: `srun --ntasks-per-node=1 torchrun --nnodes=$SLURM_NNODES --nproc-per-node=4
+# and start one torchrun per node: `srun --ntasks-per-node=1 torchrun --nnodes=$SLURM_NNODES --nproc-per-node=4
 # --rdzv-backend=c10d --rdzv-endpoint=$(hostname):29500 file.py`. Two things are different with NCCL. If two ranks send to
 # each other at the same time, both directions belong in one `batch_isend_irecv`, since NCCL takes the operations of
 # one pair in the order of their calls. And `wait()` does not hold up the processor, only the GPU's queue of work: call
@@ -1808,11 +1813,11 @@ def mpi_ring_all_reduce(comm, x: np.ndarray) -> np.ndarray:
 # bandwidth within nodes, and others between them. You may choose among what you have, `dist.all_reduce` included: here
 # collectives are allowed. But there is better than that.
 #
-# What a message takes you know from section 7. A message sets off when both its send and its receive have been called. So a
+# You know from section 7 what a message takes. A message sets off when both its send and its receive have been called. So a
 # rank that wants several under way starts all its `irecv` and all its `isend`, and then waits. Their bytes leave one after
-# another, and arrive so. But while the bytes of one are still leaving, those of the message before are on their way already: three messages of
-# $b$ bytes that leave together have all arrived after $\alpha + 3 b \beta$, and not after $3(\alpha + b \beta)$. If two messages meet at
-# their receiver, one waits: let all ranks send in one order, such as from the lowest rank to the highest.
+# another, and arrive in that order. But the latencies overlap: three messages of $b$ bytes that leave together have all arrived
+# after $\alpha + 3 b \beta$, and not after $3(\alpha + b \beta)$. If two messages meet at their receiver, one waits. So let rank
+# $r$ send to $r + 1$ first, then to $r + 2$, and so on round, as in section 6.
 
 
 # %% exercise="design_all_reduce" points=8
@@ -1823,8 +1828,10 @@ def design_all_reduce(x: Tensor, cluster: Cluster) -> Tensor:
     are ranks. cluster: the machine that this runs on, with cluster.nodes nodes of
     cluster.devices_per_node GPUs, rank r on node r // cluster.devices_per_node. cluster.intra_node and
     cluster.inter_node have a latency (s) and a bandwidth (bytes/s). Each GPU has a network card of its
-    own, and adding up takes no time. The score is the virtual time until the last rank has the sum, for
-    tensors of some lengths on clusters that differ.
+    own, and adding up takes no time.
+    Points: the sum (2). The virtual time until the last rank has it, for tensors of several lengths
+    on several clusters: in each at least half-way from this unit's best to the best known time (2),
+    at most a tenth above the best known (2), at most a thirtieth above it (2).
     """
     ### BEGIN SOLUTION
     gpus, rank = cluster.devices_per_node, dist.get_rank()

@@ -1,6 +1,7 @@
 """`%%ranks` in a real IPython shell: each rank's output apart, errors with the cell's own lines."""
 
 import re
+from pathlib import Path
 
 import pytest
 from IPython.core.displaypub import CapturingDisplayPublisher
@@ -10,6 +11,10 @@ from course_lib.errors import BadLaunch
 from course_lib.launch.failures import CollectiveMismatch, Deadlock, RankFailed
 from course_lib.launch.run import Run
 from course_lib.notebook.cell import CellSyntaxError
+from course_lib.notebook.verdicts import note_points
+
+SOLUTIONS = Path(__file__).parents[1] / "solutions"
+UNITS = [path.stem for path in sorted(SOLUTIONS.glob("[0-9][0-9]_*.py"))]
 
 
 @pytest.fixture
@@ -294,7 +299,38 @@ def test_an_assertion_of_such_a_cell_fails_the_notebook(shell, magic):
     error_of(shell, f"%%{magic} answer\nassert answer() == 42", AssertionError)
 
 
+@pytest.mark.parametrize("magic", ["needs", "holds"])
+def test_a_cell_with_a_wrong_answer_says_so_and_raises_nothing(shell, magic, capsys, monkeypatch):
+    # Invariant: a wrong answer does not stop "Run all"; no error is hidden by a right one, or where all are.
+    name = f"answer_of_{magic}"
+    run(shell, f"def {name}():\n    return 41")
+    cell = f"%%{magic} {name}\nassert {name}() == 42, 'not so'"
+    note_points(name, 1, 8)
+    assert run(shell, cell).result is None
+    told = capsys.readouterr().out
+    assert f"the last check saw a mistake in your {name} (1 of 8 points)." in told
+    assert ("AssertionError: not so" in told) == (magic == "needs")
+    error_of(shell, f"%%{magic} {name}\nb = ]", CellSyntaxError)
+    monkeypatch.setenv("COURSE_SOLVED", "1")
+    error_of(shell, cell, AssertionError)
+    monkeypatch.delenv("COURSE_SOLVED")
+    note_points(name, 8, 8)
+    error_of(shell, cell, AssertionError)
+
+
 def test_the_assertions_behind_a_cell_say_nothing_a_second_time(shell, capsys):
     run(shell, STUBS)
     run(shell, "%%holds answer\nassert answer() == 42")
     assert not capsys.readouterr().out
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_a_demonstration_uses_answers_that_are_checked_above_it(unit):
+    # Invariant: when such a cell runs in "Run all", it is known whether its answers are right.
+    checked: set[str] = set()
+    for line in (SOLUTIONS / f"{unit}.py").read_text().splitlines():
+        if found := re.match(r'# %% .*exercise="(\w+)"', line):
+            checked.add(found[1])
+        if found := re.match(r"# %%(?:needs|holds) (.*)", line):
+            names = [name for name in found[1].split() if not name.startswith("beside:")]
+            assert set(names) <= checked, line

@@ -136,7 +136,7 @@ def test_predictions_stand_beside_what_was_measured(capsys: pytest.CaptureFixtur
     assert [row.texts for row in again.rows.values()] == [
         ("milliseconds", "16", "8", "2 times too much"),
         ("who waits", "all", "All", "the same"),
-        ("messages", "8", "8", "close"),
+        ("messages", "8", "8", "the same"),
     ]
     for shown in (again.html(), repr(again)):
         assert "2 times too much" in shown

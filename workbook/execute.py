@@ -9,6 +9,7 @@ from pathlib import Path
 import nbformat
 
 from course_lib.home import VARIABLE as HOME_VARIABLE
+from course_lib.notebook.verdicts import VARIABLE as SOLVED_VARIABLE
 
 CELL_SECONDS = 600
 """How long one cell may take before the unit counts as hung."""
@@ -50,13 +51,13 @@ def _papermill(notebook: Path, output: Path) -> list[str]:
 
 
 def _environment(home: Path) -> dict[str, str]:
-    """This process's environment, with two differences.
+    """This process's environment, with three differences.
 
-    The notebook finds torchrun though nobody activated anything, and what it records as progress is not taken
-    for the user's own.
+    The notebook finds torchrun though nobody activated anything, what it records as progress is not taken
+    for the user's own, and a demonstration that fails is an error even if a check saw a mistake before.
     """
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
-    return os.environ | {"PATH": path, HOME_VARIABLE: str(home)}
+    return os.environ | {"PATH": path, HOME_VARIABLE: str(home), SOLVED_VARIABLE: "1"}
 
 
 def _options(parameters: Mapping[str, str | int]) -> Iterator[str]:

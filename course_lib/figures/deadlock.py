@@ -200,7 +200,9 @@ def _write_beside(axes: Axes, graph: WaitGraph, states: dict[int, State], circle
 
 def _call_in_words(call: PendingCall) -> str:
     where = f"\n{call.line.place}" if call.line else ""
-    return f"waits for: {_expected(call)}{where}"
+    if not call.peers or len(call.peers) > 3:
+        return f"in {call.op}, waits for\nothers to {call.expects}{where}"
+    return f"in {call.op}, waits for\n{ranks_in_words(call.peers)} to {call.expects}{where}"
 
 
 def _write_groups(axes: Axes, graph: WaitGraph) -> None:

@@ -1,6 +1,6 @@
 """`%%ranks 4`: run a notebook's cell on every rank, and show each rank's output apart.
 `%%needs my_answer`: run a cell that uses answers, or say which of them is still to be written.
-`%%holds my_answer`: run a folded cell that asserts what the text says, if the answers are there.
+`%%holds my_answer`: run a folded cell that asserts what the text says, if the answers are there and right.
 
 %load_ext course_lib.notebook.magics
 
@@ -28,7 +28,8 @@ from course_lib.figures.style import rank_colour
 from course_lib.launch import launch
 from course_lib.launch.failures import LaunchError
 from course_lib.launch.run import Run
-from course_lib.notebook.cell import last_value, run_cell, running_cell
+from course_lib.notebook.cell import CellSyntaxError, last_value, run_cell, running_cell
+from course_lib.notebook.verdicts import not_right
 from course_lib.runtime.communication.diagnosis import ranks_in_words
 from course_lib.runtime.processes.serialization import functions_of
 
@@ -100,20 +101,50 @@ def needs(line: str, cell: str) -> Any:
         %%needs beside:horovod my_answer
 
     `beside:NAME` asks for what `course beside NAME` installs. Returns the value of the last expression, which
-    the notebook then shows.
+    the notebook then shows. An answer whose last check saw a mistake may end the cell with an error: then the
+    cell says so, too, and raises nothing.
     """
     if sentence := _what_is_missing(line):
         print(sentence)
         return None
-    return _run(f"%%needs {line}\n{cell}")
+    try:
+        return _run(f"%%needs {line}\n{cell}")
+    except Exception as error:
+        print(f"{_of_a_wrong_answer(line, error)} The cell ended with {_in_a_line(error)}")
 
 
 def holds(line: str, cell: str) -> Any:
     """Run a cell of assertions if these exercises are answered; otherwise do nothing.
 
-    It stands, folded, behind a cell that `%%needs` the same: there has been said what is missing.
+    It stands, folded, behind a cell that `%%needs` the same: there has been said what is missing. Where an
+    assertion fails and the last check of an answer saw a mistake, the cell says so and raises nothing.
     """
-    return None if _what_is_missing(line) else _run(f"%%holds {line}\n{cell}")
+    if _what_is_missing(line):
+        return None
+    try:
+        return _run(f"%%holds {line}\n{cell}")
+    except Exception as error:
+        print(_of_a_wrong_answer(line, error))
+
+
+def _of_a_wrong_answer(line: str, error: Exception) -> str:
+    """Which of the line's answers are not right yet, as a sentence. Raises `error` if all of them are."""
+    wrong = not_right(_answers(line))
+    if isinstance(error, CellSyntaxError) or not wrong:
+        raise error
+    told = ", ".join(f"{name} ({points})" for name, points in wrong.items())
+    return f"What stands here needs a right answer, and the last check saw a mistake in your {told}."
+
+
+def _in_a_line(error: Exception) -> str:
+    """An error's class and the first line of what it says."""
+    said = str(error).strip()
+    return f"{type(error).__name__}: {said.splitlines()[0]}" if said else f"{type(error).__name__}."
+
+
+def _answers(line: str) -> list[str]:
+    """The names of the answers in a magic's line."""
+    return [word for word in line.split() if not word.startswith(_BESIDE)]
 
 
 def _what_is_missing(line: str) -> str:
@@ -121,7 +152,7 @@ def _what_is_missing(line: str) -> str:
     shell = get_ipython()
     assert shell is not None
     libraries = [word.removeprefix(_BESIDE) for word in line.split() if word.startswith(_BESIDE)]
-    answers = [word for word in line.split() if not word.startswith(_BESIDE)]
+    answers = _answers(line)
     sentences = list(filter(None, map(missing, libraries)))
     if absent := [name for name in answers if name not in shell.user_ns]:
         sentences.append(

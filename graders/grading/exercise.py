@@ -51,6 +51,8 @@ class Finding:
     """One sentence with the values: what came out, and what was expected."""
     kind: Kind = Kind.OTHER
     """What kind of failure it is, if that can be told."""
+    hint: str = ""
+    """What to look at in just this case; empty where the criterion's hint says it."""
 
 
 class MachineLacks(Exception):

@@ -84,7 +84,7 @@ def grade(exercise: Exercise, answer: Answer, rng: Rng | None = None) -> Exercis
         for finding in _in_rubric_order(exercise, exercise.grade(answer, rng or Rng())):
             verdict = Verdict.PASSED if finding.passed else Verdict.FAILED
             criterion, seen = exercise.rubric[len(results)], readable(finding.seen)
-            hint = _hint(criterion, finding.kind, ordinary=not results)
+            hint = finding.hint or _hint(criterion, finding.kind, ordinary=not results)
             results.append(CriterionResult(criterion, verdict, seen, hint=hint, kind=finding.kind))
             rest = _rest_if_none_counts(exercise, results)
             if rest:
@@ -241,11 +241,23 @@ _AFTER_A_RESTART = (
     "\nIf a cell above defines it, run that cell. After a restart of the kernel run all of them: "
     "Run > Run All Above Selected Cell."
 )
+_ADVICE = {
+    "Group None is not registered": "A function that asks about a group does not take None for it: give it "
+    "`group or dist.group.WORLD`.",
+    "should not be the same as the rank of the current process": "Nobody sends to itself, or receives from "
+    "itself: copy what a rank has for itself.",
+    "is not part of group": "Here a rank of all ranks was expected. The place in a group is given by "
+    "group_dst= and group_src=.",
+}
+"""What to do where an error of torch.distributed's does not say so, by a part of its text."""
 _UNKNOWN_NAME = re.compile(r"NameError: name '(\w+)' is not defined")
 
 
 def _told(failure: AnswerFailed) -> str:
     """The failure's report; where a name is unknown, with what to do about it."""
+    for said, advice in _ADVICE.items():
+        if said in failure.report:
+            return readable(f"{failure.report}\n{advice}")
     if failure.error != "NameError":
         return readable(failure.report)
     unknown = _UNKNOWN_NAME.search(failure.report)
@@ -258,7 +270,8 @@ def _told(failure: AnswerFailed) -> str:
 
 def _explains_itself(failure: AnswerFailed) -> bool:
     """Whether a criterion's hint would be beside the point."""
-    return failure.kind in _OTHER_KINDS or failure.error in _SLIPS
+    of_groups = failure.kind is FailureKind.MISMATCH and ": new_group(" in failure.report
+    return failure.kind in _OTHER_KINDS or failure.error in _SLIPS or of_groups
 
 
 def _figure(failure: AnswerFailed) -> str:

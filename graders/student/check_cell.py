@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from course_lib.notebook.verdicts import note_points
 from graders.student.display import Notice, shown
 from graders.student.lookup import NoSuchExercise, find_exercise, name_of
 from graders.student.progress_log import record_check
@@ -34,6 +35,7 @@ def check(answer: object = None, unit: str | None = None) -> "Report | Notice":
 
     with usual_torch():  # the grader computes in this kernel, too
         result = grade(exercise, kernel_answer(answer, exercise.name))
+    note_points(exercise.name, result.points, exercise.points)
     parts = "" if result.passed else unsolved_parts(answer, exercise)
     second = second_way(exercise) if result.passed else ""
     report = Report(exercise.unit, (result,), (parts,) if parts else (), second)

@@ -17,6 +17,9 @@ HEADINGS = ("Question", "Predicted", "Measured", "How close")
 CLOSE = 0.05
 """A prediction is close that is off by no more than this part."""
 
+SMALL = 1.5
+"""Below this factor a difference is told as a percentage."""
+
 
 @dataclass(slots=True)
 class Prediction:
@@ -48,9 +51,13 @@ class Prediction:
             return ""
         if isinstance(guess, str) or isinstance(found, str) or guess * found <= 0:
             return "the same" if _written(guess).lower() == _written(found).lower() else ""
+        if math.isclose(guess, found, rel_tol=1e-9):
+            return "the same"
         if math.isclose(guess, found, rel_tol=CLOSE):
             return "close"
         ratio = guess / found
+        if 1 / SMALL < ratio < SMALL:
+            return f"{abs(ratio - 1):.0%} too {'much' if ratio > 1 else 'little'}".replace("%", " %")
         return f"{ratio:.3g} times too much" if ratio > 1 else f"{1 / ratio:.3g} times too little"
 
 

@@ -129,7 +129,7 @@ def receives_straight_into_x(x, parts=None, src=0, group=None):
     return _scatter(x, parts, _root(group, src), group)
 
 
-@wrong("scatter_from", fails="any layout")
+@wrong("scatter_from", fails="any length")
 def as_many_numbers_as_rows(x, parts=None, src=0, group=None):
     """As many numbers as x has elements in its first dimension: of a matrix these are its rows."""
     if parts is not None:
@@ -1000,7 +1000,28 @@ def adds_into_its_input(x, group=None):
     return _reduce_scatter(chunks, group)[dist.get_rank(group)].clone()
 
 
-@wrong("ring_reduce_scatter", fails="any layout")
+@wrong("ring_reduce_scatter", fails="any dtype")
+def receives_in_the_default_dtype(x, group=None):
+    """torch.empty(n) is float32 whatever x is, and so right for all that the ordinary case shows."""
+    rank, size = _place(group)
+    chunks = torch.tensor_split(x.clone(memory_format=torch.contiguous_format).view(-1), size)
+    for step in range(size - 1):
+        target = chunks[(rank - 2 - step) % size]
+        arriving = torch.empty(target.numel())
+        _both(chunks[(rank - 1 - step) % size], (rank + 1) % size, arriving, (rank - 1) % size, group)
+        target += arriving
+    return chunks[rank].clone()
+
+
+@wrong("ring_reduce_scatter", fails="any length")
+def cuts_rows_of_all_that_has_rows(x, group=None):
+    """tensor_split of x in place of x.flatten(): a number without a dimension has no rows."""
+    copied = x.clone(memory_format=torch.contiguous_format)
+    chunks = list(torch.tensor_split(copied, dist.get_world_size(group)))
+    return _reduce_scatter(chunks, group)[dist.get_rank(group)]
+
+
+@wrong("ring_reduce_scatter", fails="any length")
 def cuts_rows(x, group=None):
     """tensor_split of a matrix cuts between its rows only."""
     copied = torch.atleast_1d(x.clone(memory_format=torch.contiguous_format))
@@ -1144,7 +1165,7 @@ def one_after_another(x, group=None):
     return chunks[rank].clone()
 
 
-@wrong("ring_reduce_scatter", fails="any number of ranks")
+@wrong("ring_reduce_scatter", fails="any length")
 def alone_it_keeps_the_shape(x, group=None):
     """With one rank it returns a copy of x, and no 1-D tensor."""
     if dist.get_world_size(group) == 1:
@@ -3645,6 +3666,25 @@ def without_its_own_rows(rows):
 def one_buffer_for_all(rows):
     """Appends the same tensor again and again: all rows become the last one."""
     return _collect(rows, lambda own, others: own + [others[-1]] * len(others))
+
+
+@wrong("mend_collect", fails="a new list")
+def an_empty_list_elsewhere(rows):
+    """Others than rank 0 have to return None."""
+    rank, collected = dist.get_rank(), list(rows)
+    if rank:
+        dist.send(torch.tensor([len(rows)]), 0)
+        for row in rows:
+            dist.send(row, 0)
+        return []
+    for other in range(1, dist.get_world_size()):
+        count = torch.zeros(1, dtype=torch.int64)
+        dist.recv(count, other)
+        for _ in range(count):
+            row = torch.empty(40)
+            dist.recv(row, other)
+            collected.append(row)
+    return collected
 
 
 @wrong("mend_collect", fails="a new list")

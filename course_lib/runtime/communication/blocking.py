@@ -40,8 +40,9 @@ def member(members: Sequence[int], position: int) -> int:
             )
         if len(members) == 1:
             raise ValueError(f"There is no rank {position} in a group of 1: its only rank is 0.")
+        advice = " A neighbour on a ring is (rank + 1) % world_size."
         raise ValueError(
             f"There is no rank {position} in a group of {len(members)}: its ranks are 0 to "
-            f"{len(members) - 1}. A neighbour on a ring is (rank + 1) % world_size."
+            f"{len(members) - 1}.{advice if position in (-1, len(members)) else ''}"
         )
     return members[position]

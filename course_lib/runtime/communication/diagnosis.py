@@ -75,6 +75,12 @@ def mismatch_report(calls: Sequence[PendingCall], position: int, group: Sequence
             "or a tensor whose size depends on the rank.",
         ]
     )
+    if all(detail.startswith("new_group(") for detail in by_call):
+        parts[-1] = (
+            "What to do: all ranks of the default group must call new_group for every group, in the same "
+            "order, also for groups that they are not in. With use_local_synchronization=True only the "
+            "members call it."
+        )
     if any(", strides [" in detail for detail in by_call):
         parts[-1] += (
             " Strides have to be the same, too: Gloo puts together what lies at the same place in memory, "
@@ -257,6 +263,12 @@ def _dead_ends(waiting: Sequence[PendingCall], finished: Collection[int]) -> lis
 
 def _advice(calls: Mapping[int, PendingCall], cycle: Sequence[int]) -> str:
     """One sentence on how such a knot is usually undone."""
+    alone = [rank for rank, call in calls.items() if call.peers == (rank,)]
+    if alone:
+        return (
+            f"nobody sends to itself, or receives from itself, as {ranks_in_words(alone)} here. Copy what a "
+            "rank has for itself."
+        )
     expected = {calls[rank].expects for rank in cycle} if cycle else {c.expects for c in calls.values()}
     if cycle and expected == {"send"}:
         return (

@@ -45,6 +45,10 @@ class SimulatedGroup(InterceptedGroup):
         self._calls: dict[Call, Call] = {}
         self._buffers = open_buffers.get()
 
+    def __repr__(self) -> str:
+        """What torch shows where it refuses a rank."""
+        return f"(ranks {', '.join(map(str, self.call_group.members))})"
+
     # --- What torch asks a group about itself
 
     def getBackendName(self) -> str:  # noqa: N802 - torch's name

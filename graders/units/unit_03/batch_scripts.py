@@ -135,15 +135,19 @@ def one_task_a_gpu(report: JobReport, trial: Trial, nodes: int, gpus: int) -> Fi
     where = ", ".join(f"{count} on {host}" for host, count in sorted(tasks.items())) or "none"
     if sorted(tasks.values()) != [gpus] * nodes:
         text = f"Processes of the command: {where}; expected {gpus} on each of {nodes} nodes. {_said(report)}"
-        return Finding(False, text)
+        return Finding(False, text, hint=_EACH_NODE if len(tasks) > 1 else "")
     ranks = sorted(str(note.get("SLURM_PROCID")) for note in report.notes)
     if ranks != sorted(map(str, range(nodes * gpus))):
         text = f"The processes' SLURM_PROCID are {', '.join(ranks)}; expected each of 0 to {nodes * gpus - 1}"
         return Finding(False, f"{text} once: one srun has to start them all.")
     words = next((note["words"] for note in report.notes if note["words"] != list(trial.words)), None)
     if words is not None:
-        return Finding(False, f"The command's words were {words!r:.200}, not {list(trial.words)}.")
+        seen = f"The command's words were {words!r:.200}, not {list(trial.words)}."
+        return Finding(False, seen, hint="command is quoted already: put it behind srun as it is.")
     return Finding(True, f"Processes of the command: {where}.")
+
+
+_EACH_NODE = "--ntasks alone fills the first node; --ntasks-per-node says how many tasks each node gets."
 
 
 def meeting_place(report: JobReport) -> Finding:

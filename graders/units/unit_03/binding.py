@@ -40,8 +40,8 @@ from graders.units.unit_03.topologies import (
         Criterion(
             "hardware threads",
             2,
-            "With two threads a core, half of a node's CPUs are second threads of the other half's cores, "
-            "with four, three quarters are: a rank that starts there shares a core with another rank.",
+            "With two threads per core, half of a node's CPUs are no cores of their own but second threads; "
+            "with four, three quarters are. Leave these out before you cut.",
         ),
         Criterion(
             "real machines",
@@ -136,15 +136,16 @@ SLIDE = [0xFE << 4 * zeros for zeros in (12, 16, 4, 6, 0, 2, 8, 12)]
         Criterion(
             "allowed",
             1,
-            "A CPU beside the GPU may still be the system's, or a second thread.",
+            "A CPU beside the GPU may still not be the job's: look whether it is in `allowed` (None: all "
+            "are).",
             needs=("masks", "beside the GPU"),
         ),
         Criterion(
             "one rank per core",
             1,
-            "Two ranks get in each other's way on one core, on one thread or on two: with n cores, the "
-            "threads of core c are the CPUs c, c + n, c + 2 n, ... Both ranks are told of it, unless one "
-            "comes from another NUMA node: then that one is wrong there, and the other is not.",
+            "Two ranks must not share a core, not even on different threads: c and c + n are threads of one "
+            "core (n cores). Then both ranks' CPUs of that core are misplaced; only the stray one's, if it "
+            "comes from another NUMA node.",
             needs=("masks", "beside the GPU"),
         ),
         Criterion(
@@ -225,7 +226,9 @@ def misplaced(answer: Answer, machine: Machine, cpus: Sequence[set[int]], option
         # All lists of a node are too many to compare by eye: the first that differs.
         for rank, (got, wanted) in enumerate(zip(seen, expected, strict=True)):
             if not compare.same(got, wanted):
-                return compare.equal(got, wanted, f"{where}: rank {rank}")
+                told = compare.equal(got, wanted, f"rank {rank}").seen
+                given = "; ".join(f"rank {each} {_in_ranges(sorted(own))}" for each, own in enumerate(cpus))
+                return Finding(False, f"{where}: {told} The ranks have the CPUs: {given}.")
     return compare.equal(seen, expected, where)
 
 

@@ -196,7 +196,7 @@ def folders(ran: Commands, site: Site) -> Finding:
         if source in site.folders and source not in missing:
             there = next(parent for parent in site.mounted if lies_in(source, [parent]))
             text = f"{source} is bound, but is in the container already: {there} is mounted"
-            return Finding(False, f"{told}: {text}.")
+            return Finding(False, f"{text}. {told}.")
         if source not in missing or target != source or mode not in ("", "ro", "rw"):
             return Finding(False, f"{told}: {bind!r} is not asked for.")
         bound.append((source, "read" if mode == "ro" else "write"))
@@ -205,7 +205,7 @@ def folders(ran: Commands, site: Site) -> Finding:
         seen = modes[-1] if modes else "absent"
         if seen != wanted:
             words = {"read": "can only be read", "write": "can be written", "absent": "is not there"}
-            return Finding(False, f"{told}: in the container {path} {words[seen]}; expected {wanted!r}.")
+            return Finding(False, f"In the container {path} {words[seen]}; expected {wanted!r}. {told}.")
     return Finding(True, f"{told}.")
 
 
@@ -249,7 +249,9 @@ def commands(answer: Answer, site: Site) -> Commands:
     if not reply.text:
         return Finding(False, "container_command returned no text; expected that of the commands.")
     if reply.said or reply.status:
-        text = f"{site}: the shell ends with status {reply.status} and says: {reply.said!r:.200}"
+        text = (
+            f"The shell ends with status {reply.status} and says: {reply.said!r:.200}. This was with {site}"
+        )
         return Finding(False, f"{text}. The text was {reply.text!r:.400}")
     if reply.changed:
         return Finding(False, "container_command has changed its arguments; the caller may need them again.")

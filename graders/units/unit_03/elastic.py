@@ -29,8 +29,8 @@ from graders.units.unit_03.replies import Share
         Criterion(
             "weight",
             2,
-            "Rank k's mean loss over m_k samples should count m_k / n, and the mean over p ranks counts it "
-            "1 / p.",
+            "In the loss of the global batch a rank counts by its share of the samples; in the mean over "
+            "ranks it counts 1 / world_size. The weight is the quotient.",
         ),
         Criterion(
             "more ranks than samples",

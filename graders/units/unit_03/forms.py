@@ -181,7 +181,8 @@ def _without(form: Form, name: str) -> dict[str, str]:
             "limits",
             2,
             "Limits depend on the queue, and queues on the system. What is at the limit is allowed; a "
-            "second more is not. 01:30 and 1:60:0 are not of the form's shape.",
+            "second more is not. A Time Limit is hours:minutes:seconds: 01:30 and 1:60:0 are errors. Nodes "
+            "and Tasks are digits only, and at least 1.",
         ),
         Criterion(
             "every mistake is named",
@@ -254,7 +255,7 @@ def asks_for(form: Form, reply: FormReply, empty: bool = False) -> Finding:
 
     empty: options of empty fields pass that have no value: they would be another row's.
     """
-    shown = {name: text for name, text in form.items() if text and name != "System"}
+    shown = dict(form)
     if not reply.script:
         return Finding(False, f"For the form {shown} it {_instead(reply)}.")
     options = Script(reply.script).options

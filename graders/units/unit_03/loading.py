@@ -63,7 +63,7 @@ from graders.units.unit_03.states import State, draw_state
         "How can a file of the right length be told from a whole one?",
         're.fullmatch(r"step-([0-9]+)\\.pt", name) finds the number.',
         "Sort the paths by number, newest first, and return from within the loop.",
-        "One try: around everything that reads a file, except Exception as error: around nothing else.",
+        "Put everything that reads a file into one `try`, and nothing else; catch `Exception`.",
     ),
 )
 def load_latest(answer: Answer, rng: Rng) -> Findings:

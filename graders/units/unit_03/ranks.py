@@ -161,7 +161,7 @@ def _place(
     own = seen if lenient else answer.call(drivers.place_of_this_process, dict(environment)).place
     if compare.same(own, expected):
         return Finding(False, f"{words}: read env, and not os.environ. {finding.seen}")
-    told = ", ".join(f"{name}={value}" for name, value in environment.items() if name in _TELLING)
+    told = ", ".join(f"{name}={value}" for name, value in environment.items() if _TELLING.match(name))
     return Finding(False, f"{finding.seen} It has {told or 'no variable of a launcher'}.")
 
 
@@ -180,14 +180,8 @@ def _is_number(value: object) -> bool:
     return isinstance(value, str) and re.fullmatch("[0-9]{1,9}", value) is not None
 
 
-_TELLING = frozenset(
-    {
-        *("RANK", "WORLD_SIZE", "LOCAL_RANK", "GROUP_RANK"),
-        *("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_STEP_ID"),
-        *("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
-        *("OMPI_COMM_WORLD_LOCAL_SIZE", "HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK"),
-        *("HOROVOD_LOCAL_SIZE", "MASTER_ADDR"),
-        *("HOROVOD_CROSS_RANK", "PMIX_RANK", "OMPI_MCA_btl", "HOROVOD_FUSION_THRESHOLD"),
-    }
+_TELLING = re.compile(
+    r"(GROUP_|LOCAL_|CROSS_)?(RANK|WORLD_SIZE)$|GROUP_WORLD_SIZE|MASTER_ADDR|OMPI_|PMIX_RANK|HOROVOD_"
+    r"|SLURM_(PROCID|NTASKS|LOCALID|NODEID|STEP_ID|NTASKS_PER_NODE|NNODES|TASKS_PER_NODE)$"
 )
 """Variables shown beside a wrong place."""

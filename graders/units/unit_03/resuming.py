@@ -57,15 +57,16 @@ from graders.units.unit_03.replies import ProcessReply
             "random state",
             2,
             "Dropout draws from torch's global generator: torch.get_rng_state() belongs in the checkpoint, "
-            "and torch.set_rng_state() comes after everything that draws. Leave its seed as it is.",
+            "and torch.set_rng_state() comes after everything that draws. Do not seed it yourself: an order "
+            "can have a generator of its own.",
             needs=("model and optimizer",),
         ),
         Criterion(
             "killed anywhere",
             2,
-            "What is not in the checkpoint is gone. A process that has gone on saves as the first one did, "
-            "and counts from the beginning of the training, and of the epoch. A training that has ended "
-            "makes no step more.",
+            "The newest file may be damaged: take the number of steps from what load_latest returned. A "
+            "process that has gone on saves as the first one did, and counts from the beginning of the "
+            "training, and of the epoch. A training that has ended makes no more steps.",
             needs=("random state",),
         ),
     ),

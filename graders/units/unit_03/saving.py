@@ -53,9 +53,9 @@ from graders.units.unit_03.states import State, draw_state
         Criterion(
             "when writing fails",
             1,
-            "Let the error through, so that training hears of it; but first remove what you have written. A "
-            "full disk is an OSError, a state that cannot be pickled is not. A full disk may be noticed "
-            "at fsync only.",
+            "Let the error through; but first remove the temporary file, whatever the error is: "
+            "`except BaseException`. A full disk is an OSError or torch.save's RuntimeError, and may be "
+            "noticed at fsync only.",
             needs=("whole at every moment", "after a crash"),
         ),
     ),

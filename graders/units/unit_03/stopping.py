@@ -54,9 +54,9 @@ NUMBER_BYTES = 8
         Criterion(
             "whenever it comes",
             2,
-            "A signal may come between any two lines: before the first step, after this rank has told the "
-            "others that none came, in the last step, during the save, or twice. A handler that waits for a "
-            "lock may wait for ever. What was noted of one training does not count in the next.",
+            "A signal may come between any two lines, during the save, and twice. After the collective "
+            "decide by what came out of it alone: a signal may have come to this rank since. The handler "
+            "only sets a variable of save_on_signal, and waits for no lock.",
             needs=("all stop after the same step", "one writes"),
         ),
         Criterion(
@@ -211,8 +211,14 @@ def kept_inside(case: Telling, run: Observed[StopReply]) -> Finding:
     for rank, reply in enumerate(run.results):
         if reply.outside:
             text = f"{case}: on the signal rank {rank} changes {reply.outside[0]}, a variable of the module"
-            return Finding(False, f"{text}, which simulated ranks may share; note it in the function.")
+            return Finding(False, f"{text}.", hint=_INSIDE)
     return Finding(True, f"{case}: signals are noted in the function.")
+
+
+_INSIDE = (
+    "Keep it in a variable of save_on_signal, which the handler sets (`nonlocal`): other ranks and later "
+    "calls share the module's."
+)
 
 
 def still_listens(case: Telling, run: Observed[StopReply]) -> Finding:

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from course_lib.cluster.topology import Cluster
 from graders.grading.communication import only_messages
-from graders.grading.kit import Answer, AnswerFailed, Finding, Findings, Rng, compare
+from graders.grading.kit import Answer, AnswerFailed, FailureKind, Finding, Findings, Rng, compare
 from graders.units.unit_07.collective import Collective
 from graders.units.unit_07.collectives import Played, in_place, layouts, play, results
 from graders.units.unit_07.dtypes import any_dtype
@@ -60,6 +60,8 @@ def common_findings(
     if any_length.passed:
         single, any_length = single_number(answer, rng, collective, tried(uneven[0])[0])
         lengths += single
+    if any_length.passed:
+        any_length = of_a_matrix(answer, rng, collective, tried(uneven[0])[0])
     yield "any length", any_length
     model = basic[-1]
     yield "any dtype", any_dtype(tries, model, first[-1], in_order.passed)
@@ -127,8 +129,35 @@ def single_number(
     try:
         plays = [play(answer, rng, collective, [world])]
     except AnswerFailed as failure:
-        return [], Finding(False, f"With {world}: {failure.kind}: {failure.report.splitlines()[0]}")
+        return [], Finding(False, f"With {world}: {_in_a_line(failure)}")
     return plays, results(*plays)
+
+
+def of_a_matrix(answer: Answer, rng: Rng, collective: Collective, model: World) -> Finding:
+    """`results` of five rows of three: cut flat, the parts are others than if rows are cut. The same on one
+    rank.
+    """
+    several = replace(model, length=5, columns=3)
+    alone = replace(several, ranks=1, root=0, node=min(model.node, 1))
+
+    def one(world: World) -> Finding:
+        try:
+            return results(play(answer, rng, collective, [world]))
+        except AnswerFailed as failure:
+            return Finding(False, f"With {world}: {_in_a_line(failure)}")
+
+    return compare.first_failure(map(one, (several, alone)))
+
+
+def takes_a_number(answer: Answer, rng: Rng, collective: Collective, model: World) -> bool:
+    """Whether the answer is right for a number without a dimension. Who cuts rows is told there of that."""
+    return single_number(answer, rng, collective, model)[1].passed
+
+
+def _in_a_line(failure: AnswerFailed) -> str:
+    """The first line of what went wrong, in which an error has its name."""
+    line = failure.report.partition("\n")[0]
+    return line if failure.kind is FailureKind.RANK_FAILED else f"{failure.kind}: {line}"
 
 
 def with_a_slow_rank(answer: Answer, rng: Rng, collective: Collective, world: World) -> Finding:
@@ -184,7 +213,7 @@ def common(
     def root(ranks: int) -> int:
         return rng.integer(0, ranks - 1) if rooted else 0
 
-    many = [World(1, 4, columns=3), *(World(p, 16 * p, root=root(p)) for p in sizes)]
+    many = [World(1, 12), *(World(p, 16 * p, root=root(p)) for p in sizes)]
     roots = [World(2, 8, root=1), World(4, 12, root=2)] if rooted else []
     yield from common_findings(
         answer,

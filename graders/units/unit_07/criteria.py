@@ -76,7 +76,8 @@ def _lengths(hint: str) -> Criterion:
 
 CHUNK_LENGTHS = _lengths(
     "Chunks are torch.tensor_split's: they may differ by one element, and with fewer elements than ranks "
-    "some are empty. Receive into a tensor of the arriving chunk's length."
+    "some are empty. Receive into a tensor of the arriving chunk's length. They are cut from x.flatten(), "
+    "not from rows; flatten makes a vector of a single number, too."
 )
 
 

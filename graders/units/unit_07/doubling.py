@@ -30,8 +30,8 @@ from graders.units.unit_07.worlds import BYTES, IN_ROUNDS, World
         Criterion(
             "any number of ranks",
             2,
-            "Let c be the largest power of two in p. Ranks from c on give their tensor to rank - c, and "
-            "get the result.",
+            "Let c be the largest power of two that is at most p. Ranks from c on give their tensor to "
+            "rank - c, and get the result back.",
         ),
         WHOLE_LENGTHS,
         ANY_DTYPE,
@@ -43,7 +43,7 @@ from graders.units.unit_07.worlds import BYTES, IN_ROUNDS, World
         Criterion(
             "bytes and messages",
             1,
-            "One message a round, and log2 p rounds; what a rank has added up it sends once.",
+            "One message per round, and log2 p rounds; what a rank has added up it sends once.",
             needs=RIGHT_BY_MESSAGES,
         ),
         Criterion(

@@ -27,7 +27,8 @@ from graders.units.unit_07.worlds import BYTES, World
         Criterion(
             "every part at its place",
             1,
-            "outputs[i] is what rank i has for this rank in inputs.",
+            "outputs[i] is what rank i has for this rank in inputs. Nobody sends to itself: its own part is "
+            "copied.",
         ),
         Criterion(
             "any number of ranks",

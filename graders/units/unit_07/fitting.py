@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
+from torch import Tensor
 
 from graders.grading.kit import Answer, Criterion, Finding, Findings, PlainData, Rng, compare, exercise
 from graders.units.unit_07 import drivers
@@ -137,6 +138,9 @@ def _near_both(seen: PlainData, alpha: float, beta: float, rtol: float) -> Findi
     if type(seen) not in (tuple, list) or len(seen) != 2:
         return Finding(False, f"returned {seen!r:.80}; expected a pair (alpha, beta).")
     for name, value, wanted in zip(("alpha", "beta"), seen, (alpha, beta), strict=True):
+        if isinstance(value, Tensor):
+            said = f"{name} is a tensor, {compare.shown(value)}; expected a float."
+            return Finding(False, said, hint="Return two Python floats: `.item()`.")
         # Of the size that it has: both may be tiny.
         if not abs(compare.as_float(value) / wanted - 1) <= rtol:
             return Finding(False, compare.near(value, wanted, name).seen)

@@ -1,6 +1,7 @@
 """Unit 07, the deadlock lab: groups and counts."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import chain
 from typing import Any
 
@@ -58,10 +59,9 @@ def mend_grid_sums(answer: Answer, rng: Rng) -> Findings:
     pairs_returned(runs)
     # The last grid first: in it neither a row nor a column is the whole.
     grids = list(zip(runs, given, (columns for _, columns in shapes), strict=True))[::-1]
-    in_rows = compare.first_failure(
-        grid_sums(*grid, 0, lambda rank, columns: rank // columns) for grid in grids
-    )
-    yield "row sums", in_rows
+    in_rows = _in_rows(grids)
+    turned = not in_rows.passed and _in_rows(grids, position=1).passed
+    yield "row sums", replace(in_rows, hint="Return (row sum, column sum).") if turned else in_rows
 
     def in_columns(position: int, tolerance: float) -> Finding:
         found = (
@@ -82,6 +82,15 @@ def pairs_returned(runs: Sequence[Observed[MendedReply]]) -> None:
         if type(told.result) not in (tuple, list) or len(told.result) != 2:
             said = f"Rank {rank} returned {compare.shown(told.result, 60)}; expected a tuple or list of two."
             raise AnswerFailed(FailureKind.NOT_ASKED, said)
+
+
+def _in_rows(
+    grids: Sequence[tuple[Observed[MendedReply], Sequence[Tensor], int]], position: int = 0
+) -> Finding:
+    """Passes if in each grid the sums along rows stand at this position."""
+    return compare.first_failure(
+        grid_sums(*grid, position, lambda rank, columns: rank // columns) for grid in grids
+    )
 
 
 def grid_groups(observed: Observed[MendedReply], columns: int) -> Finding:
@@ -144,7 +153,11 @@ def grid_sums(
             1,
             "In the order of ranks. Name the source of each recv: without one it takes whatever comes first.",
         ),
-        Criterion("a new list", 1, "`collected = list(rows)` begins with a copy of rank 0's own list."),
+        Criterion(
+            "a new list",
+            1,
+            "`collected = list(rows)` begins with a copy of rank 0's own list; others return None.",
+        ),
         Criterion("ranks without rows", 1, "A rank may have no row at all: its count is 0."),
         Criterion(
             "each row sent once",
@@ -166,7 +179,8 @@ def mend_collect(answer: Answer, rng: Rng) -> Findings:
     yield "all rows on rank 0", rows_in_order(answer, given) if collected.passed else collected
     alone = [given[1]]
     runs = ((observed, given), (lab.launched(answer, alone), alone))
-    yield "a new list", compare.first_failure(lists_kept(*run) for run in runs)
+    kept = compare.first_failure(lists_kept(*run) for run in runs)
+    yield "a new list", compare.first_failure([kept, none_elsewhere(observed)])
     sparse: tuple[list[list[Tensor]], ...] = ([[], given[1], [], given[2]], [[], []], alone)
     found = (rows_collected(lab.launched(answer, rows), rows) for rows in sparse)
     yield "ranks without rows", compare.first_failure(found)
@@ -174,17 +188,19 @@ def mend_collect(answer: Answer, rng: Rng) -> Findings:
 
 
 def rows_collected(observed: Observed[MendedReply], given: Sequence[list[Tensor]]) -> Finding:
-    """Passes if rank 0 has every rank's rows [40] in the order of ranks, and the others have None."""
+    """Passes if rank 0 has every rank's rows [40] in the order of ranks."""
     expected = [row for rows in given for row in rows]
     where = f"with {[len(rows) for rows in given]} rows on the ranks, "
-    first, *others = [told.result for told in observed.results]
+    first = observed.results[0].result
     if type(first) not in (list, tuple) or len(first) != len(expected):
         got = f"{len(first)} rows" if type(first) in (list, tuple) else f"a {type(first).__name__}"
-        return Finding(False, f"{where}rank 0 returned {got}; expected a list of {len(expected)} rows.")
+        said = f"{where}rank 0 returned {got}; expected a list of {len(expected)} rows."
+        return Finding(
+            False, said, hint="Rank 0 has to learn how many rows each rank has; nothing is padded."
+        )
     rows = enumerate(zip(first, expected, strict=True))
-    found = [compare.close(seen, wanted, f"{where}row {index} on rank 0") for index, (seen, wanted) in rows]
-    said = f"{where}another rank than 0 returned something; expected None."
-    found += [Finding(result is None, said) for result in others]
+    found = [Finding(True, f"{where}rank 0 returned a list of as many.")]
+    found += [compare.close(seen, wanted, f"{where}row {index} on rank 0") for index, (seen, wanted) in rows]
     counts = [len(each) for each in given]
     return compare.first_failure(found, f"rank 0 has all {len(expected)} rows, of {counts} a rank.")
 
@@ -200,6 +216,13 @@ def lists_kept(observed: Observed[MendedReply], given: Sequence[list[Tensor]]) -
     new = type(first.result) is list and not first.same
     kind = "the list that it was given" if first.same else f"a {type(first.result).__name__}"
     return Finding(new, f"{where}rank 0 returned {kind}; expected a new list.")
+
+
+def none_elsewhere(observed: Observed[MendedReply]) -> Finding:
+    """Passes if rank 0 alone returns something."""
+    others = [rank for rank, told in enumerate(observed.results) if rank and told.result is not None]
+    said = f"rank {others[0]} returned something; expected None." if others else "Others return None."
+    return Finding(not others, said, hint="Only rank 0 returns a list.")
 
 
 def rows_in_order(answer: Answer, given: Sequence[list[Tensor]]) -> Finding:

@@ -4,7 +4,7 @@ from graders.grading.communication import bytes_between_nodes, bytes_within_node
 from graders.grading.kit import Answer, Criterion, Finding, Findings, Rng, compare, exercise
 from graders.units.unit_07 import collective_kinds as kinds
 from graders.units.unit_07.collectives import Played, measured
-from graders.units.unit_07.common import common_findings
+from graders.units.unit_07.common import common_findings, takes_a_number
 from graders.units.unit_07.criteria import (
     A_SLOW_RANK,
     ANY_DTYPE,
@@ -26,7 +26,9 @@ from graders.units.unit_07.worlds import BYTES, World, drawn_members
             1,
             "Reduce-scatter within the node, all-reduce of each chunk between nodes, all-gather within.",
         ),
-        Criterion("any number of ranks", 1, "One node, or one rank a node, leaves one of the stages empty."),
+        Criterion(
+            "any number of ranks", 1, "One node, or one rank per node, leaves one of the stages empty."
+        ),
         CHUNK_LENGTHS,
         ANY_DTYPE,
         Criterion("in place", 1, "x becomes the sum, and x itself is returned."),
@@ -42,7 +44,7 @@ from graders.units.unit_07.worlds import BYTES, World, drawn_members
             "bytes between nodes",
             2,
             "With N nodes, all ranks of a node together send at most 2 (N - 1) / N of the tensor to other "
-            "nodes: each rank carries one chunk across.",
+            "nodes: each rank carries one chunk across, cut from x.flatten() and not from rows.",
             needs=RIGHT_BY_MESSAGES,
         ),
         Criterion(
@@ -55,15 +57,15 @@ from graders.units.unit_07.worlds import BYTES, World, drawn_members
             "rounds",
             1,
             "2 (g - 1) steps round the ring of the node's ranks and 2 (N - 1) round that of the ranks with "
-            "the same place on N nodes, all ranks at work; g is gpus_per_node.",
+            "the same local rank on N nodes, all ranks at work; g is gpus_per_node.",
             needs=(*RIGHT_BY_MESSAGES, "bytes between nodes", "bytes within a node"),
         ),
     ),
     hints=(
-        "Who has the same chunk as rank r after the first stage, if r sits on node r // gpus_per_node, at "
-        "place r % gpus_per_node?",
+        "Who has the same chunk as rank r after the first stage, if r sits on node r // gpus_per_node, with "
+        "local rank r % gpus_per_node?",
         "Write the ring steps once for a list of ranks, and call them with the node's ranks and with the "
-        "ranks that have the same place on each node.",
+        "ranks that have the same local rank on each node.",
         "Between nodes it is a ring all-reduce on one chunk, so that chunk is cut once more, in a part for "
         "each node.",
     ),
@@ -99,7 +101,9 @@ def _costs(answer: Answer, rng: Rng) -> Findings:
     ring, whole = 4, 40
     apart, alone = (measured(answer, rng, kinds.HIERARCHICAL, World(ring, whole, node=n)) for n in (1, ring))
     passed_on = 2 * (ring - 1) * whole // ring * BYTES
-    world = World(nodes * node, 2, columns=length // 2, node=node)
+    in_rows = takes_a_number(answer, rng, kinds.HIERARCHICAL, World(ring, 1, node=2))
+    rows, columns = (2, length // 2) if in_rows else (length, 0)
+    world = World(nodes * node, rows, columns=columns, node=node)
     played = measured(answer, rng, kinds.HIERARCHICAL, world)
     short, uneven = (
         measured(answer, rng, kinds.HIERARCHICAL, World(16, count, node=4)).if_right() for count in (few, odd)

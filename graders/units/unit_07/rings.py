@@ -9,7 +9,7 @@ from graders.grading.kit import Answer, Criterion, Finding, Findings, Rng, compa
 from graders.units.unit_07 import collective_kinds as kinds
 from graders.units.unit_07.collective import Collective
 from graders.units.unit_07.collectives import Played, measured
-from graders.units.unit_07.common import common
+from graders.units.unit_07.common import common, takes_a_number
 from graders.units.unit_07.criteria import (
     ANY_DTYPE,
     CHUNK_LENGTHS,
@@ -133,8 +133,9 @@ def ring_all_gather(answer: Answer, rng: Rng) -> Findings:
         Criterion(
             "bytes and messages",
             2,
-            "2 (p - 1) messages of one chunk each: 2 (p - 1) / p of the tensor. Whole tensors round the ring "
-            "give the right sum too, and p times the bytes.",
+            "2 (p - 1) messages of one chunk each: 2 (p - 1) / p of the tensor. Chunks are cut from "
+            "x.flatten(), not from rows. Whole tensors round the ring give the right sum too, and p times "
+            "the bytes.",
             needs=RIGHT_BY_MESSAGES,
         ),
         Criterion(
@@ -163,7 +164,8 @@ def _ring_costs(answer: Answer, rng: Rng, collective: Collective, passes: int) -
     and nobody makes them as long as the longest; nor, where some are longer than others, all but the last.
     """
     ranks, length, even, few, odd = 5, 240, 4, 2, 9
-    world = World(ranks, length) if passes == 1 else World(ranks, 2, columns=length // 2)
+    in_rows = passes == 2 and takes_a_number(answer, rng, collective, World(even, 1))
+    world = World(ranks, 2, columns=length // 2) if in_rows else World(ranks, length)
     played = measured(answer, rng, collective, world)
     others = [measured(answer, rng, collective, World(even, count)) for count in (few, odd)]
     # Who cuts one of them otherwise, which another row tells, sends other bytes in both.

@@ -67,7 +67,11 @@ def scatter_from(answer: Answer, rng: Rng) -> Findings:
     minutes=8,
     difficulty=1,
     rubric=(
-        Criterion("every part on the root", 1, "parts[j] on the root is what rank j has in x; others: None."),
+        Criterion(
+            "every part on the root",
+            1,
+            "parts[j] on the root is what rank j has in x; the root copies its own part. Others return None.",
+        ),
         Criterion("any root", 1, "dst need not be rank 0, and a root alone receives nothing."),
         _lengths("Parts may differ in length; parts[j] has the right one already."),
         ANY_DTYPE,
