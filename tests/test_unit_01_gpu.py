@@ -4,7 +4,9 @@ Each program is also run on a real one where there is one.
 """
 
 import copy
+import io
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 
 import pytest
@@ -90,6 +92,44 @@ def written_into(device: torch.device) -> Tensor:
     return home
 
 
+def filled_where_a_mask_is(device: torch.device) -> Tensor:
+    filled = x(device).clone()
+    filled[filled > 2] = 0.0
+    return filled
+
+
+def parameters_moved_one_by_one(device: torch.device) -> Tensor:
+    net = nn.Linear(3, 3)
+    for parameter in net.parameters():
+        parameter.data = parameter.data.to(device)
+    loss = functional.cross_entropy(net(x(device)), y(device))
+    loss.backward()  # type: ignore[no-untyped-call]
+    return loss
+
+
+def without_mixed_precision(device: torch.device) -> Tensor:
+    with torch.autocast(device.type, dtype=torch.float16, enabled=False):
+        return model(device)(x(device))  # type: ignore[no-any-return]
+
+
+def in_another_thread(device: torch.device) -> Tensor:
+    def made() -> Tensor:
+        return x(HOST).to(device, torch.float64) + torch.tensor([1.0, 2.0, 3.0], device=device)
+
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(made).result() + torch.ones(3, device=device)
+
+
+def gradients_by_functions(device: torch.device) -> object:
+    net = nn.Linear(3, 3).to(device)
+
+    def loss(parameters: dict[str, Tensor]) -> Tensor:
+        logits = torch.func.functional_call(net, parameters, (x(device),))
+        return functional.cross_entropy(logits, y(device))
+
+    return torch.func.grad(loss)({name: each.detach() for name, each in net.named_parameters()})
+
+
 RUNS: dict[str, Program] = {
     "a training": trained,
     "gradients clipped": with_clipping,
@@ -104,6 +144,11 @@ RUNS: dict[str, Program] = {
     "copied to it": lambda d: torch.zeros_like(x(d)).copy_(x(HOST)),
     "labels of so many classes": lambda d: functional.one_hot(y(d), 3),
     "data set anew": data_anew,
+    "filled where a mask is": filled_where_a_mask_is,
+    "parameters moved one by one": parameters_moved_one_by_one,
+    "mixed precision that is off": without_mixed_precision,
+    "moved by another thread": in_another_thread,
+    "gradients by functions": gradients_by_functions,
     "a model copied": lambda d: copy.deepcopy(model(d))(x(d)),
     "there already": lambda d: x(d).to(d),
     "pinned first": lambda d: x(HOST).pin_memory().to(d, non_blocking=True),
@@ -129,6 +174,8 @@ WAITS: dict[str, Program] = {
     "contained": lambda d: 3 in y(d),
     "labels of however many classes": lambda d: functional.one_hot(y(d)),
     "the largest by Python": lambda d: max(x(d)[0]),
+    "saved": lambda d: torch.save(x(d), io.BytesIO()),
+    "filled where a mask is, with a number of the device": lambda d: x(d).index_put((x(d) > 3,), x(d)[0, 0]),
     "a tensor of tensors": lambda d: torch.tensor([x(d)[0, 0], x(d)[0, 1]], device=d),
 }
 REFUSED: dict[str, Program] = {
@@ -217,11 +264,16 @@ def test_autocast_knows_nothing_of_it() -> None:
 
 
 def test_settings_are_put_back() -> None:
-    def settings() -> tuple[bool, bool]:
+    def settings() -> tuple[object, ...]:
         swaps = torch.__future__.get_swap_module_params_on_conversion()
-        return swaps, torch._C._only_lift_cpu_tensors()
+        of_classes = torch.autocast.__init__, Tensor.data
+        return swaps, torch._C._only_lift_cpu_tensors(), torch.get_default_device(), *of_classes
+
+    def changes_another_and_fails() -> None:
+        torch.set_default_device(gpu())
+        raise ValueError("within")
 
     before = settings()
     with pytest.raises(ValueError, match="within"), Gpu([]):
-        raise ValueError("within")
+        changes_another_and_fails()
     assert settings() == before

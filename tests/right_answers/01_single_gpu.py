@@ -48,6 +48,24 @@ def with_a_table_on_the_device(model, inputs, targets, optimizer):
     return loss.detach()
 
 
+@right("train_step")
+def by_functions(model, inputs, targets, optimizer):
+    """The gradient is a function's, and nothing is in .grad until it is put there. Mixed precision is off."""
+
+    def loss_of(parameters):
+        with torch.autocast(inputs.device.type, enabled=inputs.device.type == "cuda"):
+            logits = torch.func.functional_call(model, parameters, (inputs,))
+            return functional.cross_entropy(logits, targets)
+
+    parameters = dict(model.named_parameters())
+    fixed = {name: parameter.detach() for name, parameter in parameters.items()}
+    gradients, loss = torch.func.grad_and_value(loss_of)(fixed)
+    for name, parameter in parameters.items():
+        parameter.grad = gradients[name]
+    optimizer.step()
+    return loss
+
+
 # ------------------------------------------------------------------------------------------------ evaluate
 
 
@@ -274,6 +292,22 @@ def with_batches_turned_on_the_host(model, train_loader, validation_loader, opti
     return [
         _one_epoch(model, moved(train_loader), moved(validation_loader), optimizer) for _ in range(epochs)
     ]
+
+
+@right("fit")
+def with_a_default_device(model, train_loader, validation_loader, optimizer, epochs, device):
+    """What is made without a word is made on the device, from now on and everywhere."""
+    torch.set_default_device(device)
+    model.to(device)
+    history = []
+    for _ in range(epochs):
+        model.train()
+        total, samples = torch.zeros(()), 0
+        for inputs, targets in _Moved(train_loader, device):
+            total += with_a_loss_module(model, inputs, targets, optimizer) * len(targets)
+            samples += len(targets)
+        history.append((total.item() / samples, *as_inference(model, _Moved(validation_loader, device))))
+    return history
 
 
 # ------------------------------------------------------------------------------------ accumulate_gradients

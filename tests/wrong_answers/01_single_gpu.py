@@ -1,6 +1,7 @@
 """Mistakes that people make in unit 01."""
 
 import copy
+import io
 import random
 import time
 from datetime import datetime
@@ -29,6 +30,16 @@ def sum_instead_of_mean(model, inputs, targets, optimizer):
     """The step then grows with the batch."""
     optimizer.zero_grad()
     loss = functional.cross_entropy(model(inputs), targets, reduction="sum")
+    loss.backward()
+    optimizer.step()
+    return loss.detach()
+
+
+@wrong("train_step", fails="one update")
+def takes_a_label_for_padding(model, inputs, targets, optimizer):
+    """In a text 0 may stand where nothing is; here it is a class."""
+    optimizer.zero_grad()
+    loss = functional.cross_entropy(model(inputs), targets, ignore_index=0)
     loss.backward()
     optimizer.step()
     return loss.detach()
@@ -301,6 +312,12 @@ def keeps_the_graph(model, inputs, targets, optimizer):
     loss.backward()
     optimizer.step()
     return loss
+
+
+@wrong("train_step", fails="loss")
+def with_names_of_the_numbers(model, inputs, targets, optimizer):
+    """A dictionary, for a log; the specification has one tensor."""
+    return {"loss": _step(model, inputs, targets, optimizer)}
 
 
 @wrong("train_step", fails="the model's mode")
@@ -1062,6 +1079,14 @@ def accuracy_in_percent(model, train_loader, validation_loader, optimizer, epoch
     return [(train, loss, 100 * accuracy) for train, loss, accuracy in history]
 
 
+@wrong("fit", fails="history")
+def a_list_for_each_number(model, train_loader, validation_loader, optimizer, epochs, device):
+    """As one plots them: all training losses, then the others."""
+    return tuple(
+        zip(*_Fit(model, train_loader, validation_loader, optimizer, epochs, device).run(), strict=True)
+    )
+
+
 @wrong("fit", fails="modes")
 def in_the_mode_that_it_finds(model, train_loader, validation_loader, optimizer, epochs, device):
     """Trains a model that comes in evaluation mode without dropout."""
@@ -1423,6 +1448,28 @@ def rows_of_a_table_on_the_host(model, train_loader, validation_loader, optimize
         loss.backward()
         optimizer.step()
         return loss.detach()
+
+    this.step = step
+    return this.run()
+
+
+@wrong("fit", fails="on the device")
+def brings_the_model_home(model, train_loader, validation_loader, optimizer, epochs, device):
+    """The caller's next line has its data on the device, and finds the model on the host."""
+    history = _Fit(model, train_loader, validation_loader, optimizer, epochs, device).run()
+    model.cpu()
+    return history
+
+
+@wrong("fit", fails="waits once an epoch")
+def saves_after_every_step(model, train_loader, validation_loader, optimizer, epochs, device):
+    """What is written to a file has to be there."""
+    this = _Fit(model, train_loader, validation_loader, optimizer, epochs, device)
+
+    def step(inputs, targets):
+        loss = _step(model, inputs, targets, optimizer)
+        torch.save(model.state_dict(), io.BytesIO())
+        return loss
 
     this.step = step
     return this.run()
@@ -1806,6 +1853,18 @@ def waits_for_a_warmup_only(step, batch_size, warmup, steps, synchronize):
     return batch_size * steps / (time.perf_counter() - start)
 
 
+@wrong("measure_throughput", fails="waits before the clock starts")
+def waits_a_step_too_late(step, batch_size, warmup, steps, synchronize):
+    """The step number `warmup` is the first that is to be measured."""
+    for number in range(warmup + steps):
+        step()
+        if number == warmup:
+            synchronize()
+            started = time.perf_counter()
+    synchronize()
+    return batch_size * steps / (time.perf_counter() - started)
+
+
 @wrong("measure_throughput", fails="waits before the clock stops")
 def only_at_the_start(step, batch_size, warmup, steps, synchronize):
     """Stops the clock while the device works."""
@@ -1816,6 +1875,20 @@ def only_at_the_start(step, batch_size, warmup, steps, synchronize):
     for _ in range(steps):
         step()
     return batch_size * steps / (time.perf_counter() - start)
+
+
+@wrong("measure_throughput", fails="waits before the clock stops")
+def waits_a_step_too_early(step, batch_size, warmup, steps, synchronize):
+    """The last step is queued when the clock has stopped."""
+    for number in range(warmup + steps):
+        if number == warmup:
+            synchronize()
+            started = time.perf_counter()
+        if number == warmup + steps - 1:
+            synchronize()
+            seconds = time.perf_counter() - started
+        step()
+    return batch_size * steps / seconds
 
 
 @wrong("measure_throughput", fails="waits nowhere else")

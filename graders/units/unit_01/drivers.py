@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import functional
+from torch.utils._pytree import tree_map_only
 from torch.utils.data import DataLoader, TensorDataset
 
 from graders.grading.answer import AnswerFunction, DriverReply, PlainData
@@ -133,8 +134,9 @@ class FitReply(DriverReply):
 
     history: what it returned. parameters: copies of them afterwards. log, modes, graphs: as in Watched, with
     "waits" in the log where, with batches on the host, it asked for numbers of the device. passes: how often
-    it went through the training and the validation set. seed_kept: whether PyTorch's random seed was not set.
-    drawn: the next random numbers of Python's and NumPy's modules, which were seeded by the number of epochs.
+    it went through the training and the validation set. left: on which devices the model was left. seed_kept:
+    whether PyTorch's random seed was not set. drawn: the next random numbers of Python's and NumPy's modules,
+    which were seeded by the number of epochs.
     """
 
     history: PlainData
@@ -144,6 +146,7 @@ class FitReply(DriverReply):
     graphs: list[bool]
     passes: tuple[int, int]
     devices: list[str]
+    left: list[str]
     seed_kept: bool
     drawn: tuple[float, float]
 
@@ -177,7 +180,8 @@ def fitting(
         with torch.enable_grad(), _with_gpu(on_gpu, model.log):
             history = answer(model, train, validation, optimizer, epochs, gpu() if on_gpu else HOST)
     passes = train.passes, validation.passes
-    how = model.log, model.modes, model.graphs, passes, model.devices, seeds.kept, seeds.drawn
+    left = sorted({parameter.device.type for parameter in model.parameters()})
+    how = model.log, model.modes, model.graphs, passes, model.devices, left, seeds.kept, seeds.drawn
     return FitReply(_plain(history), [*map(on_host, model.parameters())], *how)
 
 
@@ -276,10 +280,9 @@ def _moved(model: Watched, batches: list[Batch]) -> list[Batch]:
 
 
 def _plain(value: Any) -> PlainData:
-    """A copy of a tensor, on the host, or of a list or tuple of some; else the value itself."""
-    if isinstance(value, Tensor):
-        return on_host(value)
-    return type(value)(map(_plain, value)) if type(value) in (list, tuple) else value
+    """The value with a copy on the host of each tensor in it, in whatever lists, tuples and dictionaries."""
+    plain: PlainData = tree_map_only(Tensor, on_host, value)
+    return plain
 
 
 def _has_history(value: Any) -> bool:

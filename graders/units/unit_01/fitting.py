@@ -117,7 +117,9 @@ def anew(case: Course, one: FitReply, several: FitReply, none: FitReply) -> list
         parameters_as_expected(case, several, 3),
         parameters_as_expected(case, none, 0),
         Finding(
-            compare.same(none.history, []), f"For 0 epochs fit returned {none.history!r:.80}; expected []."
+            # Of what is no list for one epoch either, the history's own row tells.
+            type(one.history) is not list or compare.same(none.history, []),
+            f"For 0 epochs fit returned {none.history!r:.80}; expected [].",
         ),
         Finding(
             several.seed_kept,
@@ -229,9 +231,12 @@ def modes_right(seen: FitReply, all_passes: bool) -> Finding:
 
 
 def on_the_device(seen: FitReply) -> Finding:
-    """Passes if all forward passes ran on the device that was given."""
+    """Passes if all forward passes ran on the device that was given, and the model is left there."""
     elsewhere = sum(device != gpu().type for device in seen.devices)
     text = f"{elsewhere} of {len(seen.devices)} forward passes ran on another device than the one given"
+    if not elsewhere and seen.left != [gpu().type]:
+        left = " and ".join(seen.left)
+        return Finding(False, f"fit has left the model on {left}; expected it on the device given, {gpu()}.")
     return Finding(not elsewhere, f"{text}; expected none.")
 
 

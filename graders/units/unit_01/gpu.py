@@ -7,11 +7,12 @@ wait, is told by operations, not by the program's words.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from functools import cache
+from functools import cache, wraps
 from typing import Any, Self
+from unittest import mock
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
@@ -36,7 +37,13 @@ def gpu() -> torch.device:
     """The device: of a kind that PyTorch knows, but has no kernels for. Autograd runs its backward passes in
     the thread of the program.
     """
-    _LIBRARY.impl("_local_scalar_dense", _number, "Lazy")  # type: ignore[no-untyped-call]
+    for operation, kernel in (
+        ("_local_scalar_dense", _number),
+        ("empty_strided", _empty),
+        ("empty.memory_format", _empty),
+        ("_copy_from", _copy_from),
+    ):
+        _LIBRARY.impl(operation, kernel, "Lazy")  # type: ignore[no-untyped-call]
     return torch.device(NAME, 0)
 
 
@@ -45,6 +52,18 @@ def _number(tensor: "OnDevice") -> Any:
     for entered in _entered[-1:]:
         entered.log.append("waits")
     return tensor._numbers.item()
+
+
+def _empty(size: Sequence[int], *stride: Sequence[int], dtype: Any = None, **_: Any) -> Tensor:
+    """Room for what another thread of the program moves there: a mode is one thread's own."""
+    empty = torch.empty_strided if stride else torch.empty
+    return OnDevice(empty(size, *stride, dtype=dtype, device=HOST))
+
+
+def _copy_from(come: Tensor, to: Tensor, non_blocking: bool = False) -> Tensor:
+    here, there = (each._numbers if isinstance(each, OnDevice) else each for each in (to, come))
+    here.copy_(there)
+    return to
 
 
 class OnDevice(Tensor):
@@ -65,11 +84,11 @@ class OnDevice(Tensor):
     def __torch_function__(
         cls, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
+        if func == Tensor.__setitem__ and isinstance(args[2], bool | int | float):
+            # It stays on the host, as for a real one. For other devices PyTorch makes a tensor there.
+            args = *args[:2], torch.tensor(args[2], dtype=args[0].dtype, device=HOST)
         with torch._C.DisableTorchFunctionSubclass():
-            result = func(*args, **kwargs or {})
-        if func == Tensor.data.__set__ and isinstance(args[1], OnDevice):  # type: ignore[attr-defined]
-            args[0]._numbers = args[1]._numbers
-        return result
+            return func(*args, **kwargs or {})
 
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]
@@ -89,11 +108,32 @@ class OnDevice(Tensor):
     def tolist(self) -> Any:
         return self.detach().cpu().tolist()
 
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """What is saved has to be there, and lies on the host."""
+        return self.detach().cpu().__reduce_ex__(protocol)  # type: ignore[no-untyped-call]
+
     def __format__(self, spec: str) -> str:
         return format(repr(self) if self.dim() else self.item(), spec)
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         return f"{self.detach().cpu()!r:.400}"[:-1] + f", device='{self.device}')"
+
+
+_DATA = Tensor.data
+
+
+def _set_data(tensor: Tensor, data: Tensor) -> None:
+    """`tensor.data = data`, where both lie on the host, or on the device, or each on another."""
+    if isinstance(tensor, OnDevice) is isinstance(data, OnDevice):
+        _DATA.__set__(tensor, data)  # type: ignore[attr-defined]
+        if isinstance(data, OnDevice):
+            tensor._numbers = data._numbers  # type: ignore[attr-defined]
+        return
+    other = data.detach().requires_grad_(tensor.requires_grad)
+    if isinstance(tensor, nn.Parameter):
+        other = nn.Parameter(other, tensor.requires_grad)
+    tensor.grad = None  # it would be on the other device
+    torch.utils.swap_tensors(tensor, other)  # type: ignore[no-untyped-call]
 
 
 class Gpu(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -118,6 +158,12 @@ class Gpu(TorchDispatchMode):  # type: ignore[no-untyped-call]
         ):
             self._settings.callback(setting, now)
             setting(True)
+        default = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
+        self._settings.callback(torch.set_default_device, default and default.device)
+        data = property(_DATA.__get__, _set_data)  # type: ignore[attr-defined]
+        patches = ((torch.autocast, "__init__", _autocast_begins), (Tensor, "data", data))
+        for owner, name, instead in patches:
+            self._settings.enter_context(mock.patch.object(owner, name, instead))
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
@@ -148,6 +194,21 @@ class Gpu(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 _entered: list[Gpu] = []
+_begins = torch.autocast.__init__
+
+
+@wraps(_begins)
+def _autocast_begins(
+    autocast: torch.autocast,
+    device_type: str,
+    dtype: Any = None,
+    enabled: bool = True,
+    *rest: Any,
+    **more: Any,
+) -> None:
+    """PyTorch has no mixed precision for a device of this kind; to have it off is possible on all."""
+    known = HOST.type if device_type == NAME and not enabled else device_type
+    _begins(autocast, known, dtype, enabled, *rest, **more)
 
 
 def on_host(tensor: Tensor) -> Tensor:
@@ -232,6 +293,8 @@ def _waits(operation: OpOverload, arguments: Sequence[Any], options: Mapping[str
         pairs = zip(to, come, strict=False)
         return any(isinstance(one, OnDevice) and not isinstance(other, OnDevice) for other, one in pairs)
     if name.rstrip("_") in _INDEXES:  # a mask's numbers say how many there are
-        masks = (torch.bool, torch.uint8)
+        masks, values = (torch.bool, torch.uint8), arguments[2:3]
+        if values and not isinstance(values[0], OnDevice) and values[0].numel() == 1:
+            return False  # where a mask is to be filled with a single number of the host, they need not
         return any(isinstance(each, OnDevice) and each.dtype in masks for each in tree_leaves(arguments[1]))
     return name in _COMPARES or not _NEEDS_NUMBERS.isdisjoint(operation.tags)

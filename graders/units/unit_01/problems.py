@@ -43,10 +43,14 @@ class Problem:
         return rng.normal(size, self.features, 1)
 
     def draw_mistaken(self, rng: Rng, inputs: Tensor) -> Tensor:
-        """Labels [B] of inputs [B, F, 1], each another one than the model takes for the right one."""
+        """Labels [B] of inputs [B, F, 1], each another one than the model takes for the right one. One
+        is 0, which some take for no label at all.
+        """
         with torch.no_grad():
             taken: Tensor = self.model()(inputs).argmax(1)
-        return (taken + rng.integers(1, self.classes - 1, len(inputs))) % self.classes
+        labels = (taken + rng.integers(1, self.classes - 1, len(inputs))) % self.classes
+        labels[taken.nonzero()[:1]] = 0
+        return labels
 
     def draw_batches(self, rng: Rng, sizes: Sequence[int]) -> list[Batch]:
         return [self.draw_batch(rng, size) for size in sizes]

@@ -1,6 +1,8 @@
 """A small model that writes down how it is used."""
 
 import weakref
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -61,12 +63,18 @@ class Watched(nn.Module):
         self.modes.append(mode_of(self))
         self.devices.append(inputs.device.type)
         self.kept.append(sum(saved() is not None for saved in self._saved))
-        with torch.autograd.graph.saved_tensors_hooks(self._save, lambda saved: saved.tensor):
+        with self._noting_what_is_kept():
             logits: Tensor = self.second(torch.tanh(self.first(inputs.squeeze(2))))
         self.graphs.append(logits.requires_grad)
         if logits.requires_grad:
             logits.register_hook(lambda _: self.log.append(f"backward {samples}"))  # type: ignore[no-untyped-call]
         return logits
+
+    def _noting_what_is_kept(self) -> AbstractContextManager[Any]:
+        """Within torch.func nothing is noted, for it allows no hooks."""
+        if torch._C._functorch.peek_interpreter_stack() is not None:
+            return nullcontext()
+        return torch.autograd.graph.saved_tensors_hooks(self._save, lambda saved: saved.tensor)
 
     def _save(self, tensor: Tensor) -> _Saved:
         saved = _Saved(tensor)

@@ -58,10 +58,8 @@ def common_findings(
     lengths = [play(answer, rng, collective, worlds) for worlds in launches(several)]
     any_length = results(*lengths)
     if any_length.passed:
-        single, any_length = single_number(answer, rng, collective, tried(uneven[0])[0])
+        single, any_length = other_dimensions(answer, rng, collective, tried(uneven[0])[0])
         lengths += single
-    if any_length.passed:
-        any_length = of_a_matrix(answer, rng, collective, tried(uneven[0])[0])
     yield "any length", any_length
     model = basic[-1]
     yield "any dtype", any_dtype(tries, model, first[-1], in_order.passed)
@@ -117,6 +115,14 @@ def within_the_group(played: Played) -> Finding:
             said = f"{text}, where others' messages may come between; expected group=group."
             return Finding(False, said)
     return Finding(True, "All messages were sent in the group.")
+
+
+def other_dimensions(
+    answer: Answer, rng: Rng, collective: Collective, model: World
+) -> tuple[list[Played], Finding]:
+    """That of a `single_number`, and the finding `of_a_matrix` behind its own."""
+    plays, finding = single_number(answer, rng, collective, model)
+    return plays, of_a_matrix(answer, rng, collective, model) if finding.passed else finding
 
 
 def single_number(
