@@ -491,6 +491,15 @@ def broadcasts_the_permutation(length, epoch, seed):
     return order[dist.get_rank() :: dist.get_world_size()]
 
 
+@wrong("shard_indices", fails="balanced")
+def deals_what_is_padded(length, epoch, seed):
+    """Drops what the padding made after it is dealt: all of it may have come to one rank."""
+    ranks = dist.get_world_size()
+    order = torch.randperm(-(-length // ranks) * ranks, generator=_generator(seed + epoch))
+    mine = order[dist.get_rank() :: ranks]
+    return mine[mine < length]
+
+
 # ------------------------------------------------------------------------------------- broadcast_parameters
 
 
