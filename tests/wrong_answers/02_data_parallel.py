@@ -916,6 +916,33 @@ def zeros_in_single_precision(model):
     _average_of(model, lambda parameter: torch.zeros(parameter.shape))
 
 
+@wrong("average_gradients", fails="infinities and layouts")
+def puts_contiguous_ones_in_their_place(model):
+    """Whoever holds a gradient that was not contiguous holds an old one."""
+    for parameter in _trainable(model):
+        if parameter.grad is not None:
+            parameter.grad = parameter.grad.contiguous()
+    _average_of(model, torch.zeros_like)
+
+
+@wrong("average_gradients", fails="missing gradients")
+def leaves_the_last_step_in_its_buffer(model):
+    """A buffer kept for all steps: where a gradient is missing it holds the mean of the step before."""
+    parameters = _trainable(model)
+    sizes = [parameter.numel() for parameter in parameters]
+    if not hasattr(model, "buffer"):
+        model.buffer = torch.zeros(sum(sizes), dtype=parameters[0].dtype)
+    pairs = list(zip(parameters, model.buffer.split(sizes), strict=True))
+    for parameter, part in pairs:
+        if parameter.grad is not None:
+            part.copy_(parameter.grad.flatten())
+    dist.all_reduce(model.buffer)
+    model.buffer /= dist.get_world_size()
+    _fill(parameters)
+    for parameter, part in pairs:
+        parameter.grad.copy_(part.view_as(parameter))
+
+
 def _average_of(model, zeros):
     """Right, if zeros(parameter) makes what a missing gradient stands for."""
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
