@@ -2673,6 +2673,30 @@ class StepsOfOneLength(_Turned):
         return (torch.arange(self.length) * step + 5 * epoch + self.seed) % self.length
 
 
+@wrong("train_ddp", fails="another order in each epoch")
+class MultipliesSeedAndEpoch(_Training):
+    """With a seed of 0 all epochs are alike."""
+
+    def indices(self, epoch):
+        generator = torch.Generator().manual_seed(self.seed * (epoch + 1))
+        order = torch.randperm(self.length, generator=generator)
+        return order[dist.get_rank() :: dist.get_world_size()].tolist()
+
+
+@wrong("train_ddp", fails="same weights on all ranks")
+class AveragesWeightsInstead(_Training):
+    """Each takes its own step, and then the weights are averaged: the same for plain descent only."""
+
+    def average(self, batch):
+        _fill(self.model.parameters())
+
+    def step(self, batch, whole):
+        lost = super().step(batch, whole)
+        for parameter in self.model.parameters():
+            dist.all_reduce(parameter.detach(), op=dist.ReduceOp.AVG)
+        return lost
+
+
 @wrong("train_ddp", fails="same weights on all ranks")
 class StartsAsItIs(_Training):
     """No broadcast: the replicas start different, and stay so."""
@@ -3041,6 +3065,22 @@ class AsksForAGPUItself(_Training):
     def run(self, model, dataset, optimizer, epochs, batch_size, seed, device):
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         return super().run(model, dataset, optimizer, epochs, batch_size, seed, device)
+
+
+@wrong("train_ddp", fails="on the device")
+class StacksLossesOfTwoPlaces(_Training):
+    """The loss of a step without samples is made on the host, and then joined to those of the others."""
+
+    def epoch(self, dataset, epoch):
+        batches = iter(DataLoader(dataset, self.batch_size, sampler=self.indices(epoch)))
+        losses, largest = [], dist.get_world_size() * self.batch_size
+        for first in range(0, self.length, largest):
+            batch = next(batches, None)
+            lost = self.step(batch, min(largest, self.length - first))
+            losses.append(torch.zeros(1) if batch is None else lost)
+        mean = self.mean(torch.cat(losses).sum())
+        self.report(mean)
+        return mean
 
 
 @wrong("train_ddp", fails="on the device")
