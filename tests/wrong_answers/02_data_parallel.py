@@ -491,6 +491,15 @@ def broadcasts_the_permutation(length, epoch, seed):
     return order[dist.get_rank() :: dist.get_world_size()]
 
 
+@wrong("shard_indices", fails="balanced")
+def deals_what_is_padded(length, epoch, seed):
+    """Drops what the padding made after it is dealt: all of it may have come to one rank."""
+    ranks = dist.get_world_size()
+    order = torch.randperm(-(-length // ranks) * ranks, generator=_generator(seed + epoch))
+    mine = order[dist.get_rank() :: ranks]
+    return mine[mine < length]
+
+
 # ------------------------------------------------------------------------------------- broadcast_parameters
 
 
@@ -905,6 +914,33 @@ def clears_the_weights(model):
 def zeros_in_single_precision(model):
     """Zeros of the parameter's shape, and not of its dtype."""
     _average_of(model, lambda parameter: torch.zeros(parameter.shape))
+
+
+@wrong("average_gradients", fails="infinities and layouts")
+def puts_contiguous_ones_in_their_place(model):
+    """Whoever holds a gradient that was not contiguous holds an old one."""
+    for parameter in _trainable(model):
+        if parameter.grad is not None:
+            parameter.grad = parameter.grad.contiguous()
+    _average_of(model, torch.zeros_like)
+
+
+@wrong("average_gradients", fails="missing gradients")
+def leaves_the_last_step_in_its_buffer(model):
+    """A buffer kept for all steps: where a gradient is missing it holds the mean of the step before."""
+    parameters = _trainable(model)
+    sizes = [parameter.numel() for parameter in parameters]
+    if not hasattr(model, "buffer"):
+        model.buffer = torch.zeros(sum(sizes), dtype=parameters[0].dtype)
+    pairs = list(zip(parameters, model.buffer.split(sizes), strict=True))
+    for parameter, part in pairs:
+        if parameter.grad is not None:
+            part.copy_(parameter.grad.flatten())
+    dist.all_reduce(model.buffer)
+    model.buffer /= dist.get_world_size()
+    _fill(parameters)
+    for parameter, part in pairs:
+        parameter.grad.copy_(part.view_as(parameter))
 
 
 def _average_of(model, zeros):
@@ -2637,6 +2673,30 @@ class StepsOfOneLength(_Turned):
         return (torch.arange(self.length) * step + 5 * epoch + self.seed) % self.length
 
 
+@wrong("train_ddp", fails="another order in each epoch")
+class MultipliesSeedAndEpoch(_Training):
+    """With a seed of 0 all epochs are alike."""
+
+    def indices(self, epoch):
+        generator = torch.Generator().manual_seed(self.seed * (epoch + 1))
+        order = torch.randperm(self.length, generator=generator)
+        return order[dist.get_rank() :: dist.get_world_size()].tolist()
+
+
+@wrong("train_ddp", fails="same weights on all ranks")
+class AveragesWeightsInstead(_Training):
+    """Each takes its own step, and then the weights are averaged: the same for plain descent only."""
+
+    def average(self, batch):
+        _fill(self.model.parameters())
+
+    def step(self, batch, whole):
+        lost = super().step(batch, whole)
+        for parameter in self.model.parameters():
+            dist.all_reduce(parameter.detach(), op=dist.ReduceOp.AVG)
+        return lost
+
+
 @wrong("train_ddp", fails="same weights on all ranks")
 class StartsAsItIs(_Training):
     """No broadcast: the replicas start different, and stay so."""
@@ -3005,6 +3065,22 @@ class AsksForAGPUItself(_Training):
     def run(self, model, dataset, optimizer, epochs, batch_size, seed, device):
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         return super().run(model, dataset, optimizer, epochs, batch_size, seed, device)
+
+
+@wrong("train_ddp", fails="on the device")
+class StacksLossesOfTwoPlaces(_Training):
+    """The loss of a step without samples is made on the host, and then joined to those of the others."""
+
+    def epoch(self, dataset, epoch):
+        batches = iter(DataLoader(dataset, self.batch_size, sampler=self.indices(epoch)))
+        losses, largest = [], dist.get_world_size() * self.batch_size
+        for first in range(0, self.length, largest):
+            batch = next(batches, None)
+            lost = self.step(batch, min(largest, self.length - first))
+            losses.append(torch.zeros(1) if batch is None else lost)
+        mean = self.mean(torch.cat(losses).sum())
+        self.report(mean)
+        return mean
 
 
 @wrong("train_ddp", fails="on the device")

@@ -53,7 +53,8 @@ from graders.units.unit_02.replies import AverageReply
             "infinities and layouts",
             1,
             "An infinity or NaN of one rank must stay visible in the mean. And not every gradient is "
-            "contiguous: view(-1) then raises an error, and flatten() makes a copy.",
+            "contiguous: view(-1) then raises an error, and flatten() and contiguous() make a copy. The mean "
+            "belongs into the gradient that is there.",
         ),
     ),
     hints=(
@@ -156,11 +157,13 @@ def with_gaps(case: ChainCase) -> ChainCase:
     return ChainCase(case.values, gradients, case.frozen)
 
 
-def averaged(answer: Answer, case: ChainCase, by_columns: bool = False) -> Observed[AverageReply]:
-    """Let the answer average the case's gradients, each rank on a node of its own; by_columns: see
+def averaged(
+    answer: Answer, case: ChainCase, by_columns: bool = False, again: bool = False
+) -> Observed[AverageReply]:
+    """Let the answer average the case's gradients, each rank on a node of its own; by_columns, again: see
     `drivers.average`.
     """
-    given = case.values, per_rank(case.gradients), case.frozen > 0, by_columns
+    given = case.values, per_rank(case.gradients), case.frozen > 0, by_columns, again
     nodes = len(case.gradients)
     return answer.launch(drivers.average, *given, ranks=nodes, cluster=Cluster(nodes=nodes))
 
@@ -188,10 +191,13 @@ def averages(answer: Answer, rng: Rng) -> Finding:
 
 
 def missing_gradients(answer: Answer, case: ChainCase) -> Finding:
-    """Passes if a gradient that a rank lacks counts as zero there, and no parameter changes."""
-    observed = averaged(answer, case)
+    """Passes if a gradient that a rank lacks counts as zero there, also where it had one in the step before,
+    and no parameter changes.
+    """
+    observed = averaged(answer, case, again=True)
     kept = (parameters_kept(rank, reply, case.values) for rank, reply in enumerate(observed.results))
-    return compare.first_failure([gradients_in(observed, case), *kept])
+    seen = compare.first_failure([gradients_in(observed, case), *kept])
+    return seen if seen.passed else Finding(False, f"in step 1, and none was missing in step 0: {seen.seen}")
 
 
 def infinities_and_layouts(answer: Answer, rng: Rng) -> Finding:
@@ -205,7 +211,9 @@ def infinities_and_layouts(answer: Answer, rng: Rng) -> Finding:
     seen = gradients_in(averaged(answer, overflow), overflow)
     if not seen.passed:
         return Finding(False, f"Of rank 1's gradients one number is infinite, and one NaN: {seen.seen}")
-    seen = gradients_in(averaged(answer, by_columns, by_columns=True), by_columns)
+    observed = averaged(answer, by_columns, by_columns=True)
+    same = gradients_in_place(observed.results, by_columns.values)
+    seen = compare.first_failure([gradients_in(observed, by_columns), same])
     return seen if seen.passed else Finding(False, f"The gradients are not contiguous: {seen.seen}")
 
 

@@ -281,6 +281,6 @@ def in_any_order(answer: Answer, rng: Rng) -> Finding:
     told = (
         "One bucket holds branches.0 and branches.1, another one branches.2 and the layer before all three. "
         "In this step rank 0 used the branches in the order 0, 2, 1 and rank 1 in the order 1, 2, 0, and in "
-        "the step before in the other order"
+        "the step before in the other order; branches.0.weight and its gradient are not contiguous"
     )
     return finding if finding.passed else Finding(False, f"{told}: {finding.seen}")

@@ -133,7 +133,8 @@ class DrawnTraining:
         """Passes if every epoch deals the samples in an order of its own, which was drawn."""
         ranks = range(len(self.values))
         orders = [[self._of(run, rank, epoch) for rank in ranks] for epoch in range(self.epochs)]
-        return drawn_anew(orders, len(self.labels))
+        finding = drawn_anew(orders, len(self.labels))
+        return finding if finding.passed else Finding(False, f"with seed {self.seed}, {finding.seen}")
 
     def dealt_otherwise(self, run: Run, other: Run) -> Finding:
         """Passes if another seed deals the first epoch otherwise."""

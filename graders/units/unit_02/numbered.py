@@ -21,6 +21,8 @@ _LOSSES = frozenset({"cross_entropy", "nll_loss"})
 _PICKS = frozenset({"__getitem__", "index_select"})
 _BRINGS = _PICKS | {"copy_", "__setitem__", "to", "type_as"}
 """What may get tensors in both places."""
+_JOINS = frozenset({"cat", "concat", "stack", "hstack", "vstack"})
+"""What makes one tensor of several, which all have to be in one place, single numbers too."""
 
 
 class Samples(Dataset[tuple[Tensor, Tensor]]):
@@ -77,6 +79,8 @@ class Descent(PlainSGD):
         self._model = model
         self.param_groups[0]["maximize"] = uphill
         self.batches: list[list[int]] = []
+        self.sums: list[float] = []
+        """Of all weights after each step; NaN counts as 0."""
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """See the base class."""
@@ -90,6 +94,8 @@ class Descent(PlainSGD):
             for parameter in self._model.parameters():
                 if parameter.grad is not None:
                     parameter.add_(parameter.grad, alpha=group["lr"] * (1 if group["maximize"] else -1))
+            weights = (each.detach().nan_to_num().double().sum() for each in self._model.parameters())
+            self.sums.append(float(sum(weights)))
         return loss
 
 
@@ -148,6 +154,10 @@ def _mixes(name: str, arguments: Sequence[Any]) -> str:
     """The name of a call that adds to a tensor made on the host, or computes with such a one, what is on the
     device, as no GPU does; empty for all others. A single number may come from the host.
     """
+    if name in _JOINS:
+        joined = _tensors_of(name, arguments)
+        on_host = any("on_the_host" in each.__dict__ for each in joined)
+        return name if on_host and any(is_there([each]) for each in joined) else ""
     tensors = [each for each in arguments if isinstance(each, Tensor)]
     if name in _BRINGS or len(tensors) < 2 or not any(is_there([each]) for each in tensors):
         return ""

@@ -96,12 +96,13 @@ class TrainingReply(DriverReply):
     the device, and a call that got something of the host there; each empty if not so. draws: a random number
     of torch's in the first forward pass, one below 0 where there was none, and then the next ones of torch,
     random and numpy.random; before they would have been others on every rank before. in_group: whether
-    there is still a default group.
+    there is still a default group. sums[t]: of all weights after the optimizer's step t.
     """
 
     history: PlainData
     parameters: list[Tensor]
     batches: list[list[int]]
+    sums: list[float]
     left: tuple[str, str, str]
     draws: tuple[float, float, float, float]
     in_group: bool

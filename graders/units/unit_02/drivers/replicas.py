@@ -36,16 +36,26 @@ def broadcast(answer: AnswerFunction, values: list[Tensor], src: int, by_columns
 
 
 def average(
-    answer: AnswerFunction, values: list[Tensor], gradients: Gradients, frozen: bool, by_columns: bool
+    answer: AnswerFunction,
+    values: list[Tensor],
+    gradients: Gradients,
+    frozen: bool,
+    by_columns: bool,
+    again: bool,
 ) -> AverageReply:
     """What averaging leaves of a chain of linear layers. frozen: whether the last one is.
 
     values: see `chain_of`. gradients: of the same shapes, the frozen layer's too. by_columns: they lie in
-    memory column by column, as backward leaves some: flattened, that is a copy.
+    memory column by column, as backward leaves some: flattened, that is a copy. again: whether it has
+    averaged others of this model before, and none was missing: there each parameter's was its own value.
     """
     model = chain_of(values)
     model[len(values) // 2 - 1].requires_grad_(not frozen)
     parameters = list(model.parameters())
+    if again:
+        for parameter in parameters:
+            parameter.grad = parameter.detach().clone()
+        answer(model)
     for parameter, gradient in zip(parameters, gradients, strict=True):
         if gradient is not None and by_columns:
             parameter.grad = gradient.t().clone(memory_format=torch.contiguous_format).t()

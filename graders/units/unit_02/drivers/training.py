@@ -54,5 +54,11 @@ def many_processes(
     within = -1.0 - rank if model.drawn is None else model.drawn
     draws = within, float(torch.rand(())), random.random(), float(np.random.random())
     return TrainingReply(
-        history, copies_of(model.parameters()), optimizer.batches, left, draws, dist.is_initialized()
+        history,
+        copies_of(model.parameters()),
+        optimizer.batches,
+        optimizer.sums,
+        left,
+        draws,
+        dist.is_initialized(),
     )
