@@ -56,6 +56,11 @@ def _packages() -> list[str]:
 
 
 def _load(package: str) -> None:
+    """Import a unit's graders, and put its exercises into its order, whichever was imported first."""
     unit = importlib.import_module(f"graders.units.{package}")
-    for section in unit.SECTIONS:
-        importlib.import_module(f"{unit.__name__}.{section}")
+    sections = [f"{unit.__name__}.{section}" for section in unit.SECTIONS]
+    for section in sections:
+        importlib.import_module(section)
+    exercises = REGISTRY[unit.UNIT]
+    in_order = sorted(exercises.items(), key=lambda each: sections.index(each[1].grade.__module__))
+    REGISTRY[unit.UNIT] = dict(in_order)
