@@ -152,7 +152,7 @@ class BadForm(ValueError):
 
 @right("form_to_script")
 def short_options(form, queues):
-    """Short options, seconds by subtraction, mistakes as a list of lines in an error of its own."""
+    """Short options, another shell, seconds by subtraction, mistakes as lines of an error of its own."""
     system, queue, project, name, reservation = (
         form.get(field) or "" for field in ("System", "Queue", "Project", "Job Name", "Reservation")
     )
@@ -190,7 +190,7 @@ def short_options(form, queues):
     lines += [f"--reservation {reservation}"] if reservation else []
     lines += [f"-J {shlex.quote(name)}"] if name else []
     return (
-        "#!/bin/bash\n#SBATCH "
+        "#!/bin/sh\n#SBATCH "
         + "\n#SBATCH ".join(lines)
         + "\n\nexport OMP_NUM_THREADS=4\njupyter lab --no-browser"
     )
@@ -342,14 +342,14 @@ def in_one_line(site, image, command):
 
 @right("container_command")
 def shows_what_it_runs(site, image, command):
-    """Has the shell show each command; short options with their values at once, and none after --."""
+    """Has the shell show each command, and its time; short options with values at once, none after --."""
     options = {"NVIDIA": ["--nv"], "AMD": ["--rocm"], None: []}[site["gpus"]]
     for path in sorted(site["folders"]):
         if not any(Path(path).is_relative_to(there) for there in site["mounted"]):
             options.append(f"-B{path}:{path}:{'ro' if site['folders'][path] == 'read' else 'rw'}")
     words = [*site["launcher"], site["runtime"], "exec", *options, "--", image, *command]
     modules = ["module purge", f"module load {' '.join(site['modules'])}"] if site["modules"] else []
-    return "\n".join([*modules, "set -x", shlex.join(words)])
+    return "\n".join([*modules, "set -x", f"time {shlex.join(words)}"])
 
 
 @right("container_command")

@@ -950,6 +950,17 @@ def two_digits_of_hours(form, queues):
     return _unless(mistakes, field)
 
 
+@wrong("form_to_script", fails="what is asked for")
+def hours_of_a_day(form, queues):
+    """strptime reads the time of a clock: %H ends at 23."""
+    field = _filled(form)
+    mistakes = list(_mistakes(field, queues))
+    if re.match(r"(2[4-9]|[3-9]\d|\d{3})", field["Time Limit"]):
+        mistakes = [each for each in mistakes if not each.startswith("Time Limit")]
+        mistakes.append("Time Limit: hours:minutes:seconds")
+    return _unless(mistakes, field)
+
+
 def _judged_by(form, queues, seconds):
     """Right, but for how a time is read: seconds(its parts), of texts that are all numbers."""
     field = _filled(form)
@@ -1826,6 +1837,18 @@ def the_neighbours_only(option, node):
     )
 
 
+@wrong("misplaced_cpus", fails="one rank per core")
+def its_own_threads(option, node):
+    """Counts who runs on a core by CPUs, and not by ranks: a rank with both threads is two."""
+    given, nodes = _given(option), node["numa_of_gpu"]
+    cores = sum(map(len, node["cpus_of_numa"])) // node["threads_per_core"]
+    on_core = [(nodes[rank], cpu % cores) for rank, own in enumerate(given) for cpu in own]
+    return [
+        [cpu for cpu in own if cpu in judged or on_core.count((nodes[rank], cpu % cores)) > 1]
+        for rank, (own, judged) in enumerate(zip(given, _judged_cpus(given, node), strict=True))
+    ]
+
+
 @wrong("misplaced_cpus", fails="maps")
 def masks_only(option, node):
     """A CPU's number is read as a mask."""
@@ -2385,6 +2408,49 @@ def expects_a_full_disk_only(path, state):
         temporary.unlink()
         raise
     os.replace(temporary, path)
+    _sync_folder(path.parent)
+
+
+@wrong("save_checkpoint", fails="when writing fails")
+def expects_no_interruption(path, state):
+    """Ctrl+C is a KeyboardInterrupt, which is no Exception."""
+    temporary = path.with_suffix(".tmp")
+    try:
+        _written(state, temporary)
+        os.replace(temporary, path)
+    except Exception:
+        temporary.unlink(missing_ok=True)
+        raise
+    _sync_folder(path.parent)
+
+
+@wrong("save_checkpoint", fails="when writing fails")
+def an_error_of_its_own(path, state):
+    """Whoever presses Ctrl+C wants to end the program, and not to hear of a save."""
+    temporary = path.with_suffix(".tmp")
+    try:
+        _written(state, temporary)
+        os.replace(temporary, path)
+    except BaseException as error:
+        temporary.unlink(missing_ok=True)
+        raise RuntimeError(f"{path} was not saved") from error
+    _sync_folder(path.parent)
+
+
+@wrong("save_checkpoint", fails="on the disk before its name")
+def flushes_large_ones_only(path, state):
+    """What is larger than Python's buffer goes past it; a small state is still there."""
+    temporary = path.with_suffix(".tmp")
+    held = io.BytesIO()
+    torch.save(state, held)
+    try:
+        with open(temporary, "wb") as file:
+            file.write(held.getvalue())
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
     _sync_folder(path.parent)
 
 

@@ -176,7 +176,8 @@ def misplaced_cpus(answer: Answer, rng: Rng) -> Findings:
     job = Machine(
         (0, 1), blocks(2, each), threads=2, reserved=frozenset({0, each, *range(2 * each, 4 * each)})
     )
-    with_threads = [{0, 1, 2, 2 * each + 1}, {each + 1, 3 * each + 1, 3 * each + 2}]
+    # No rank has two threads of a core: whom that makes a difference to, another row tells.
+    with_threads = [{0, 1, 2, 2 * each + 3}, {each + 1, 3 * each + 2, 3 * each + 3}]
     yield "allowed", (rights := _all(answer, [(job, with_threads), (job, [{1, 2}, {each + 1}])]))
 
     # The job may not use the second thread of core 3; whoever runs there is in the way all the same.

@@ -34,8 +34,10 @@ LECTURE = {
 
 JUPYTER = ["jupyter", "lab", "--no-browser"]
 LONGEST_NAME = 20
-_WHOLE_NODES = replace(site_named("frontera"), partitions={})
-"""What all of TACC's systems refuse, without the limits of their queues, which are drawn."""
+_WHOLE_NODES = replace(site_named("frontera"), partitions={}, submit_from_compute_nodes=True)
+"""What all of TACC's systems refuse, without the limits of their queues, which are drawn, and without what
+they only advise against, such as #!/bin/sh.
+"""
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,7 @@ class Portal:
     @classmethod
     def drawn(cls, rng: Rng) -> "Portal":
         nodes, hours = rng.integer(6, 16), rng.integer(30, 48)
-        small, short = rng.integer(2, 3), rng.integer(3, 5)
+        small, short = rng.integer(2, 3), rng.integer(4, 6)
         systems = {
             "Frontera": {
                 "rtx": {"nodes": nodes, "hours": hours},
@@ -127,17 +129,18 @@ class Portal:
     @property
     def broken_twice(self) -> list[Mistakes]:
         """Several mistakes each."""
-        long = {"Job Name": "y" * 30, "Time Limit": f"{self.hours + 1}:00:00"}
+        dev = LECTURE | {"Queue": "rtx-dev"}  # Its hours are fewer than a day has.
+        long = {"Job Name": "y" * 30, "Time Limit": f"{self.short + 1}:00:00"}
         nowhere = {"System": _without(LECTURE, "System"), "Queue": LECTURE | {"Queue": "gh"}}
         shapeless = {"Nodes": "two", "Time Limit": "01:30"}
         return [
             Mistakes(
-                LECTURE | long | {"Nodes": str(self.nodes + 1), "Tasks": "99"},
+                dev | long | {"Nodes": str(self.small + 1), "Tasks": "99"},
                 ("Nodes", "Job Name", "Time Limit"),
-                (self.nodes, LONGEST_NAME, self.hours),
+                (self.small, LONGEST_NAME, self.short),
             ),
             Mistakes(LECTURE | {"System": "", "Job Name": "y" * 30}, ("System", "Job Name")),
-            Mistakes(LECTURE | long | {"Nodes": "-1"}, ("Nodes", "Job Name", "Time Limit")),
+            Mistakes(dev | long | {"Nodes": "-1"}, ("Nodes", "Job Name", "Time Limit")),
             Mistakes(LECTURE | {"Nodes": "two", "Tasks": "0"}, ("Nodes", "Tasks")),
             Mistakes(
                 LECTURE | {"Nodes": str(self.nodes + 1), "Tasks": "1"}, ("Nodes", "Tasks"), (self.nodes,)

@@ -67,7 +67,8 @@ from graders.units.unit_03.raised import raised_in
 )
 def rank_from_environment(answer: Answer, rng: Rng) -> Findings:
     """Environments as recorded, with the numbers of a drawn world."""
-    nodes, per_node = rng.integer(2, 4), rng.integer(3, 5)
+    # More nodes than two, and each with more ranks than there are nodes: no number is another one by chance.
+    nodes, per_node = rng.integer(3, 4), rng.integer(5, 6)
     seats = launchers.seats_in_blocks(nodes, per_node)
     some = [seats[0], seats[per_node + 1], seats[-1]]
     dealt = launchers.seats_dealt(nodes, per_node)

@@ -64,9 +64,10 @@ class SavingReply(DriverReply):
     file_left_open: whether the folder, or the file, was still open after the first. changes: during the
     second. others: names of all other files after it. killed, killed_writing: two more saves, ended in
     between. first_killed: what one that was ended while writing has left under another name, of which there
-    was none. following: a save after these, whose remains have grown. full: one on a full disk. refused: one
-    of a state that torch.save refuses. unopened: one of a process that may open no file any more. unsynced,
-    folder_unsynced: one where fsync of the file fails, and of the folder.
+    was none. following: a save after these, whose remains have grown. full: one on a full disk. refused:
+    one of a state that torch.save refuses. interrupted: one in which KeyboardInterrupt comes. unopened:
+    one of a process that may open no file any more. unsynced, folder_unsynced: one where fsync of the
+    file fails, and of the folder.
     """
 
     directory: str
@@ -83,6 +84,7 @@ class SavingReply(DriverReply):
     following: LastSave
     full: FailedSave
     refused: FailedSave
+    interrupted: FailedSave
     unopened: FailedSave
     unsynced: FailedSave
     folder_unsynced: FailedSave

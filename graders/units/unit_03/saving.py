@@ -90,6 +90,8 @@ class Saves:
     def drawn(cls, answer: Answer, rng: Rng) -> "Saves":
         """Five saves, of which one is killed at a place that is drawn."""
         states = [draw_state(rng, step) for step in range(5)]
+        # The one that is watched is so small that Python's buffer may keep all of it.
+        states[1]["model"] = {name: values[:5].clone() for name, values in states[1]["model"].items()}
         saves = cls(states, answer.call(drivers.saving, states, rng.integer(100, 900) / 1000))
         if not saves.contents():
             raise AnswerFailed(FailureKind.UNREADABLE, "Nobody told what the folder held.")
@@ -222,6 +224,7 @@ def writing_failed(saves: Saves, in_time: bool) -> Iterator[Finding]:
     for where, came, whole in (
         ("When the file may not grow further", saves.seen.full, [old]),
         ("Of a state with a function", saves.seen.refused, [old]),
+        ("Interrupted (KeyboardInterrupt) while torch.save writes", saves.seen.interrupted, [old]),
         ("With too many open files", saves.seen.unopened, [old]),
         ("When fsync of the file fails", saves.seen.unsynced, [old] if in_time else [old, new]),
         # By then the new one is there; but it may be gone after a power failure.
@@ -236,6 +239,8 @@ def writing_failed(saves: Saves, in_time: bool) -> Iterator[Finding]:
             yield Finding(False, f"{error}, and the old one is gone.")
         elif came.remains:
             yield Finding(False, f"{error} and leaves {came.remains[0]} there, which fills the disk.")
+        elif came is saves.seen.interrupted and not came.last.ended.startswith("KeyboardInterrupt"):
+            yield Finding(False, f"{error}; expected the same error as came.")
         elif came.last.ended.startswith("FileNotFoundError"):
             text = "that is the removal of a file that is not there; expected what went wrong before"
             yield Finding(False, f"{error}: {text}.")

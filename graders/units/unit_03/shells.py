@@ -28,7 +28,8 @@ def commands_of_bash(text: str, names: Sequence[str]) -> tuple[list[list[str]], 
         traced = f"BASH_XTRACEFD={nowhere.fileno()}; "
         done = subprocess.run(
             ["/bin/bash", "-c", f"{note}{noted}{replaced}{traced}{text}"],
-            env={"PATH": "", "LC_ALL": "C"},
+            # Nor is what `time` tells.
+            env={"PATH": "", "LC_ALL": "C", "TIMEFORMAT": ""},
             cwd=folder,
             pass_fds=[notes.fileno(), nowhere.fileno()],
             stdin=subprocess.DEVNULL,

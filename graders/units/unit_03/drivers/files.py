@@ -9,7 +9,7 @@ from contextlib import redirect_stderr, redirect_stdout
 from functools import partial
 from io import StringIO
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
@@ -40,6 +40,13 @@ State = dict[str, Any]
 NO_FILE = "there is no such file"
 
 
+class _Interrupted:
+    """Who comes to this part of a state is interrupted, as by Ctrl+C."""
+
+    def __reduce__(self) -> NoReturn:
+        raise KeyboardInterrupt("Ctrl+C")
+
+
 def saving(answer: AnswerFunction, states: list[State], place: float) -> SavingReply:
     """What a folder holds after saves that end well, that are killed, and that have no room.
 
@@ -55,6 +62,7 @@ def saving(answer: AnswerFunction, states: list[State], place: float) -> SavingR
             return LastSave(run_forked(body)["ended"], _loaded(path))
 
         saves[0]()
+        size = int(place * path.stat().st_size) if path.exists() else 1
         first, still_open = _loaded(path), open_files()
         left_open = directory.stat().st_ino in still_open
         file_left_open = path.exists() and path.stat().st_ino in still_open
@@ -62,7 +70,6 @@ def saving(answer: AnswerFunction, states: list[State], place: float) -> SavingR
         changes = _changes(run_forked(watched(directory, saves[1])))
         second, others = _loaded(path), sorted(set(os.listdir(directory)) - {path.name})
 
-        size = int(place * path.stat().st_size) if path.exists() else 1
         last = 1 + int(place * (sum(change.files is not None for change in changes) - 1))
         killed = ended(watched(directory, saves[2], last_change=last))
         killed_writing = ended(with_short_files(size, saves[3], deadly=True))
@@ -78,10 +85,11 @@ def saving(answer: AnswerFunction, states: list[State], place: float) -> SavingR
 
         full = failed(with_short_files(size, saves[4], deadly=False))
         refused = failed(partial(answer, path, states[4] | {"schedule": lambda step: step}))
+        interrupted = failed(partial(answer, path, states[4] | {"schedule": _Interrupted()}))
         unopened = failed(with_no_more_files(saves[4]))
         syncs = (failed(with_failing_syncs(saves[4], of_folders=folders)) for folders in (False, True))
         seen = (changes, second, others, killed, killed_writing, first_killed, following)
-        refusals = (full, refused, unopened, *syncs)
+        refusals = (full, refused, interrupted, unopened, *syncs)
         return SavingReply(str(directory), first, here, left_open, file_left_open, *seen, *refusals)
 
 
