@@ -8,7 +8,7 @@ from graders.grading.communication import only_messages
 from graders.grading.kit import Answer, AnswerFailed, FailureKind, Finding, Findings, Rng, compare
 from graders.units.unit_07.collective import Collective
 from graders.units.unit_07.collectives import Played, in_place, layouts, play, results
-from graders.units.unit_07.dtypes import any_dtype
+from graders.units.unit_07.dtypes import any_dtype, in_other_worlds
 from graders.units.unit_07.tries import Tries
 from graders.units.unit_07.worlds import World, drawn_members
 
@@ -25,13 +25,15 @@ def common_findings(
     roots: Sequence[World] = (),
     slow: Sequence[World] = (),
     following: Sequence[World] = (),
+    special: Sequence[World] = (),
 ) -> Findings:
     """What holds for every collective: values, ranks, lengths, dtypes, in place, layout, group, messages.
     `values` is the name of the first criterion; worlds of one inner list share a launch. roots: those with
     another root than place 0, if there are roots; where these fail, all but the group and the calls that
     overlap are tried with root 0. many: none where `roots` have all numbers of ranks. slow: those in which
     it has to be right with a slow rank, too. following: those of calls where a later one begins before
-    the first is over. Of these two there is one at most.
+    the first is over. Of these two there is one at most. special: those of numbers of ranks, of `many` or
+    `roots`, of which some ranks have a part of their own; with these, too, any dtype and layout is right.
     """
     first = [play(answer, rng, collective, [world]) for world in basic]
     yield values, _built(first, results(*first))
@@ -64,11 +66,22 @@ def common_findings(
         any_length = of_a_matrix(answer, rng, collective, tried(uneven[0])[0])
     yield "any length", any_length
     model = basic[-1]
-    yield "any dtype", any_dtype(tries, model, first[-1], in_order.passed)
+    # What a number of ranks, or lengths that do not divide, make wrong has been told.
+    special = special if any_number.passed and any_length.passed else ()
+    dtypes = any_dtype(tries, model, first[-1], in_order.passed)
+    others = in_other_worlds(tries, special) if dtypes.passed and special else dtypes
+    yield "any dtype", dtypes if others.passed else others
     yield "in place", in_place(*first, *rooted, *alone, *(lengths if any_length.passed else ()))
     # Five rows of three: cut flat, the parts are others than if rows are cut.
     rows = 5 if any_length.passed else 2 * model.ranks
-    models = [replace(model, layout="strided"), replace(model, length=rows, columns=3, layout="transposed")]
+    models = [
+        laid_out
+        for each in (model, *special)
+        for laid_out in (
+            replace(each, layout="strided"),
+            replace(each, length=rows, columns=3, layout="transposed"),
+        )
+    ]
     yield "any layout", compare.first_failure(tries.found([each], layouts) for each in models)
     in_groups = (tries.found(each, right_in_the_group) for each in launches(subgroups))
     yield "on a subgroup", compare.first_failure(in_groups)
@@ -235,6 +248,8 @@ def common(
         values=values,
         slow=slow,
         following=following,
+        # One rank, for which there is nothing to do; and five, of which one folds.
+        special=[World(1, 12), World(5, 12)],
     )
 
 

@@ -1,5 +1,6 @@
 """What holds for all hand-written collectives: any dtype, and any device."""
 
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
 
@@ -36,17 +37,32 @@ def any_dtype(tries: Tries, model: World, single: Played, after_another: bool) -
         told = finding.passed or finding.kind is Kind.TOO_MUCH or not note
         return finding if told else Finding(False, f"{finding.seen} {note}", finding.kind)
 
-    def elsewhere() -> Finding:
-        """With tensors on the device meta."""
-        finding = tries.found([replace(model, layout="meta")], stays_on_its_device)
-        if finding.passed:
-            return finding
-        said = "Here all tensors are on the device meta: those that you make have to be there, too."
-        return Finding(False, f"{finding.seen}\n{said}")
-
     found = (one(*each) for each in DTYPES.items())
     passed = f"right in {', '.join(str(dtype) for dtype in DTYPES)}, and on another device."
-    return compare.first_failure(chain(found, (elsewhere() for _ in range(1))), passed)
+    return compare.first_failure(chain(found, (elsewhere(tries, each) for each in [model])), passed)
+
+
+def in_other_worlds(tries: Tries, worlds: Sequence[World]) -> Finding:
+    """Passes if results are right in int64, and tensors stay on their device, in each of these worlds, of
+    which some ranks have a part of their own, and buffers for it.
+    """
+    found = chain.from_iterable(in_another_world(tries, each) for each in worlds)
+    return compare.first_failure(found, f"right with {'; '.join(map(str, worlds))}.")
+
+
+def in_another_world(tries: Tries, world: World) -> Iterator[Finding]:
+    """What is found in one of them."""
+    yield tries.right([replace(world, dtype=torch.int64)])
+    yield elsewhere(tries, world)
+
+
+def elsewhere(tries: Tries, world: World) -> Finding:
+    """Passes if tensors stay on the device meta."""
+    finding = tries.found([replace(world, layout="meta")], stays_on_its_device)
+    if finding.passed:
+        return finding
+    said = "Here all tensors are on the device meta: those that you make have to be there, too."
+    return Finding(False, f"{finding.seen}\n{said}")
 
 
 def travels_as_it_is(played: Played, single: Played) -> Finding:
