@@ -8,7 +8,7 @@ from graders.grading.communication import only_messages
 from graders.grading.kit import Answer, AnswerFailed, FailureKind, Finding, Findings, Rng, compare
 from graders.units.unit_07.collective import Collective
 from graders.units.unit_07.collectives import Played, in_place, layouts, play, results
-from graders.units.unit_07.dtypes import any_dtype, in_other_worlds
+from graders.units.unit_07.dtypes import any_dtype
 from graders.units.unit_07.tries import Tries
 from graders.units.unit_07.worlds import World, drawn_members
 
@@ -33,7 +33,8 @@ def common_findings(
     overlap are tried with root 0. many: none where `roots` have all numbers of ranks. slow: those in which
     it has to be right with a slow rank, too. following: those of calls where a later one begins before
     the first is over. Of these two there is one at most. special: those of numbers of ranks, of `many` or
-    `roots`, of which some ranks have a part of their own; with these, too, any dtype and layout is right.
+    `roots`, of which some ranks have a part of their own; with these, too, any dtype and layout is right,
+    unless numbers of ranks or lengths are wrong, which has been told.
     """
     first = [play(answer, rng, collective, [world]) for world in basic]
     yield values, _built(first, results(*first))
@@ -66,28 +67,30 @@ def common_findings(
         any_length = of_a_matrix(answer, rng, collective, tried(uneven[0])[0])
     yield "any length", any_length
     model = basic[-1]
-    # What a number of ranks, or lengths that do not divide, make wrong has been told.
     special = special if any_number.passed and any_length.passed else ()
-    dtypes = any_dtype(tries, model, first[-1], in_order.passed)
-    others = in_other_worlds(tries, special) if dtypes.passed and special else dtypes
-    yield "any dtype", dtypes if others.passed else others
+    yield "any dtype", any_dtype(tries, model, first[-1], in_order.passed, special)
     yield "in place", in_place(*first, *rooted, *alone, *(lengths if any_length.passed else ()))
-    # Five rows of three: cut flat, the parts are others than if rows are cut.
-    rows = 5 if any_length.passed else 2 * model.ranks
-    models = [
-        laid_out
-        for each in (model, *special)
-        for laid_out in (
-            replace(each, layout="strided"),
-            replace(each, length=rows, columns=3, layout="transposed"),
-        )
-    ]
-    yield "any layout", compare.first_failure(tries.found([each], layouts) for each in models)
+    yield "any layout", any_layout(tries, [model, *special], any_length.passed)
     in_groups = (tries.found(each, right_in_the_group) for each in launches(subgroups))
     yield "on a subgroup", compare.first_failure(in_groups)
     if following or slow:
         yield "calls that overlap" if following else "a slow rank", in_order
     yield "only send and recv", compare.first_failure(map(by_messages, (*first, *lengths, *tries.plays)))
+
+
+def any_layout(tries: Tries, worlds: Sequence[World], any_length: bool) -> Finding:
+    """Passes if results are right of tensors with gaps between the elements, and of a matrix that stands
+    column by column: of five rows of three, which cut flat has other parts, if `any_length` is right.
+    """
+    each = (
+        laid_out
+        for world in worlds
+        for laid_out in (
+            replace(world, layout="strided"),
+            replace(world, length=5 if any_length else 2 * world.ranks, columns=3, layout="transposed"),
+        )
+    )
+    return compare.first_failure(tries.found([world], layouts) for world in each)
 
 
 def by_messages(played: Played) -> Finding:

@@ -21,10 +21,13 @@ DTYPES = {
 """Beside float32, each with what people may not know of it."""
 
 
-def any_dtype(tries: Tries, model: World, single: Played, after_another: bool) -> Finding:
+def any_dtype(
+    tries: Tries, model: World, single: Played, after_another: bool, special: Sequence[World]
+) -> Finding:
     """Passes if results are right in each of DTYPES, `after_another` call in float32, whose buffers are none
     for them; if elements travel as wide as they are; and if every tensor is on the device that x is on.
-    single: a launch with `model` in float32.
+    single: a launch with `model` in float32. special: other worlds, of which some ranks have a part of their
+    own, and buffers for it; these in int64, and on another device.
     """
     earlier = [model] * after_another
 
@@ -38,20 +41,13 @@ def any_dtype(tries: Tries, model: World, single: Played, after_another: bool) -
         return finding if told else Finding(False, f"{finding.seen} {note}", finding.kind)
 
     found = (one(*each) for each in DTYPES.items())
+    others = chain.from_iterable(in_another_world(tries, each) for each in special)
     passed = f"right in {', '.join(str(dtype) for dtype in DTYPES)}, and on another device."
-    return compare.first_failure(chain(found, (elsewhere(tries, each) for each in [model])), passed)
-
-
-def in_other_worlds(tries: Tries, worlds: Sequence[World]) -> Finding:
-    """Passes if results are right in int64, and tensors stay on their device, in each of these worlds, of
-    which some ranks have a part of their own, and buffers for it.
-    """
-    found = chain.from_iterable(in_another_world(tries, each) for each in worlds)
-    return compare.first_failure(found, f"right with {'; '.join(map(str, worlds))}.")
+    return compare.first_failure(chain(found, (elsewhere(tries, each) for each in [model]), others), passed)
 
 
 def in_another_world(tries: Tries, world: World) -> Iterator[Finding]:
-    """What is found in one of them."""
+    """What is found of one dtype, and of one device."""
     yield tries.right([replace(world, dtype=torch.int64)])
     yield elsewhere(tries, world)
 
