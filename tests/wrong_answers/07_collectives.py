@@ -1226,6 +1226,13 @@ def as_if_all_were_full(x, group=None):
     return whole[: max(0, length - rank * part)].clone()
 
 
+@wrong("ring_reduce_scatter", fails="any layout")
+def alone_by_view(x, group=None):
+    """A short cut for one rank, which no tensor with another layout can take."""
+    rank, size = _place(group)
+    return x.view(-1).clone() if size == 1 else _reduce_scatter(_cut(x, group), group)[rank].clone()
+
+
 # -------------------------------------------------------------------------------------------- ring_all_gather
 
 
@@ -1976,6 +1983,19 @@ def halves_travel_as_floats(x, group=None):
     return x.copy_(_doubling(x.to(wide, copy=True, memory_format=torch.contiguous_format), group))
 
 
+@wrong("recursive_doubling_all_reduce", fails="any layout")
+def guests_keep_it_for_themselves(x, group=None):
+    """Ranks that fold get the sum in a contiguous copy, and do not copy it back."""
+    size, rank = dist.get_world_size(group), dist.get_rank(group)
+    core = 1 << (size.bit_length() - 1)
+    if rank < core:
+        return _doubling(x, group)
+    data = x.contiguous()
+    dist.send(data, group_dst=rank - core, group=group)
+    dist.recv(data, group_src=rank - core, group=group)
+    return x
+
+
 # -------------------------------------------------------------------------------- halving_doubling_all_reduce
 
 
@@ -2246,6 +2266,23 @@ def the_last_folds_to_the_first(x, group=None):
     _halving_doubling(flat, group, core)
     if guest >= core:
         dist.send(flat, group_dst=guest, group=group)
+    return x.copy_(data)
+
+
+@wrong("halving_doubling_all_reduce", fails="any dtype")
+def guests_bring_floats(x, group=None):
+    """Only what comes from a rank that folds is received in PyTorch's default dtype."""
+    rank, size = _place(group)
+    core = 1 << (size.bit_length() - 1)
+    if rank >= core or rank + core >= size:
+        return _folded(x, group, lambda flat, group, core: _halving_doubling(flat, group, core))
+    data = x.contiguous()
+    flat = data.view(-1)
+    arriving = torch.empty(flat.shape)
+    dist.recv(arriving, group_src=rank + core, group=group)
+    flat += arriving
+    _halving_doubling(flat, group, core)
+    dist.send(flat, group_dst=rank + core, group=group)
     return x.copy_(data)
 
 
@@ -2583,6 +2620,20 @@ def all_parts_but_the_last_alike(x, gpus_per_node, group=None):
 def nodes_taken_for_gpus(x, gpus_per_node, group=None):
     """As large as there are nodes: the same only where there are as many of them as GPUs in each."""
     return x.copy_(_hierarchy(x.contiguous(), dist.get_world_size(group) // gpus_per_node, group))
+
+
+@wrong("hierarchical_all_reduce", fails="on a subgroup")
+def a_ring_of_all_without_nodes(x, gpus_per_node, group=None):
+    """Where each node has one GPU, a ring of all ranks, also of those that are not in the group."""
+    return x.copy_(_hierarchy(x.contiguous(), gpus_per_node, None if gpus_per_node == 1 else group))
+
+
+@wrong("hierarchical_all_reduce", fails="any layout")
+def one_node_in_a_copy(x, gpus_per_node, group=None):
+    """A short cut for one node, which forgets that x.contiguous() may be a copy."""
+    if gpus_per_node == dist.get_world_size(group):
+        return _all_reduce(x.contiguous(), group)
+    return x.copy_(_hierarchy(x.contiguous(), gpus_per_node, group))
 
 
 # ---------------------------------------------------------------------------------------- all_to_all_pairwise

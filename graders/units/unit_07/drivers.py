@@ -9,6 +9,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed._functional_collectives import AsyncCollectiveTensor
 
 from course_lib.cluster.topology import Cluster, Link
 from course_lib.launch.failures import RankFailed
@@ -144,17 +145,15 @@ def _every_second(value: Tensor, grounds: list[Tensor]) -> Tensor:
     """The tensor as every second element of a wider one, which is added to `grounds`."""
     ground = torch.full((*value.shape[:-1], 2 * value.shape[-1]), UNTOUCHED, dtype=value.dtype)
     grounds.append(ground)
-    view = ground[..., ::2]
-    view.copy_(value)
-    return view
+    return ground[..., ::2].copy_(value)
 
 
 def _copied(value: Any) -> Any:
     """The tensors as they are now: the next call may reuse them. A name for one without numbers."""
-    if type(value) is Tensor and value.is_meta:
-        return "meta"
+    if isinstance(value, AsyncCollectiveTensor):  # Waited for when it is first used.
+        value = value.trigger_wait()  # type: ignore[no-untyped-call]
     if type(value) is Tensor:
-        return value.detach().clone()
+        return "meta" if value.is_meta else value.detach().clone()
     if type(value) in (list, tuple):
         return type(value)(_copied(item) for item in value)
     return value

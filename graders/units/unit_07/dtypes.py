@@ -1,5 +1,6 @@
 """What holds for all hand-written collectives: any dtype, and any device."""
 
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
 
@@ -20,10 +21,13 @@ DTYPES = {
 """Beside float32, each with what people may not know of it."""
 
 
-def any_dtype(tries: Tries, model: World, single: Played, after_another: bool) -> Finding:
+def any_dtype(
+    tries: Tries, model: World, single: Played, after_another: bool, special: Sequence[World]
+) -> Finding:
     """Passes if results are right in each of DTYPES, `after_another` call in float32, whose buffers are none
     for them; if elements travel as wide as they are; and if every tensor is on the device that x is on.
-    single: a launch with `model` in float32.
+    single: a launch with `model` in float32. special: other worlds, of which some ranks have a part of their
+    own, and buffers for it; these in int64, and on another device.
     """
     earlier = [model] * after_another
 
@@ -36,17 +40,25 @@ def any_dtype(tries: Tries, model: World, single: Played, after_another: bool) -
         told = finding.passed or finding.kind is Kind.TOO_MUCH or not note
         return finding if told else Finding(False, f"{finding.seen} {note}", finding.kind)
 
-    def elsewhere() -> Finding:
-        """With tensors on the device meta."""
-        finding = tries.found([replace(model, layout="meta")], stays_on_its_device)
-        if finding.passed:
-            return finding
-        said = "Here all tensors are on the device meta: those that you make have to be there, too."
-        return Finding(False, f"{finding.seen}\n{said}")
-
     found = (one(*each) for each in DTYPES.items())
+    others = chain.from_iterable(in_another_world(tries, each) for each in special)
     passed = f"right in {', '.join(str(dtype) for dtype in DTYPES)}, and on another device."
-    return compare.first_failure(chain(found, (elsewhere() for _ in range(1))), passed)
+    return compare.first_failure(chain(found, (elsewhere(tries, each) for each in [model]), others), passed)
+
+
+def in_another_world(tries: Tries, world: World) -> Iterator[Finding]:
+    """What is found of one dtype, and of one device."""
+    yield tries.right([replace(world, dtype=torch.int64)])
+    yield elsewhere(tries, world)
+
+
+def elsewhere(tries: Tries, world: World) -> Finding:
+    """Passes if tensors stay on the device meta."""
+    finding = tries.found([replace(world, layout="meta")], stays_on_its_device)
+    if finding.passed:
+        return finding
+    said = "Here all tensors are on the device meta: those that you make have to be there, too."
+    return Finding(False, f"{finding.seen}\n{said}")
 
 
 def travels_as_it_is(played: Played, single: Played) -> Finding:

@@ -85,9 +85,10 @@ def hierarchical_all_reduce(answer: Answer, rng: Rng) -> Findings:
             [World(6, length, node=2) for length in (0, 2, 13)],
         ],
         # In no second group: PyTorch makes groups by local synchronization only among ranks of equally many.
-        subgroups=[[World(4, 8, members=members, node=2)]],
+        subgroups=[[World(4, 8, members=members, node=node)] for node in (2, 1, 4)],
         values="the sum on every rank",
         slow=[World(4, 8, node=2)],
+        special=[World(p, 12, node=g) for p, g in ((1, 1), (3, 1), (3, 3))],
     )
     yield from _costs(answer, rng)
 

@@ -6,6 +6,7 @@ MPI is imported where it is used: importing it starts it, and here is no rank.
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from operator import index
 from typing import Any
 
 SENDS = frozenset(
@@ -228,9 +229,13 @@ def _rank_in(members: Any, communicator: Any, dest: Any) -> int:
     """The rank among `members` of who has the rank `dest` in a communicator made from it; -1: nobody's."""
     from mpi4py import MPI
 
-    if not isinstance(dest, int) or not 0 <= dest < communicator.Get_size():
+    try:
+        place = index(dest)  # Of an integer of NumPy's, too.
+    except TypeError:
         return -1
-    [rank] = MPI.Group.Translate_ranks(communicator.Get_group(), [dest], members.Get_group())
+    if not 0 <= place < communicator.Get_size():
+        return -1
+    [rank] = MPI.Group.Translate_ranks(communicator.Get_group(), [place], members.Get_group())
     return int(rank)
 
 
