@@ -10,7 +10,7 @@ from graders.grading.kit import Answer, Criterion, Finding, Findings, Rng, compa
 from graders.units.unit_01 import drivers
 from graders.units.unit_01.drivers import LOSSES, AccumulationReply
 from graders.units.unit_01.problems import Problem, joined
-from graders.units.unit_01.steps import in_single, nan_told
+from graders.units.unit_01.steps import asks_for_no_number, in_single, nan_told
 from graders.units.unit_01.watched import Batch, in_words
 
 
@@ -79,7 +79,7 @@ def accumulate_gradients(answer: Answer, rng: Rng) -> Findings:
                 full_batch_loss(uneven, seen),
                 nan_told(hidden.loss),
                 full_batch_loss(uneven, there),
-                asks_for_no_number(there),
+                asks_for_no_number("accumulate_gradients", there.waits),
             ]
         ),
     )
@@ -184,13 +184,6 @@ def full_batch_loss(accumulation: Accumulation, seen: AccumulationReply) -> Find
         return Finding(False, "The loss that was returned requires grad: it keeps its graph in memory.")
     what = f"the loss over micro-batches of {accumulation.sizes} samples"
     return compare.close(in_single(seen.loss), accumulation.expected()[0], what, rtol=1e-4)
-
-
-def asks_for_no_number(seen: AccumulationReply) -> Finding:
-    """Passes if nobody waited for a number of the device's."""
-    times = compare.counted(seen.waits, "time")
-    text = f"accumulate_gradients needed the number in a tensor {times} (.item(), print, if, ...)"
-    return Finding(not seen.waits, f"{text}, and waited for the device; expected never.")
 
 
 def nothing_changed(seen: AccumulationReply) -> Finding:

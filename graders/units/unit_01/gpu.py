@@ -23,7 +23,7 @@ HOST = torch.device("cpu")
 _MIXES = {"copy_", "_foreach_copy_", "_to_copy"}
 """Operations between two devices."""
 _INDEXES = {"index", "index_put", "_index_put_impl", "_unsafe_index", "_unsafe_index_put"}
-"""Those whose indices may be on the host. These, and all of _MIXES, with or without "_" at the end."""
+"""Those whose indices may be on the host. A "_" at the end of a name does not count, here and in _FILLS."""
 _FILLS = {"fill", "masked_fill", "index_fill"} | _INDEXES
 """What takes a single number from the host, beside all that goes element by element."""
 _COMPARES = {"equal", "allclose", "is_nonzero"}

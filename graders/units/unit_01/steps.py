@@ -76,7 +76,8 @@ def train_step(answer: Answer, rng: Rng) -> Findings:
     yield "gradients start at zero", along_these_alone(several, several.seen(answer))
     told = [nan_told(step.loss) for step in diverged]
     there = first.seen(answer, on_gpu=True)
-    on_device = losses_as_expected(first, there), asks_for_no_number(there)
+    asks = asks_for_no_number("The step", sum(step.waits for step in there))
+    on_device = losses_as_expected(first, there), asks
     yield "loss", compare.first_failure([losses, *told, *on_device, no_history(seen)])
     fixed = replace(first, training=False)
     modes = ((first, seen), (fixed, fixed.seen(answer)))
@@ -240,14 +241,11 @@ def nan_told(loss: PlainData) -> Finding:
     return Finding(not hidden, f"{text}; expected NaN." if hidden else "NaN stays to be seen.")
 
 
-def asks_for_no_number(seen: list[StepReply]) -> Finding:
-    """Passes if no step waited for a number of the device's."""
-    asked = sum(step.waits for step in seen)
-    text = (
-        f"The step needed the number in a tensor {compare.counted(asked, 'time')} (.item(), print, if, ...)"
-    )
+def asks_for_no_number(who: str, waits: int) -> Finding:
+    """Passes if nobody waited for a number of the device's. waits: how often somebody did."""
+    text = f"{who} needed the number in a tensor {compare.counted(waits, 'time')} (.item(), print, if, ...)"
     told = f"{text}, and waited for the device; expected never."
-    return Finding(not asked, told if asked else "The step waited for nothing.")
+    return Finding(not waits, told if waits else f"{who} waited for nothing.")
 
 
 def no_history(seen: list[StepReply]) -> Finding:

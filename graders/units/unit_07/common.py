@@ -144,15 +144,8 @@ def other_dimensions(
 def single_number(
     answer: Answer, rng: Rng, collective: Collective, model: World
 ) -> tuple[list[Played], Finding]:
-    """A launch, and its `results`, with tensors without a dimension, such as a loss; none if that comes to no
-    end, which is no other row's affair.
-    """
-    world = replace(model, length=1, single=True)
-    try:
-        plays = [play(answer, rng, collective, [world])]
-    except AnswerFailed as failure:
-        return [], Finding(False, f"With {world}: {_in_a_line(failure)}")
-    return plays, results(*plays)
+    """`with_the_world` of tensors without a dimension, such as a loss."""
+    return with_the_world(answer, rng, collective, replace(model, length=1, single=True))
 
 
 def of_a_matrix(answer: Answer, rng: Rng, collective: Collective, model: World) -> Finding:
@@ -161,14 +154,19 @@ def of_a_matrix(answer: Answer, rng: Rng, collective: Collective, model: World) 
     """
     several = replace(model, length=5, columns=3)
     alone = replace(several, ranks=1, root=0, node=min(model.node, 1))
+    found = (with_the_world(answer, rng, collective, world)[1] for world in (several, alone))
+    return compare.first_failure(found)
 
-    def one(world: World) -> Finding:
-        try:
-            return results(play(answer, rng, collective, [world]))
-        except AnswerFailed as failure:
-            return Finding(False, f"With {world}: {_in_a_line(failure)}")
 
-    return compare.first_failure(map(one, (several, alone)))
+def with_the_world(
+    answer: Answer, rng: Rng, collective: Collective, world: World
+) -> tuple[list[Played], Finding]:
+    """A launch, and its `results`; no launch if it comes to no end, which is no other row's affair."""
+    try:
+        plays = [play(answer, rng, collective, [world])]
+    except AnswerFailed as failure:
+        return [], Finding(False, f"With {world}: {_in_a_line(failure)}")
+    return plays, results(*plays)
 
 
 def takes_a_number(answer: Answer, rng: Rng, collective: Collective, model: World) -> bool:
