@@ -52,7 +52,9 @@ def exercises(unit: str) -> dict[str, Exercise]:
 
 def _packages() -> list[str]:
     """Of each unit the package of its graders, by name, in the units' order."""
-    return sorted(module.name for module in pkgutil.iter_modules([str(_UNITS)]) if module.ispkg)
+    return sorted(
+        module.name for module in pkgutil.iter_modules([str(_UNITS)]) if module.name.startswith("unit_")
+    )
 
 
 def _load(package: str) -> None:

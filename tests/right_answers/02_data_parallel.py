@@ -617,8 +617,8 @@ def averages_before_each_step(model, dataset, optimizer, epochs, batch_size, see
 
 @right("train_ddp")
 def one_sample_after_another(model, dataset, optimizer, epochs, batch_size, seed, device):
-    """Goes through a batch on the device sample by sample; the wrapper is moved, and the model in it."""
-    ddp = WithBucketObjects(model, 100).to(device)
+    """Goes through a batch on the device sample by sample; the model is moved before its buckets are made."""
+    ddp = WithBucketObjects(model.to(device), 100)
     history, several = [], _ranks() * batch_size
     for epoch in range(epochs):
         order = torch.randperm(len(dataset), generator=torch.Generator().manual_seed(seed + epoch)).tolist()

@@ -200,12 +200,10 @@ def _buffers(operation: Operation) -> Sequence[_Buffer]:
     if call.is_message:
         # Its one tensor is contiguous, or the call would have been refused.
         (tensor,) = operation.inputs or operation.outputs
+        if not tensor.is_cpu or not call.nbytes:
+            return ()
         begin = tensor.data_ptr()
-        return (
-            (_Buffer(operation, tensor, begin, begin + call.nbytes, call.op == "recv"),)
-            if call.nbytes
-            else ()
-        )
+        return (_Buffer(operation, tensor, begin, begin + call.nbytes, call.op == "recv"),)
     return [
         _Buffer(operation, tensor, begin := tensor.data_ptr(), begin + tensor.nbytes, writes)
         for tensors, writes in ((operation.inputs, False), (operation.outputs, True))

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from graders.grading.kit import Answer, Criterion, Finding, Findings, Rng, compare, exercise
+from graders.units.raised import on_a_gpu
 from graders.units.unit_01 import drivers
 from graders.units.unit_01.drivers import LOSSES, AccumulationReply
 from graders.units.unit_01.problems import Problem, joined
@@ -71,18 +72,9 @@ def accumulate_gradients(answer: Answer, rng: Rng) -> Findings:
     hidden = diverged.seen(answer, training=True)
     weighted = compare.first_failure([gradients_as_expected(uneven, seen), nan_kept(diverged, hidden)])
     yield "uneven micro-batches", weighted
-    there = uneven.seen(answer, training=True, on_gpu=True)
-    yield (
-        "loss of the full batch",
-        compare.first_failure(
-            [
-                full_batch_loss(uneven, seen),
-                nan_told(hidden.loss),
-                full_batch_loss(uneven, there),
-                asks_for_no_number("accumulate_gradients", there.waits),
-            ]
-        ),
-    )
+    there = on_a_gpu(lambda: loss_there(uneven, answer))
+    told = [full_batch_loss(uneven, seen), nan_told(hidden.loss), there]
+    yield "loss of the full batch", compare.first_failure(told)
     # Who goes wrong with uneven ones may have left some out.
     judged = (uneven, seen) if weighted.passed else (equal, in_evaluation)
     yield "one graph at a time", one_graph_at_a_time(*judged)
@@ -184,6 +176,13 @@ def full_batch_loss(accumulation: Accumulation, seen: AccumulationReply) -> Find
         return Finding(False, "The loss that was returned requires grad: it keeps its graph in memory.")
     what = f"the loss over micro-batches of {accumulation.sizes} samples"
     return compare.close(in_single(seen.loss), accumulation.expected()[0], what, rtol=1e-4)
+
+
+def loss_there(accumulation: Accumulation, answer: Answer) -> Finding:
+    """Passes if on a GPU, too, the answer returned the mean over all samples, and did not wait for it."""
+    seen = accumulation.seen(answer, training=True, on_gpu=True)
+    asks = asks_for_no_number("accumulate_gradients", seen.waits)
+    return compare.first_failure([full_batch_loss(accumulation, seen), asks])
 
 
 def nothing_changed(seen: AccumulationReply) -> Finding:

@@ -12,12 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import functional
-from torch.utils._pytree import tree_map_only
 from torch.utils.data import DataLoader, TensorDataset
 
 from graders.grading.answer import AnswerFunction, DriverReply, PlainData
+from graders.units.gpu import HOST, Gpu, gpu, on_host, plain
 from graders.units.unit_01.clocks import set_back
-from graders.units.unit_01.gpu import HOST, Gpu, gpu, on_host
 from graders.units.unit_01.loader import Loader
 from graders.units.unit_01.seeds import SeedsNoted
 from graders.units.unit_01.slow_device import SlowDevice
@@ -81,7 +80,7 @@ def steps(
             loss = answer(model, inputs, targets, optimizer)
         parameters = [*map(on_host, model.parameters())]
         how = model.log, model.modes, mode_of(model), len(waits)
-        seen.append(StepReply(_plain(loss), _has_history(loss), parameters, *how))
+        seen.append(StepReply(plain(loss), _has_history(loss), parameters, *how))
     return seen
 
 
@@ -125,7 +124,7 @@ def evaluation(
         grad_enabled = torch.is_grad_enabled()
     trainable = all(parameter.requires_grad for parameter in model.parameters())
     left = [module.training for module in model.modules()]
-    return EvaluationReply(_plain(result), model.modes, model.graphs, left, grad_enabled, trainable)
+    return EvaluationReply(plain(result), model.modes, model.graphs, left, grad_enabled, trainable)
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +181,7 @@ def fitting(
     passes = train.passes, validation.passes
     left = sorted({parameter.device.type for parameter in model.parameters()})
     how = model.log, model.modes, model.graphs, passes, model.devices, left, seeds.kept, seeds.drawn
-    return FitReply(_plain(history), [*map(on_host, model.parameters())], *how)
+    return FitReply(plain(history), [*map(on_host, model.parameters())], *how)
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +234,7 @@ def accumulation(
         == [t.requires_grad for t in tensors],
     }
     gradients = [None if p.grad is None else on_host(p.grad) for p in model.parameters()]
-    seen = _plain(result), _has_history(result), gradients, model.log, model.kept, model.modes
+    seen = plain(result), _has_history(result), gradients, model.log, model.kept, model.modes
     changed = [what for what, same in kept.items() if not same]
     return AccumulationReply(*seen, changed, mode_of(model), len(waits))
 
@@ -277,12 +276,6 @@ def _moved(model: Watched, batches: list[Batch]) -> list[Batch]:
     with Gpu([]):
         model.to(gpu())
         return [(inputs.to(gpu()), targets.to(gpu())) for inputs, targets in batches]
-
-
-def _plain(value: Any) -> PlainData:
-    """The value with a copy on the host of each tensor in it, in whatever lists, tuples and dictionaries."""
-    plain: PlainData = tree_map_only(Tensor, on_host, value)
-    return plain
 
 
 def _has_history(value: Any) -> bool:

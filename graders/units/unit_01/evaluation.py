@@ -8,6 +8,7 @@ import torch
 from torch.nn import functional
 
 from graders.grading.kit import Answer, Criterion, Finding, Findings, PlainData, Rng, compare, exercise
+from graders.units.raised import on_a_gpu
 from graders.units.unit_01 import drivers
 from graders.units.unit_01.drivers import EvaluationReply
 from graders.units.unit_01.problems import STEEP, Problem
@@ -75,12 +76,9 @@ def evaluate(answer: Answer, rng: Rng) -> Findings:
     broken = Evaluation.draw(rng, left_over=0)
     broken.samples[0][-1] = torch.nan
     left = {training: broken.seen(answer, training) for training in (True, False)}
-    there = even.seen(answer, on_gpu=True)
-    losses = [
-        *(loss_as_expected(even, each.result) for each in (seen, there)),
-        *(nan_told(reply.result) for reply in left.values()),
-    ]
-    yield "loss", compare.first_failure(losses)
+    told = (nan_told(reply.result) for reply in left.values())
+    there = on_a_gpu(lambda: loss_as_expected(even, even.seen(answer, on_gpu=True).result))
+    yield "loss", compare.first_failure([loss_as_expected(even, seen.result), there, *told])
 
     uneven = Evaluation.draw(rng, left_over=1)
     result = uneven.seen(answer).result

@@ -5,10 +5,10 @@ from itertools import chain, pairwise
 from math import isnan
 
 from graders.grading.kit import Answer, Criterion, Finding, Findings, Rng, compare, exercise
+from graders.units.gpu import WAITS, gpu
 from graders.units.unit_01.courses import Course
 from graders.units.unit_01.drivers import FitReply
 from graders.units.unit_01.evaluation import loss_near
-from graders.units.unit_01.gpu import gpu
 from graders.units.unit_01.steps import nan_in_all
 
 
@@ -209,7 +209,7 @@ def modes_right(seen: FitReply, all_passes: bool) -> Finding:
     without a graph. all_passes: whether it counts that nothing else went forward in training mode, as for a
     loss after the update.
     """
-    passes = [*(entry for entry in seen.log if entry != "waits"), ""]
+    passes = [*(entry for entry in seen.log if entry != WAITS), ""]
     trains = [
         following.startswith("backward")
         for entry, following in pairwise(passes)
@@ -243,10 +243,10 @@ def on_the_device(seen: FitReply) -> Finding:
 def waits_at_the_end(case: Course, seen: FitReply) -> Finding:
     """Passes if nobody asked for numbers between the first and the last step of an epoch."""
     steps, inside = 0, 0
-    passes = [*(entry for entry in seen.log if entry != "waits"), ""]
+    passes = [*(entry for entry in seen.log if entry != WAITS), ""]
     done = 0
     for entry in seen.log:
-        if entry == "waits":
+        if entry == WAITS:
             inside += steps % len(case.train) > 0 or passes[done].startswith("backward")
         else:
             done += 1

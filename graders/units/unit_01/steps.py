@@ -9,6 +9,7 @@ from torch.nn import functional
 
 from graders.grading.kit import Answer, Criterion, Finding, Findings, PlainData, Rng, compare, exercise
 from graders.units.models import copies_of
+from graders.units.raised import on_a_gpu
 from graders.units.unit_01 import drivers
 from graders.units.unit_01.drivers import StepReply
 from graders.units.unit_01.problems import STEEP, Problem
@@ -75,10 +76,8 @@ def train_step(answer: Answer, rng: Rng) -> Findings:
     several = Training.draw(rng, [rng.integer(4, 9) for _ in range(3)], with_stale_gradients=True)
     yield "gradients start at zero", along_these_alone(several, several.seen(answer))
     told = [nan_told(step.loss) for step in diverged]
-    there = first.seen(answer, on_gpu=True)
-    asks = asks_for_no_number("The step", sum(step.waits for step in there))
-    on_device = losses_as_expected(first, there), asks
-    yield "loss", compare.first_failure([losses, *told, *on_device, no_history(seen)])
+    there = on_a_gpu(lambda: loss_there(first, answer))
+    yield "loss", compare.first_failure([losses, *told, there, no_history(seen)])
     fixed = replace(first, training=False)
     modes = ((first, seen), (fixed, fixed.seen(answer)))
     yield "the model's mode", compare.first_failure(mode_kept(*each) for each in modes)
@@ -143,6 +142,13 @@ def losses_as_expected(training: Training, seen: list[StepReply]) -> Finding:
         compare.close(in_single(step.loss), loss, what.format(number), rtol=1e-4)
         for number, (step, loss) in enumerate(compare.side_by_side(seen, losses), start=1)
     )
+
+
+def loss_there(training: Training, answer: Answer) -> Finding:
+    """Passes if on a GPU, too, every step returned its loss, and none waited for it."""
+    seen = training.seen(answer, on_gpu=True)
+    asks = asks_for_no_number("The step", sum(step.waits for step in seen))
+    return compare.first_failure([losses_as_expected(training, seen), asks])
 
 
 def in_single(loss: PlainData) -> PlainData:

@@ -89,12 +89,12 @@ class DrawnTraining:
         inputs[-1, 1:] = torch.nan
         return replace(self, inputs=inputs, epochs=2, seed=self.seed + 1)
 
-    def launch(self, answer: Answer, device: bool = True) -> Run:
-        """What every rank did, each on a node of its own: a rank's number there is 0 everywhere. device:
-        whether to watch what is moved to it, which takes as long as all the rest.
+    def launch(self, answer: Answer, on_gpu: bool = False) -> Run:
+        """What every rank did, each on a node of its own: a rank's number there is 0 everywhere. on_gpu: as
+        in the driver.
         """
         samples = self.inputs, self.labels
-        options = self.rate, self.uphill, self.epochs, self.batch_size, self.seed, device, self.older
+        options = self.rate, self.uphill, self.epochs, self.batch_size, self.seed, on_gpu, self.older
         given, nodes = (per_rank(self.values), samples, *options), len(self.values)
         return answer.launch(drivers.many_processes, *given, ranks=nodes, cluster=Cluster(nodes=nodes))
 

@@ -6,6 +6,8 @@ from functools import cache, partial
 from itertools import chain
 
 from graders.grading.kit import Answer, Criterion, Finding, Findings, Rng, compare, exercise
+from graders.units.gpu import gpu
+from graders.units.raised import on_a_gpu
 from graders.units.unit_02.drawn_training import NAMES, DrawnTraining, Run
 
 
@@ -98,7 +100,7 @@ def train_ddp(answer: Answer, rng: Rng) -> Findings:
     drawn = DrawnTraining.draw(rng, ranks=3, full=2, rest=0, epochs=5, batch_size=8)
     # A product with a seed of 0 says nothing of the epoch.
     long = replace(drawn, uphill=True, seed=0)
-    shuffled = long.launch(answer, device=False)
+    shuffled = long.launch(answer)
     dealt = (case.dealt(run) for case, run in [*both, (long, shuffled)])
     yield "every sample once an epoch", compare.first_failure(dealt)
     # With nine samples two epochs are alike too often.
@@ -123,7 +125,7 @@ def train_ddp(answer: Answer, rng: Rng) -> Findings:
     both.append((empty, idle))
     yield "one rank prints", compare.first_failure(case.printed(run) for case, run in both)
     yield "no more communication than needed", compare.first_failure(case.sent(run) for case, run in both)
-    yield "on the device", compare.first_failure(_moved(run) for _, run in both)
+    yield "on the device", on_a_gpu(lambda: _moved(cases[2], answer))
 
 
 def _situations(runs: Sequence[Run], idle: Run) -> list[str]:
@@ -167,13 +169,12 @@ def _still_differ(run: Run) -> Finding:
     return Finding(True, "The ranks draw different random numbers in training and afterwards, as before.")
 
 
-def _moved(run: Run) -> Finding:
-    """Passes if every rank moved its model and its batches to the device that it was given."""
+def _moved(case: DrawnTraining, answer: Answer) -> Finding:
+    """Passes if every rank moves its model and its batches to the device that it is given, a GPU."""
+    run = case.launch(answer, on_gpu=True)
     for rank, reply in enumerate(run.results):
-        model, batch, call = reply.left
-        if model or batch:
-            return Finding(False, f"rank {rank} computes with {model or batch} that was not moved.")
-        if call:
-            text = f"{call}() got tensors in two places on rank {rank}"
-            return Finding(False, f"{text}: one was made on the host, without device=...")
+        there = [gpu().type]
+        if reply.devices != there or reply.left != there:
+            part = "with a batch" if reply.left == there else "with a model"
+            return Finding(False, f"rank {rank} computes {part} that was not moved to the device, a GPU.")
     return Finding(True, "Every rank computes where it was told to.")

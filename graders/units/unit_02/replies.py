@@ -92,17 +92,18 @@ class TrainingReply(DriverReply):
     """How one rank trained.
 
     history: what the answer returned. parameters: copies, afterwards. batches[t]: the numbers of the samples
-    that went through the model before the optimizer's step t. left: the model and a batch, if not moved to
-    the device, and a call that got something of the host there; each empty if not so. draws: a random number
-    of torch's in the first forward pass, one below 0 where there was none, and then the next ones of torch,
-    random and numpy.random; before they would have been others on every rank before. in_group: whether
-    there is still a default group. sums[t]: of all weights after the optimizer's step t.
+    that went through the model before the optimizer's step t. sums[t]: of all weights after it. devices: of
+    which kinds the inputs of forward passes were. left: on devices of which kinds the parameters were left.
+    draws: a random number of torch's in the first forward pass, one below 0 where there was none, and then
+    the next ones of torch, random and numpy.random; before they would have been others on every rank.
+    in_group: whether there is still a default group.
     """
 
     history: PlainData
     parameters: list[Tensor]
     batches: list[list[int]]
     sums: list[float]
-    left: tuple[str, str, str]
+    devices: list[str]
+    left: list[str]
     draws: tuple[float, float, float, float]
     in_group: bool

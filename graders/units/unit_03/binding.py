@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from graders.grading.kit import Answer, AnswerFailed, Criterion, Finding, Findings, Rng, compare, exercise
 from graders.units.drivers import call
-from graders.units.unit_03.raised import raised_in
+from graders.units.raised import raised_in
 from graders.units.unit_03.topologies import (
     DGX_A100,
     GRACE_HOPPER,

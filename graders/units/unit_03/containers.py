@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 from itertools import zip_longest
 
 from graders.grading.kit import Answer, AnswerFailed, Criterion, Finding, Findings, Rng, compare, exercise
+from graders.units.raised import raised_in
 from graders.units.unit_03.binds import as_bind, lies_in
 from graders.units.unit_03.container_sites import Site, with_folders, with_odd_words, within_each_other
 from graders.units.unit_03.drivers import texts as drivers
-from graders.units.unit_03.raised import raised_in
 
 
 @dataclass(frozen=True)

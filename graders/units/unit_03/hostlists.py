@@ -7,7 +7,7 @@ from itertools import product
 
 from graders.grading.kit import Answer, AnswerFailed, Criterion, Finding, Findings, Rng, compare, exercise
 from graders.units.drivers import call_alone
-from graders.units.unit_03.raised import raised_in
+from graders.units.raised import raised_in
 
 
 @exercise(

@@ -17,8 +17,8 @@ from graders.grading.kit import (
     compare,
     exercise,
 )
+from graders.units.raised import raised_in
 from graders.units.unit_03.drivers import files as drivers
-from graders.units.unit_03.raised import raised_in
 from graders.units.unit_03.states import State, draw_state
 
 

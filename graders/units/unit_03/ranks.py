@@ -4,10 +4,10 @@ import re
 from collections.abc import Mapping, Sequence
 
 from graders.grading.kit import Answer, AnswerFailed, Criterion, Finding, Findings, Rng, compare, exercise
+from graders.units.raised import raised_in
 from graders.units.unit_03 import launchers
 from graders.units.unit_03.drivers import texts as drivers
 from graders.units.unit_03.launchers import Environment, Launcher, Seat
-from graders.units.unit_03.raised import raised_in
 
 
 @exercise(

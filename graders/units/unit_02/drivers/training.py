@@ -2,8 +2,7 @@
 
 import random
 import warnings
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from contextlib import nullcontext
 
 import numpy as np
 import torch
@@ -11,9 +10,9 @@ import torch.distributed as dist
 from torch import Tensor
 
 from graders.grading.answer import AnswerFunction
+from graders.units.gpu import HOST, Gpu, gpu, on_host, plain
 from graders.units.hashing import hashes_salted
-from graders.units.models import copies_of
-from graders.units.unit_02.numbered import DEVICE, Descent, MovesNoted, Numbered, Samples, is_there
+from graders.units.unit_02.numbered import Descent, Numbered, Samples
 from graders.units.unit_02.replies import TrainingReply
 
 
@@ -26,12 +25,12 @@ def many_processes(
     epochs: int,
     batch_size: int,
     seed: int,
-    device: bool,
+    on_gpu: bool,
     older: bool,
 ) -> TrainingReply:
     """How the answer trains a `Numbered` with these values on samples: inputs [N, 1 + F, 1] and labels [N].
-    uphill: see `Descent`. device: whether to watch what is moved there. older: whether there are gradients
-    already, from whatever was done with the model before.
+    uphill: see `Descent`. on_gpu: the device is a GPU; if not, it is the processor. older: whether there are
+    gradients already, from whatever was done with the model before.
 
     Each rank has random numbers of its own, and what `hash` makes of a text. What libraries warn of is not
     printed: that there is no GPU to pin memory for, say.
@@ -43,22 +42,20 @@ def many_processes(
     model = Numbered(values)
     for parameter in model.parameters():
         parameter.grad = torch.ones_like(parameter) if older else None
-    optimizer, moves = Descent(model, rate, uphill), MovesNoted()
-    watched: AbstractContextManager[Any] = moves if device else nullcontext()
-    with torch.enable_grad(), watched, hashes_salted(answer, dist.get_rank):
-        history = answer(model, Samples(*samples), optimizer, epochs, batch_size, seed, DEVICE)
-    batches = [*model.inputs, *moves.labels]
-    there = not device or not batches or is_there(batches)
-    moved = is_there(list(model.parameters()))
-    left = "" if moved else "a model", "" if there else "a batch", moves.mixed
+    optimizer = Descent(model, rate, uphill)
+    with torch.enable_grad(), Gpu([]) if on_gpu else nullcontext(), hashes_salted(answer, dist.get_rank):
+        options = epochs, batch_size, seed, gpu() if on_gpu else HOST
+        history = answer(model, Samples(*samples), optimizer, *options)
+    left = {parameter.device.type for parameter in model.parameters()}
     within = -1.0 - rank if model.drawn is None else model.drawn
     draws = within, float(torch.rand(())), random.random(), float(np.random.random())
     return TrainingReply(
-        history,
-        copies_of(model.parameters()),
+        plain(history),
+        [*map(on_host, model.parameters())],
         optimizer.batches,
         optimizer.sums,
-        left,
+        sorted(model.devices),
+        sorted(left),
         draws,
         dist.is_initialized(),
     )

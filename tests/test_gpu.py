@@ -1,4 +1,4 @@
-"""The GPU that unit 01's graders imitate: it refuses, and makes a program wait, where a real one does.
+"""The GPU that graders imitate: it refuses, and makes a program wait, where a real one does.
 
 Each program is also run on a real one where there is one.
 """
@@ -11,10 +11,12 @@ from functools import cache
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional
 
-from graders.units.unit_01.gpu import HOST, Gpu, gpu, on_host
+from course_lib import launch
+from graders.units.gpu import HOST, WAITS, Gpu, gpu, on_host
 
 Program = Callable[[torch.device], object]
 LABELS = [0, 2, 1, 2]
@@ -154,7 +156,7 @@ RUNS: dict[str, Program] = {
     "pinned first": lambda d: x(HOST).pin_memory().to(d, non_blocking=True),
     "shapes": lambda d: (len(x(d)), x(d).numel(), x(d).device.type, x(d).shape),
 }
-WAITS: dict[str, Program] = {
+PROGRAMS_THAT_WAIT: dict[str, Program] = {
     "item": lambda d: x(d).sum().item(),
     "float": lambda d: float(x(d).sum()),
     "a condition": lambda d: bool((x(d) > 3).any()),
@@ -204,12 +206,12 @@ def test_runs_without_waiting(program: Program) -> None:
     assert not log
 
 
-@_each(WAITS)
+@_each(PROGRAMS_THAT_WAIT)
 def test_waits(program: Program) -> None:
     log: list[str] = []
     with Gpu(log):
         program(gpu())
-    assert set(log) == {"waits"}
+    assert set(log) == {WAITS}
 
 
 @_each(REFUSED)
@@ -222,9 +224,9 @@ def test_a_real_one_says_the_same() -> None:
     if not torch.cuda.is_available():
         pytest.skip("This compares the imitated GPU with a real one: run it on a machine with an NVIDIA GPU.")
     device = torch.device("cuda", 0)
-    for program in (*RUNS.values(), *WAITS.values()):
+    for program in (*RUNS.values(), *PROGRAMS_THAT_WAIT.values()):
         program(device)  # the first time some library is loaded, for which a program waits
-    for name, program in WAITS.items():
+    for name, program in PROGRAMS_THAT_WAIT.items():
         torch.cuda.set_sync_debug_mode("error")
         try:
             with pytest.raises(RuntimeError, match="synchronizing"):
@@ -277,3 +279,42 @@ def test_settings_are_put_back() -> None:
     with pytest.raises(ValueError, match="within"), Gpu([]):
         changes_another_and_fails()
     assert settings() == before
+
+
+def test_settings_stay_until_the_last_thread_has_left() -> None:
+    swaps = torch.__future__.get_swap_module_params_on_conversion
+    before, data = swaps(), Tensor.data
+    first, second = Gpu([]), Gpu([])
+    with ThreadPoolExecutor(1) as other:
+        first.__enter__()
+        other.submit(second.__enter__).result()
+        first.__exit__(None, None, None)
+        assert swaps()
+        assert other.submit(lambda: float(x(gpu()).sum())).result() == 66
+        other.submit(second.__exit__, None, None, None).result()
+    assert swaps() is before
+    assert Tensor.data is data
+
+
+def _sums_and_sends() -> tuple[Tensor, Tensor, str]:
+    """Sums on the device while others are under way, and a message round the ranks."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    with Gpu([]):
+        parts = [torch.full((3,), float(rank + part), device=gpu()) for part in range(2)]
+        works = [dist.all_reduce(part, async_op=True) for part in parts]
+        for work in works:
+            work.wait()
+        come = torch.zeros(3, device=gpu())
+        to, source = (rank + 1) % ranks, (rank - 1) % ranks
+        messages = [dist.P2POp(dist.isend, parts[0] + rank, to), dist.P2POp(dist.irecv, come, source)]
+        for work in dist.batch_isend_irecv(messages):
+            work.wait()
+        return on_host(torch.stack(parts)), on_host(come), come.device.type
+
+
+def test_simulated_ranks_send_what_is_on_it() -> None:
+    run = launch(_sums_and_sends, ranks=3)
+    for rank, (sums, come, device) in enumerate(run.results):
+        assert device == gpu().type
+        torch.testing.assert_close(sums, torch.tensor([[3.0], [6.0]]).expand(2, 3))
+        torch.testing.assert_close(come, torch.full((3,), 3.0 + (rank - 1) % 3))

@@ -1,0 +1,126 @@
+"""A GPU that there is not: PyTorch takes it for a device of its own, and the processor computes for it.
+
+It stands where PyTorch dispatches each operation to a device, below autograd. So whatever a program writes,
+the operations come here that would come to a real one. What a real one refuses, and what makes a program
+wait, is told by operations, not by the program's words.
+"""
+
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from functools import wraps
+from typing import Any, Self
+from unittest import mock
+
+import torch
+from torch import Tensor
+from torch._ops import OpOverload
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from graders.units.gpu.rules import HOST, NAME, name_of, waits
+from graders.units.gpu.tensors import DATA, WAITS, computed, entered, gpu, on_host, plain, set_data
+
+__all__ = ["HOST", "WAITS", "Gpu", "gpu", "on_host", "plain"]
+
+
+class Gpu(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """While a thread has entered it the device can be named, and it is noted when somebody waits for it.
+
+    Several threads may, as simulated ranks do.
+    """
+
+    def __init__(self, log: list[str]) -> None:
+        """log: gets WAITS each time that somebody does."""
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._log = log
+        self._left = ExitStack()
+
+    def __enter__(self) -> Self:
+        gpu()
+        _settings.enter()
+        self._left.callback(_settings.leave)
+        entered.logs.append(self._log)
+        self._left.callback(entered.logs.pop)
+        default = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
+        self._left.callback(torch.set_default_device, default and default.device)
+        super().__enter__()  # type: ignore[no-untyped-call]
+        return self
+
+    def __exit__(self, *raised: Any) -> None:
+        super().__exit__(*raised)  # type: ignore[no-untyped-call]
+        self._left.close()
+
+    def __torch_dispatch__(self, func: OpOverload, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        options = kwargs or {}
+        if name_of(func) in ("pin_memory", "_pin_memory"):
+            return args[0].clone()
+        if func._can_decompose():  # in inference mode it comes whole
+            with self._again():
+                return func.decompose(*args, **options)
+        if waits(func, args, options):
+            self._log.append(WAITS)
+        return computed(func, args, options)
+
+    @contextmanager
+    def _again(self) -> Iterator[None]:
+        """What an operation consists of comes here, too."""
+        super().__enter__()  # type: ignore[no-untyped-call]
+        try:
+            yield
+        finally:
+            super().__exit__(None, None, None)  # type: ignore[no-untyped-call]
+
+
+class _Settings:
+    """Those of PyTorch that a whole process has. They stay until the last thread has left."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._inside = 0
+        self._before = ExitStack()
+
+    def enter(self) -> None:
+        with self._lock:
+            self._inside += 1
+            if self._inside == 1:
+                self._set()
+
+    def leave(self) -> None:
+        with self._lock:
+            self._inside -= 1
+            if not self._inside:
+                self._before.close()
+
+    def _set(self) -> None:
+        # A model that moves keeps its parameters; `tensor` makes its numbers on the host and moves them.
+        for setting, now in (
+            (
+                torch.__future__.set_swap_module_params_on_conversion,
+                torch.__future__.get_swap_module_params_on_conversion(),
+            ),
+            (torch._C._set_only_lift_cpu_tensors, torch._C._only_lift_cpu_tensors()),
+        ):
+            self._before.callback(setting, now)
+            setting(True)
+        data = property(DATA.__get__, set_data)  # type: ignore[attr-defined]
+        patches = ((torch.autocast, "__init__", _autocast_begins), (Tensor, "data", data))
+        for owner, name, instead in patches:
+            self._before.enter_context(mock.patch.object(owner, name, instead))
+
+
+_settings = _Settings()
+_begins = torch.autocast.__init__
+
+
+@wraps(_begins)
+def _autocast_begins(
+    autocast: torch.autocast,
+    device_type: str,
+    dtype: Any = None,
+    enabled: bool = True,
+    *rest: Any,
+    **more: Any,
+) -> None:
+    """PyTorch has no mixed precision for a device of this kind; to have it off is possible on all."""
+    known = HOST.type if device_type == NAME and not enabled else device_type
+    _begins(autocast, known, dtype, enabled, *rest, **more)
