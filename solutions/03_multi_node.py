@@ -498,8 +498,8 @@ def batch_script(nodes: int, gpus_per_node: int, command: str) -> str:
 
     The job asks for `nodes` nodes with `gpus_per_node` GPUs each, for 10 to 30 minutes; it names no
     partition, account or host. One srun starts the command, as one task for each GPU. Each task finds
-    MASTER_ADDR, the job's first host, and MASTER_PORT in its environment; it has its rank from srun. If
-    the command fails, so does the job.
+    MASTER_ADDR, the job's first host, and MASTER_PORT in its environment, another port in another job;
+    it has its rank from srun. If the command fails, so does the job.
     """
     ### BEGIN SOLUTION
     return f"""#!/bin/bash
@@ -512,7 +512,7 @@ def batch_script(nodes: int, gpus_per_node: int, command: str) -> str:
 
 set -euo pipefail
 export MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
-export MASTER_PORT=29500
+export MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))
 srun --kill-on-bad-exit=1 {command}
 """
     ### END SOLUTION

@@ -34,8 +34,8 @@ def batch_script(nodes, gpus_per_node, command):
     """Gives each task torchrun's names too, in a shell of its own."""
     options = {"nodes": nodes, "ntasks-per-node": gpus_per_node, "gpus-per-task": 1, "time": "0:20:0"}
     lines = ["#!/bin/bash -e", *(f"#SBATCH --{name}={value}" for name, value in options.items())]
-    lines += ["MASTER_ADDR=$(scontrol show hostnames | head -n1)", "MASTER_PORT=12345"]
-    lines += ["export MASTER_ADDR MASTER_PORT"]
+    lines += ["MASTER_ADDR=$(scontrol show hostnames | head -n1)"]
+    lines += ["MASTER_PORT=$((SLURM_JOBID % 50000 + 10000))", "export MASTER_ADDR MASTER_PORT"]
     lines += ["cat > task.sh <<'END'", "export RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID"]
     lines += [f"WORLD_SIZE=$SLURM_NTASKS exec {command}", "END", "srun bash task.sh"]
     return "\n".join(lines) + "\n"

@@ -1910,9 +1910,10 @@ def all_numa_nodes_have_cpus(option, node):
 
 
 _HEAD = "#!/bin/bash\n"
-_MEET = """
+_PORT = "MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))"
+_MEET = f"""
 export MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
-export MASTER_PORT=29500
+export {_PORT}
 """
 
 
@@ -1995,35 +1996,42 @@ def for_nodes_of_eight(nodes, gpus_per_node, command):
 @wrong("batch_script", fails="a meeting place")
 def everybody_at_home(nodes, gpus_per_node, command):
     """On the second node localhost is the second node."""
-    meet = "export MASTER_ADDR=localhost MASTER_PORT=29500\n"
+    meet = f"export MASTER_ADDR=localhost {_PORT}\n"
     return _HEAD + _options(nodes, gpus_per_node) + meet + f"srun {command}\n"
 
 
 @wrong("batch_script", fails="a meeting place")
 def hostname_in_the_task(nodes, gpus_per_node, command):
     """hostname in a task is that task's node."""
-    task = f"cat >task.sh <<'END'\nexport MASTER_ADDR=$(hostname) MASTER_PORT=29500\nexec {command}\nEND\n"
+    task = f"cat >task.sh <<'END'\nexport MASTER_ADDR=$(hostname) {_PORT}\nexec {command}\nEND\n"
     return _HEAD + _options(nodes, gpus_per_node) + task + "srun bash task.sh\n"
 
 
 @wrong("batch_script", fails="a meeting place")
 def the_first_node_that_there_is(nodes, gpus_per_node, command):
     """The host that it was tried on."""
-    meet = "export MASTER_ADDR=node1 MASTER_PORT=29500\n"
+    meet = f"export MASTER_ADDR=node1 {_PORT}\n"
     return _HEAD + _options(nodes, gpus_per_node) + meet + f"srun {command}\n"
 
 
 @wrong("batch_script", fails="a meeting place")
 def what_stands_before_the_hyphen(nodes, gpus_per_node, command):
     """So it was with node[1-2]; a list of hosts may have commas, and a name hyphens."""
-    meet = "export MASTER_ADDR=$(echo $SLURM_JOB_NODELIST | cut -d- -f1 | tr -d '[') MASTER_PORT=29500\n"
+    meet = f"export MASTER_ADDR=$(echo $SLURM_JOB_NODELIST | cut -d- -f1 | tr -d '[') {_PORT}\n"
     return _HEAD + _options(nodes, gpus_per_node) + meet + f"srun {command}\n"
 
 
 @wrong("batch_script", fails="a meeting place")
 def what_stands_before_the_comma(nodes, gpus_per_node, command):
     """So it was with node[2,4]; hosts that follow each other are a range."""
-    meet = "export MASTER_ADDR=$(echo $SLURM_JOB_NODELIST | cut -d, -f1 | tr -d '[') MASTER_PORT=29500\n"
+    meet = f"export MASTER_ADDR=$(echo $SLURM_JOB_NODELIST | cut -d, -f1 | tr -d '[') {_PORT}\n"
+    return _HEAD + _options(nodes, gpus_per_node) + meet + f"srun {command}\n"
+
+
+@wrong("batch_script", fails="a meeting place")
+def a_port_that_is_written_down(nodes, gpus_per_node, command):
+    """Two jobs that share a node then meet at one port."""
+    meet = _MEET.replace(_PORT, "MASTER_PORT=29500")
     return _HEAD + _options(nodes, gpus_per_node) + meet + f"srun {command}\n"
 
 

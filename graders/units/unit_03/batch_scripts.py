@@ -46,7 +46,7 @@ from graders.units.unit_03.batch_job import JOB_SECONDS, JobReport, Trial, job_r
             "a meeting place",
             2,
             "On every node localhost is another machine: export MASTER_ADDR, the first host of the job's "
-            "list, and MASTER_PORT, before srun.",
+            "list, and MASTER_PORT, before srun. Two jobs on one node need two ports.",
             needs=("one task per GPU",),
         ),
         Criterion(
@@ -60,7 +60,8 @@ from graders.units.unit_03.batch_job import JOB_SECONDS, JobReport, Trial, job_r
     hints=(
         "How often does Slurm run the script, and where? What has to start on all nodes, then?",
         "The options that count are four: --nodes, --ntasks-per-node, --gpus-per-node, --time.",
-        'scontrol show hostnames "$SLURM_JOB_NODELIST" prints the hosts, one per line; `head -n 1`.',
+        'scontrol show hostnames "$SLURM_JOB_NODELIST" prints the hosts, one per line; `head -n 1`. '
+        "Bash computes $((20000 + n % 10000)), and SLURM_JOB_ID is another number in each job.",
         "Let `srun` followed by the command be the last line.",
     ),
 )
@@ -83,7 +84,12 @@ def batch_script(answer: Answer, rng: Rng) -> Findings:
     named = unasked(Script(text))
     yield "what is asked for", asked_for(well, nodes, gpus) if named.passed else named
     yield "one task per GPU", (started := one_task_a_gpu(well, trials[0], nodes, gpus))
-    yield "a meeting place", compare.first_failure([meeting_place(well), named_likewise(well, ill)])
+    yield (
+        "a meeting place",
+        compare.first_failure(
+            [meeting_place(well), named_likewise(well, ill), ports_of_their_own(well, ill)]
+        ),
+    )
     yield "fails with the training", fails_with_the_training(well if started.passed else None, ill)
 
 
@@ -177,6 +183,15 @@ def named_likewise(well: JobReport, ill: JobReport) -> Finding:
                 return Finding(False, text)
             return Finding(True, "MASTER_ADDR is an address.")
     return Finding(True, "MASTER_ADDR is the job's first host.")
+
+
+def ports_of_their_own(well: JobReport, ill: JobReport) -> Finding:
+    """Passes if no port that the one job names is named by the other."""
+    ports = [{str(note.get("MASTER_PORT")) for note in report.notes} for report in (well, ill)]
+    both = ports[0] & ports[1]
+    text = f"In each of two jobs MASTER_PORT is {', '.join(sorted(both))}"
+    said = f"{text}; where they share a node, the second finds it taken."
+    return Finding(not both, said if both else "Each job has a port of its own.")
 
 
 def fails_with_the_training(well: JobReport | None, ill: JobReport) -> Finding:
