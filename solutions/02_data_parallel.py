@@ -297,8 +297,8 @@ def broadcast_parameters(model: nn.Module, src: int) -> None:
     """Give every rank's model the parameters and buffers that rank src's model has.
 
     Called on every rank of the default group, with models of one architecture. All parameters (frozen
-    ones too) and all buffers (also those that the state dict leaves out) are overwritten in place. They
-    need not be contiguous. Autograd must not record it.
+    ones too) and all buffers (also those that the state dict leaves out) are overwritten in place. Some
+    may be transposed. Autograd must not record it.
     Communication: each byte once, by dist.broadcast, and nothing else.
     """
     ### BEGIN SOLUTION

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._C._distributed_c10d import _unregister_all_process_groups
+from torch.utils._python_dispatch import _disable_current_modes
 
 from course_lib.runtime.communication.call import Group, Operation
 from course_lib.runtime.communication.callsite import caller_line, own_lines
@@ -246,4 +247,7 @@ def _undisturbed() -> Iterator[None]:
 
 
 def _copy(tensor: Tensor) -> Tensor:
+    if tensor.device.type not in ("cpu", "meta"):
+        with _disable_current_modes():
+            tensor = tensor.detach().cpu()
     return tensor.detach().clone(memory_format=torch.contiguous_format).as_subclass(Tensor)
