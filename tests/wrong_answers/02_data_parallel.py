@@ -85,6 +85,34 @@ def needs_two_samples(gradients, counts):
     return sum(count / sum(counts) * gradient for gradient, count in pairs if count > 1)
 
 
+@wrong("combine_gradients", fails="unequal shards")
+def whole_weights_in_single_precision(gradients, counts):
+    """Weights that are whole lose nothing of double precision, and make single of half precision."""
+    used = [(gradient, count) for gradient, count in zip(gradients, counts, strict=True) if count]
+    stacked = torch.stack([gradient for gradient, _ in used])
+    weights = torch.tensor([float(count) for _, count in used]).view(-1, *[1] * (stacked.dim() - 1))
+    return (weights * stacked).sum(0) / sum(counts)
+
+
+@wrong("combine_gradients", fails="empty shards")
+def hides_nan_beside_empty_shards(gradients, counts):
+    """Makes numbers of every NaN as soon as one worker has no samples."""
+    if 0 in counts:
+        gradients = [gradient.nan_to_num(posinf=0) for gradient in gradients]
+    return sum(count / sum(counts) * each for each, count in zip(gradients, counts, strict=True))
+
+
+@wrong("combine_gradients", fails="gradients unchanged")
+def adds_in_place_where_all_are_equal(gradients, counts):
+    """The plain mean is taken in worker 0's gradient."""
+    if len(set(counts)) == 1 < len(counts):
+        for gradient in gradients[1:]:
+            gradients[0] += gradient
+        return gradients[0] / len(counts)
+    used = [(gradient, count) for gradient, count in zip(gradients, counts, strict=True) if count]
+    return sum(count / sum(counts) * gradient for gradient, count in used)
+
+
 @wrong("combine_gradients", fails="empty shards")
 def hides_every_nan(gradients, counts):
     """Makes zeros of any NaN, so that nobody sees when training has diverged."""
