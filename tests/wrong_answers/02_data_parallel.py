@@ -288,6 +288,14 @@ def cuts_chunks(length, epoch, seed):
     return dict(enumerate(chunks)).get(dist.get_rank(), torch.empty(0, dtype=torch.int64))
 
 
+@wrong("shard_indices", fails="balanced")
+def rounds_parts_to_the_nearest(length, epoch, seed):
+    """round(length / ranks) for all but the last, which is left two more, or two less, than the others."""
+    ranks, rank = dist.get_world_size(), dist.get_rank()
+    size, order = round(length / ranks), torch.randperm(length, generator=_generator(seed + epoch))
+    return order[rank * size : (rank + 1) * size] if rank < ranks - 1 else order[rank * size :]
+
+
 @wrong("shard_indices", fails="disjoint and complete")
 def seeds_with_the_rank_later(length, epoch, seed):
     """The rank is in the seed, multiplied by the epoch: right in epoch 0."""
@@ -660,6 +668,47 @@ def fills_a_contiguous_copy(model, src):
     """What was received goes into a copy, where a tensor is not contiguous."""
     for tensor in [*model.parameters(), *model.buffers()]:
         dist.broadcast(tensor.detach().contiguous(), src)
+
+
+@wrong("broadcast_parameters", fails="buffers")
+def a_buffer_of_the_default_dtype(model, src):
+    """Floating numbers travel end to end in torch.empty(n), where double precision loses digits."""
+    tensors = [tensor.detach() for tensor in chain(model.parameters(), model.buffers())]
+    floating = [tensor for tensor in tensors if tensor.is_floating_point()]
+    flat = torch.empty(sum(tensor.numel() for tensor in floating))
+    parts = flat.split([tensor.numel() for tensor in floating])
+    for part, tensor in zip(parts, floating, strict=True):
+        part.copy_(tensor.flatten())
+    dist.broadcast(flat, src)
+    for part, tensor in zip(parts, floating, strict=True):
+        tensor.copy_(part.view_as(tensor))
+    for tensor in tensors:
+        if not tensor.is_floating_point():
+            dist.broadcast(tensor, src)
+
+
+@wrong("broadcast_parameters", fails="in place")
+def copies_of_buffers_that_are_not_contiguous(model, src):
+    """Parameters get what was received in a copy, and buffers do not."""
+    for parameter in model.parameters():
+        values = parameter.detach().contiguous()
+        dist.broadcast(values, src)
+        parameter.detach().copy_(values)
+    for buffer in model.buffers():
+        dist.broadcast(buffer.contiguous(), src)
+
+
+@wrong("broadcast_parameters", fails="in place")
+def always_has_buffers(model, src):
+    """Lays the buffers of each dtype end to end; torch.cat raises an error where there are none."""
+    for parameter in model.parameters():
+        dist.broadcast(parameter.detach(), src)
+    for dtype in (torch.float32, torch.float64, torch.int64):
+        alike = [buffer for buffer in model.buffers() if buffer.dtype == dtype]
+        flat = torch.cat([buffer.flatten() for buffer in alike])
+        dist.broadcast(flat, src)
+        for buffer, part in zip(alike, flat.split([b.numel() for b in alike]), strict=True):
+            buffer.copy_(part.view_as(buffer))
 
 
 @wrong("broadcast_parameters", fails="in place")

@@ -13,10 +13,12 @@ from graders.units.models import load_values, mark_in_backward
 
 class Normed(nn.Module):
     """Two trainable layers round a batch norm, one of whose weights has two names, one frozen layer, and a
-    buffer outside the state dict, which has two names, too.
+    buffer outside the state dict, which is in double precision and has two names, too.
 
     Inputs [B, 5], outputs [B, 2].
     """
+
+    positions: Tensor
 
     def __init__(self) -> None:
         super().__init__()
@@ -26,12 +28,12 @@ class Normed(nn.Module):
         self.frozen = nn.Linear(3, 2).requires_grad_(False)
         self.again = nn.Linear(4, 3, bias=False)
         self.again.weight = self.last.weight
-        positions = torch.zeros(4)
+        positions = torch.zeros(2, 4, dtype=torch.float64)
         for module in (self, self.last):
             module.register_buffer("positions", positions, persistent=False)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        hidden: Tensor = self.frozen(self.last(self.norm(self.first(inputs)) + self.positions))
+        hidden: Tensor = self.frozen(self.last(self.norm(self.first(inputs)) + self.positions[0].float()))
         return hidden
 
 

@@ -4,8 +4,8 @@ import torch
 from torch import Tensor
 
 from graders.grading.answer import AnswerFunction
-from graders.units.models import Gradients, copies_of, gradients_of, load_values, state_of
-from graders.units.unit_02.models import Normed, chain_of
+from graders.units.models import Gradients, copies_of, gradients_of, load_values, state_of, transposed
+from graders.units.unit_02.models import Chain, Normed, chain_of
 from graders.units.unit_02.replies import AverageReply, BroadcastReply
 from graders.units.unit_02.watching import broadcasts_in_autograd
 
@@ -13,12 +13,13 @@ from graders.units.unit_02.watching import broadcasts_in_autograd
 def broadcast(answer: AnswerFunction, values: list[Tensor], src: int, by_columns: bool) -> BroadcastReply:
     """What a broadcast makes of a `Normed` with these values, of the shapes of `state_of`.
 
-    by_columns: whether one stands in memory column by column, on every rank: a contiguous copy is another
-    tensor.
+    by_columns: whether a weight and a buffer stand in memory column by column, on every rank: a contiguous
+    copy is another tensor.
     """
     model = Normed()
     if by_columns:
-        model.first.weight.data = model.first.weight.data.t().contiguous().t()
+        for tensor in (model.first.weight, model.positions):
+            tensor.data = transposed(tensor.data)
     load_values(state_of(model), values)
     before = [(id(tensor), tensor.data_ptr()) for tensor in state_of(model)]
     recorded = broadcasts_in_autograd()
@@ -33,6 +34,16 @@ def broadcast(answer: AnswerFunction, values: list[Tensor], src: int, by_columns
         any(recorded),
         records_again,
     )
+
+
+def broadcast_chain(
+    answer: AnswerFunction, widths: list[int], values: list[Tensor], src: int
+) -> list[Tensor]:
+    """The parameters of a `Chain` with these values after a broadcast: it has no buffers."""
+    model = Chain(widths)
+    load_values(model.parameters(), values)
+    answer(model, src)
+    return copies_of(model.parameters())
 
 
 def average(
