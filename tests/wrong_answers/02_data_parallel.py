@@ -3,7 +3,7 @@
 import os
 import random
 from collections import defaultdict
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from functools import cache
 from itertools import chain
 
@@ -829,6 +829,52 @@ def fills_frozen_ones_too(model):
     _fill(parameters)
     for parameter, mean in zip(parameters, _flat_average(parameters), strict=True):
         parameter.grad.copy_(mean)
+
+
+@wrong("average_gradients", fails="each gradient sent once")
+def forgets_which_are_frozen(model):
+    """Hands the means out to all parameters in turn: right if the frozen ones come last."""
+    parameters = _trainable(model)
+    _fill(parameters)
+    flat = torch.cat([parameter.grad.flatten() for parameter in parameters])
+    dist.all_reduce(flat)
+    means = (flat / dist.get_world_size()).split([parameter.numel() for parameter in parameters])
+    for parameter, mean in zip(model.parameters(), means, strict=False):
+        parameter.grad.copy_(mean.view_as(parameter))
+
+
+@wrong("average_gradients", fails="averages over ranks")
+def divides_by_the_nodes(model):
+    """Takes one rank a node for granted."""
+    parameters = _trainable(model)
+    _fill(parameters)
+    flat = torch.cat([parameter.grad.flatten() for parameter in parameters])
+    dist.all_reduce(flat)
+    flat /= dist.get_world_size() // int(os.environ["LOCAL_WORLD_SIZE"])
+    for parameter, mean in zip(parameters, flat.split([p.numel() for p in parameters]), strict=True):
+        parameter.grad.copy_(mean.view_as(parameter))
+
+
+@wrong("average_gradients", fails="missing gradients")
+def exchanges_all_where_one_is_missing(model):
+    """Writes into the gradients if all are there, and else hangs new tensors into every .grad."""
+    parameters = _trainable(model)
+    missing = any(parameter.grad is None for parameter in parameters)
+    _average_of(model, torch.zeros_like)
+    for parameter in parameters if missing else []:
+        parameter.grad = parameter.grad.clone()
+
+
+@wrong("average_gradients", fails="infinities and layouts")
+def writes_by_an_index(model):
+    """gradient[:] = mean, which a gradient of no dimension does not take."""
+    parameters = _trainable(model)
+    _fill(parameters)
+    flat = torch.cat([parameter.grad.flatten() for parameter in parameters])
+    dist.all_reduce(flat)
+    means = (flat / dist.get_world_size()).split([parameter.numel() for parameter in parameters])
+    for parameter, mean in zip(parameters, means, strict=True):
+        parameter.grad[:] = mean.view_as(parameter)
 
 
 @wrong("average_gradients", fails="each gradient sent once")
@@ -2150,6 +2196,16 @@ class CountsTiedTwice(_Bucketed):
 # ------------------------------------------------------------------------------------------ global_accuracy
 
 
+@wrong("global_accuracy", fails="rank without samples")
+def leaves_where_nothing_is_right(correct, total):
+    """An accuracy of 0 needs no sum, and the others wait for it."""
+    if correct == 0 < total:
+        return 0.0
+    counts = torch.tensor([correct, total])
+    dist.all_reduce(counts)
+    return counts[0].item() / counts[1].item()
+
+
 @wrong("global_accuracy", fails="weighted by samples")
 def mean_of_accuracies(correct, total):
     """A rank with few samples counts as much as one with many."""
@@ -2397,6 +2453,37 @@ def frees_them_from_rank_0_only(load):
         raise
     dist.barrier()
     return value
+
+
+@wrong("load_once", fails="one first rank on each node")
+def hands_a_message_on(load):
+    """From rank to rank, each to the next one: where a node has one rank that is the first of another."""
+    token, ranks = torch.zeros(1), int(os.environ["LOCAL_WORLD_SIZE"])
+    if dist.get_node_local_rank() > 0:
+        dist.recv(token, dist.get_rank() - 1)
+    try:
+        return load()
+    finally:
+        following = dist.get_rank() + 1
+        if following < dist.get_world_size() and following % max(ranks, 2) > 0:
+            dist.send(token, following)
+
+
+@wrong("load_once", fails="an error frees the others")
+def trusts_that_the_others_will_load(load):
+    """Where all first ranks have the data, an error of another rank is taken for nothing."""
+    loaded, first = torch.ones(1), dist.get_node_local_rank() == 0
+    value = None
+    try:
+        value = load() if first else None
+    except Exception:
+        loaded.zero_()
+        raise
+    finally:
+        dist.all_reduce(loaded, op=dist.ReduceOp.MIN)
+    with suppress(Exception) if loaded else nullcontext():
+        return value if first else load()
+    return None
 
 
 @wrong("load_once", fails="an error frees the others")

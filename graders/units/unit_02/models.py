@@ -38,12 +38,13 @@ class Normed(nn.Module):
 
 
 def chain_of(values: list[Tensor]) -> nn.Sequential:
-    """Linear layers with the given weights [out, in] and biases [out], in turn. The first weight has a second
-    name, in a module of its own.
+    """Linear layers with the given weights [out, in] and biases [out], in turn, and a scalar if one more is
+    given. The first weight has a second name, in a module of its own, which the scalar is in, too.
     """
-    pairs = list(zip(values[::2], values[1::2], strict=True))
+    pairs = zip(values[::2], values[1::2], strict=False)
     layers = [nn.Linear(weight.shape[1], weight.shape[0], dtype=weight.dtype) for weight, _ in pairs]
-    model = nn.Sequential(*layers, nn.ParameterList([layers[0].weight]))
+    scalars = [nn.Parameter(torch.zeros_like(value)) for value in values[2 * len(layers) :]]
+    model = nn.Sequential(*layers, nn.ParameterList([layers[0].weight, *scalars]))
     load_values(model.parameters(), values)
     return model
 

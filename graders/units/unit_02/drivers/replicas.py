@@ -50,29 +50,33 @@ def average(
     answer: AnswerFunction,
     values: list[Tensor],
     gradients: Gradients,
-    frozen: bool,
+    frozen: list[int],
     by_columns: bool,
     again: bool,
 ) -> AverageReply:
-    """What averaging leaves of a chain of linear layers. frozen: whether the last one is.
+    """What averaging leaves of a chain of linear layers. frozen: the numbers of the parameters that are.
 
-    values: see `chain_of`. gradients: of the same shapes, the frozen layer's too. by_columns: they lie in
+    values: see `chain_of`. gradients: of the same shapes, those of frozen ones too. by_columns: they lie in
     memory column by column, as backward leaves some: flattened, that is a copy. again: whether it has
     averaged others of this model before, and none was missing: there each parameter's was its own value.
     """
     model = chain_of(values)
-    model[len(values) // 2 - 1].requires_grad_(not frozen)
     parameters = list(model.parameters())
+    for number in frozen:
+        parameters[number].requires_grad_(False)
     if again:
         for parameter in parameters:
             parameter.grad = parameter.detach().clone()
         answer(model)
     for parameter, gradient in zip(parameters, gradients, strict=True):
         if gradient is not None and by_columns:
-            parameter.grad = gradient.t().clone(memory_format=torch.contiguous_format).t()
+            parameter.grad = transposed(gradient) if gradient.dim() else gradient
         else:
             parameter.grad = gradient
     before = [(parameter.grad, _memory_of(parameter.grad)) for parameter in parameters]
+    # Memory that torch.empty finds next: not by chance zeros.
+    freed = [torch.full_like(parameter, torch.nan) for parameter in parameters for _ in range(16)]
+    del freed
     answer(model)
     in_place = all(
         old is None or (old is parameter.grad and memory == _memory_of(old))
