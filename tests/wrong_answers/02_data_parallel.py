@@ -1456,6 +1456,16 @@ class TakesGradientsForContiguous(_OneBucket):
 
 
 @wrong("Bucket", fails="one all_reduce")
+class WritesByAnIndex(_OneBucket):
+    """gradient[:] = mean, which a gradient of no dimension does not take."""
+
+    def write_back(self, flat):
+        parts = flat.split([p.numel() for p in self.parameters])
+        for parameter, part in zip(self.parameters, parts, strict=True):
+            parameter.grad[:] = part.view_as(parameter)
+
+
+@wrong("Bucket", fails="one all_reduce")
 class InTheOrderOfArrival(_OneBucket):
     """Ranks that use their layers in other orders add up different parameters."""
 

@@ -111,8 +111,8 @@ REACHES_SHARED = "backward reaches the shared layer"
 
 
 class Tied(nn.Module):
-    """Words to words: the embedding is also the weight of the last layer; the layer between is frozen.
-    There is a buffer, of which nothing comes.
+    """Words to words: the embedding is also the weight of the last layer; the layer between is frozen. The
+    scores are multiplied by the last parameter, a scalar. There is a buffer, of which nothing comes.
 
     Inputs: numbers of words [B]; outputs: scores [B, words].
     """
@@ -125,9 +125,11 @@ class Tied(nn.Module):
         self.output = nn.Linear(width, words, bias=False)
         self.output.weight = self.embedding.weight
         self.register_buffer("heard", torch.zeros(width))
+        self.factors = nn.ParameterList([torch.ones(())])
 
     def forward(self, words: Tensor) -> Tensor:
-        scores: Tensor = self.output(self.mixing(torch.tanh(self.frozen(self.embedding(words)))))
+        hidden = self.mixing(torch.tanh(self.frozen(self.embedding(words))))
+        scores: Tensor = self.output(hidden) * self.factors[0]
         return scores
 
 
