@@ -2779,11 +2779,11 @@ class TurnsTheOrder(_Turned):
 
 
 @wrong("train_ddp", fails="another order in each epoch")
-class TurnsTheSamples(_Turned):
-    """No order is drawn at all."""
+class InOrderOnOneRank(_Training):
+    """A single rank has all samples in every epoch, and takes them as they lie."""
 
-    def whole(self, epoch):
-        return torch.arange(self.length).roll(self.seed + epoch)
+    def indices(self, epoch):
+        return list(range(self.length)) if dist.get_world_size() == 1 else super().indices(epoch)
 
 
 @wrong("train_ddp", fails="another order in each epoch")
