@@ -3,7 +3,7 @@
 import os
 import random
 from collections import defaultdict
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from functools import cache
 from itertools import chain
 
@@ -83,6 +83,34 @@ def needs_two_samples(gradients, counts):
     """Leaves out a worker with one sample as if it had none."""
     pairs = zip(gradients, counts, strict=True)
     return sum(count / sum(counts) * gradient for gradient, count in pairs if count > 1)
+
+
+@wrong("combine_gradients", fails="unequal shards")
+def whole_weights_in_single_precision(gradients, counts):
+    """Weights that are whole lose nothing of double precision, and make single of half precision."""
+    used = [(gradient, count) for gradient, count in zip(gradients, counts, strict=True) if count]
+    stacked = torch.stack([gradient for gradient, _ in used])
+    weights = torch.tensor([float(count) for _, count in used]).view(-1, *[1] * (stacked.dim() - 1))
+    return (weights * stacked).sum(0) / sum(counts)
+
+
+@wrong("combine_gradients", fails="empty shards")
+def hides_nan_beside_empty_shards(gradients, counts):
+    """Makes numbers of every NaN as soon as one worker has no samples."""
+    if 0 in counts:
+        gradients = [gradient.nan_to_num(posinf=0) for gradient in gradients]
+    return sum(count / sum(counts) * each for each, count in zip(gradients, counts, strict=True))
+
+
+@wrong("combine_gradients", fails="gradients unchanged")
+def adds_in_place_where_all_are_equal(gradients, counts):
+    """The plain mean is taken in worker 0's gradient."""
+    if len(set(counts)) == 1 < len(counts):
+        for gradient in gradients[1:]:
+            gradients[0] += gradient
+        return gradients[0] / len(counts)
+    used = [(gradient, count) for gradient, count in zip(gradients, counts, strict=True) if count]
+    return sum(count / sum(counts) * gradient for gradient, count in used)
 
 
 @wrong("combine_gradients", fails="empty shards")
@@ -258,6 +286,14 @@ def cuts_chunks(length, epoch, seed):
     """chunk() makes parts of one size, and the last ones short or none."""
     chunks = torch.randperm(length, generator=_generator(seed + epoch)).chunk(dist.get_world_size())
     return dict(enumerate(chunks)).get(dist.get_rank(), torch.empty(0, dtype=torch.int64))
+
+
+@wrong("shard_indices", fails="balanced")
+def rounds_parts_to_the_nearest(length, epoch, seed):
+    """round(length / ranks) for all but the last, which is left two more, or two less, than the others."""
+    ranks, rank = dist.get_world_size(), dist.get_rank()
+    size, order = round(length / ranks), torch.randperm(length, generator=_generator(seed + epoch))
+    return order[rank * size : (rank + 1) * size] if rank < ranks - 1 else order[rank * size :]
 
 
 @wrong("shard_indices", fails="disjoint and complete")
@@ -634,6 +670,47 @@ def fills_a_contiguous_copy(model, src):
         dist.broadcast(tensor.detach().contiguous(), src)
 
 
+@wrong("broadcast_parameters", fails="buffers")
+def a_buffer_of_the_default_dtype(model, src):
+    """Floating numbers travel end to end in torch.empty(n), where double precision loses digits."""
+    tensors = [tensor.detach() for tensor in chain(model.parameters(), model.buffers())]
+    floating = [tensor for tensor in tensors if tensor.is_floating_point()]
+    flat = torch.empty(sum(tensor.numel() for tensor in floating))
+    parts = flat.split([tensor.numel() for tensor in floating])
+    for part, tensor in zip(parts, floating, strict=True):
+        part.copy_(tensor.flatten())
+    dist.broadcast(flat, src)
+    for part, tensor in zip(parts, floating, strict=True):
+        tensor.copy_(part.view_as(tensor))
+    for tensor in tensors:
+        if not tensor.is_floating_point():
+            dist.broadcast(tensor, src)
+
+
+@wrong("broadcast_parameters", fails="in place")
+def copies_of_buffers_that_are_not_contiguous(model, src):
+    """Parameters get what was received in a copy, and buffers do not."""
+    for parameter in model.parameters():
+        values = parameter.detach().contiguous()
+        dist.broadcast(values, src)
+        parameter.detach().copy_(values)
+    for buffer in model.buffers():
+        dist.broadcast(buffer.contiguous(), src)
+
+
+@wrong("broadcast_parameters", fails="in place")
+def always_has_buffers(model, src):
+    """Lays the buffers of each dtype end to end; torch.cat raises an error where there are none."""
+    for parameter in model.parameters():
+        dist.broadcast(parameter.detach(), src)
+    for dtype in (torch.float32, torch.float64, torch.int64):
+        alike = [buffer for buffer in model.buffers() if buffer.dtype == dtype]
+        flat = torch.cat([buffer.flatten() for buffer in alike])
+        dist.broadcast(flat, src)
+        for buffer, part in zip(alike, flat.split([b.numel() for b in alike]), strict=True):
+            buffer.copy_(part.view_as(buffer))
+
+
 @wrong("broadcast_parameters", fails="in place")
 def takes_tensors_for_contiguous(model, src):
     """view(-1) exists for contiguous tensors only."""
@@ -752,6 +829,52 @@ def fills_frozen_ones_too(model):
     _fill(parameters)
     for parameter, mean in zip(parameters, _flat_average(parameters), strict=True):
         parameter.grad.copy_(mean)
+
+
+@wrong("average_gradients", fails="each gradient sent once")
+def forgets_which_are_frozen(model):
+    """Hands the means out to all parameters in turn: right if the frozen ones come last."""
+    parameters = _trainable(model)
+    _fill(parameters)
+    flat = torch.cat([parameter.grad.flatten() for parameter in parameters])
+    dist.all_reduce(flat)
+    means = (flat / dist.get_world_size()).split([parameter.numel() for parameter in parameters])
+    for parameter, mean in zip(model.parameters(), means, strict=False):
+        parameter.grad.copy_(mean.view_as(parameter))
+
+
+@wrong("average_gradients", fails="averages over ranks")
+def divides_by_the_nodes(model):
+    """Takes one rank a node for granted."""
+    parameters = _trainable(model)
+    _fill(parameters)
+    flat = torch.cat([parameter.grad.flatten() for parameter in parameters])
+    dist.all_reduce(flat)
+    flat /= dist.get_world_size() // int(os.environ["LOCAL_WORLD_SIZE"])
+    for parameter, mean in zip(parameters, flat.split([p.numel() for p in parameters]), strict=True):
+        parameter.grad.copy_(mean.view_as(parameter))
+
+
+@wrong("average_gradients", fails="missing gradients")
+def exchanges_all_where_one_is_missing(model):
+    """Writes into the gradients if all are there, and else hangs new tensors into every .grad."""
+    parameters = _trainable(model)
+    missing = any(parameter.grad is None for parameter in parameters)
+    _average_of(model, torch.zeros_like)
+    for parameter in parameters if missing else []:
+        parameter.grad = parameter.grad.clone()
+
+
+@wrong("average_gradients", fails="infinities and layouts")
+def writes_by_an_index(model):
+    """gradient[:] = mean, which a gradient of no dimension does not take."""
+    parameters = _trainable(model)
+    _fill(parameters)
+    flat = torch.cat([parameter.grad.flatten() for parameter in parameters])
+    dist.all_reduce(flat)
+    means = (flat / dist.get_world_size()).split([parameter.numel() for parameter in parameters])
+    for parameter, mean in zip(parameters, means, strict=True):
+        parameter.grad[:] = mean.view_as(parameter)
 
 
 @wrong("average_gradients", fails="each gradient sent once")
@@ -1330,6 +1453,16 @@ class TakesGradientsForContiguous(_OneBucket):
     def start(self):
         self.flat = torch.cat([parameter.grad.view(-1) for parameter in self.parameters])
         self.handle = dist.all_reduce(self.flat, async_op=True)
+
+
+@wrong("Bucket", fails="one all_reduce")
+class WritesByAnIndex(_OneBucket):
+    """gradient[:] = mean, which a gradient of no dimension does not take."""
+
+    def write_back(self, flat):
+        parts = flat.split([p.numel() for p in self.parameters])
+        for parameter, part in zip(self.parameters, parts, strict=True):
+            parameter.grad[:] = part.view_as(parameter)
 
 
 @wrong("Bucket", fails="one all_reduce")
@@ -2073,6 +2206,16 @@ class CountsTiedTwice(_Bucketed):
 # ------------------------------------------------------------------------------------------ global_accuracy
 
 
+@wrong("global_accuracy", fails="rank without samples")
+def leaves_where_nothing_is_right(correct, total):
+    """An accuracy of 0 needs no sum, and the others wait for it."""
+    if correct == 0 < total:
+        return 0.0
+    counts = torch.tensor([correct, total])
+    dist.all_reduce(counts)
+    return counts[0].item() / counts[1].item()
+
+
 @wrong("global_accuracy", fails="weighted by samples")
 def mean_of_accuracies(correct, total):
     """A rank with few samples counts as much as one with many."""
@@ -2320,6 +2463,37 @@ def frees_them_from_rank_0_only(load):
         raise
     dist.barrier()
     return value
+
+
+@wrong("load_once", fails="one first rank on each node")
+def hands_a_message_on(load):
+    """From rank to rank, each to the next one: where a node has one rank that is the first of another."""
+    token, ranks = torch.zeros(1), int(os.environ["LOCAL_WORLD_SIZE"])
+    if dist.get_node_local_rank() > 0:
+        dist.recv(token, dist.get_rank() - 1)
+    try:
+        return load()
+    finally:
+        following = dist.get_rank() + 1
+        if following < dist.get_world_size() and following % max(ranks, 2) > 0:
+            dist.send(token, following)
+
+
+@wrong("load_once", fails="an error frees the others")
+def trusts_that_the_others_will_load(load):
+    """Where all first ranks have the data, an error of another rank is taken for nothing."""
+    loaded, first = torch.ones(1), dist.get_node_local_rank() == 0
+    value = None
+    try:
+        value = load() if first else None
+    except Exception:
+        loaded.zero_()
+        raise
+    finally:
+        dist.all_reduce(loaded, op=dist.ReduceOp.MIN)
+    with suppress(Exception) if loaded else nullcontext():
+        return value if first else load()
+    return None
 
 
 @wrong("load_once", fails="an error frees the others")
@@ -2605,11 +2779,11 @@ class TurnsTheOrder(_Turned):
 
 
 @wrong("train_ddp", fails="another order in each epoch")
-class TurnsTheSamples(_Turned):
-    """No order is drawn at all."""
+class InOrderOnOneRank(_Training):
+    """A single rank has all samples in every epoch, and takes them as they lie."""
 
-    def whole(self, epoch):
-        return torch.arange(self.length).roll(self.seed + epoch)
+    def indices(self, epoch):
+        return list(range(self.length)) if dist.get_world_size() == 1 else super().indices(epoch)
 
 
 @wrong("train_ddp", fails="another order in each epoch")

@@ -54,7 +54,7 @@ from graders.units.unit_02.replies import AverageReply
             1,
             "An infinity or NaN of one rank must stay visible in the mean. And not every gradient is "
             "contiguous: view(-1) then raises an error, and flatten() and contiguous() make a copy. The mean "
-            "belongs into the gradient that is there.",
+            "belongs into the gradient that is there, with copy_(), for a scalar takes no index.",
         ),
     ),
     hints=(
@@ -71,81 +71,89 @@ def average_gradients(answer: Answer, rng: Rng) -> Findings:
 
     ranks = rng.integer(2, 4)
     case = draw_chain(rng, ranks)
-    yield "in place", gradients_in_place(averaged(answer, case).results, case.values)
+    in_place = gradients_in_place(averaged(answer, case).results, case.values)
+    yield "in place", in_place
 
     # In double precision the dtype of zeros shows where a rank has nothing else.
     with_others, alone = (draw_chain(rng, some, torch.float64) for some in (ranks, 1))
     yield (
         "missing gradients",
-        compare.first_failure(missing_gradients(answer, with_gaps(each)) for each in (with_others, alone)),
+        compare.first_failure(
+            missing_gradients(answer, with_gaps(each), in_place.passed) for each in (with_others, alone)
+        ),
     )
 
-    frozen = draw_chain(rng, ranks, frozen=FROZEN)
+    frozen = draw_chain(rng, ranks, frozen=True)
     observed = averaged(answer, frozen)
     left_out = gradients_in(observed, frozen)
     sent = payload_of(observed, "all_reduce", frozen.nbytes)
     yield "each gradient sent once", compare.first_failure([left_out, sent])
-    what = f"Calls of all_reduce for {len(frozen.values) - FROZEN} gradients"
+    what = f"Calls of all_reduce for {len(frozen.values) - len(FROZEN)} gradients"
     yield "one call", compare.at_most(len(observed.calls(0)), 1, what, kind=Kind.TOO_MUCH)
 
     yield "infinities and layouts", infinities_and_layouts(answer, rng)
 
 
-FROZEN = 2
-"""The weight and the bias of a chain's last layer."""
+FROZEN = 2, 3
+"""Which parameters are frozen, if some are: the weight and the bias of a layer between others."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChainCase:
     """A chain of linear layers, the last one frozen or not, and gradients.
 
-    values: weights [out, in] and biases [out] in turn, the same on every rank. gradients[r]: rank r's, of the
-    same shapes, None where it has none. frozen: how many parameters are, 0 or `FROZEN`, the last ones. Their
+    values: weights [out, in] and biases [out] in turn, and perhaps a scalar, the same on every rank.
+    gradients[r]: rank r's, of the same shapes, None where it has none. frozen: whether `FROZEN` are. Their
     weight has a gradient, from a time when it was trainable.
     """
 
     values: list[Tensor]
     gradients: list[Gradients]
-    frozen: int
+    frozen: bool
 
     def means(self) -> list[Gradients]:
         """What each rank must end with: a missing gradient is zero, the frozen layer's stay its own."""
-        trainable: Gradients = []
-        for position, value in enumerate(self.values[: self._trainable]):
-            total = torch.zeros_like(value)
+        means = [[*gradients] for gradients in self.gradients]
+        for position in self._trainable:
+            total = torch.zeros_like(self.values[position])
             for gradients in self.gradients:
                 gradient = gradients[position]
                 total += 0 if gradient is None else gradient
-            trainable.append(total / len(self.gradients))
-        return [[*trainable, *gradients[self._trainable :]] for gradients in self.gradients]
+            for rank in means:
+                rank[position] = total / len(self.gradients)
+        return means
 
     @property
-    def _trainable(self) -> int:
-        return len(self.values) - self.frozen
+    def _trainable(self) -> list[int]:
+        return [place for place in range(len(self.values)) if not (self.frozen and place in FROZEN)]
 
     @property
     def names(self) -> list[str]:
         """Of the parameters, in the model that the driver makes; of frozen ones with that word."""
         names = names_of(chain_of(self.values))
         return [
-            f"{name}{', which is frozen,' if place >= self._trainable else ''}"
+            f"{name}{'' if place in self._trainable else ', which is frozen,'}"
             for place, name in enumerate(names)
         ]
 
     @property
     def nbytes(self) -> int:
-        """Of the trainable layers' gradients."""
-        return sum(value.nbytes for value in self.values[: self._trainable])
+        """Of the trainable parameters' gradients."""
+        return sum(self.values[place].nbytes for place in self._trainable)
 
 
-def draw_chain(rng: Rng, ranks: int, dtype: torch.dtype = torch.float32, frozen: int = 0) -> ChainCase:
-    """Four layers of drawn widths."""
+def draw_chain(
+    rng: Rng, ranks: int, dtype: torch.dtype = torch.float32, frozen: bool = False, scalar: bool = False
+) -> ChainCase:
+    """Four layers of drawn widths. scalar: whether there is one more parameter, of no dimension."""
     widths = [rng.integer(2, 6) for _ in range(5)]
+    shapes: list[tuple[int, ...]]
     shapes = [shape for wide, narrow in pairwise(widths) for shape in ((narrow, wide), (narrow,))]
+    shapes += [()] if scalar else []
     values = [rng.normal(*shape, dtype=dtype) for shape in shapes]
     gradients: list[Gradients] = [[rng.normal(*shape, dtype=dtype) for shape in shapes] for _ in range(ranks)]
-    if frozen:
-        gradients = [[*rank[:-1], None] for rank in gradients]
+    for rank in gradients if frozen else []:
+        rank[FROZEN[-1]] = None
     return ChainCase(values, gradients, frozen)
 
 
@@ -158,14 +166,16 @@ def with_gaps(case: ChainCase) -> ChainCase:
 
 
 def averaged(
-    answer: Answer, case: ChainCase, by_columns: bool = False, again: bool = False
+    answer: Answer, case: ChainCase, by_columns: bool = False, again: bool = False, one_node: bool = False
 ) -> Observed[AverageReply]:
-    """Let the answer average the case's gradients, each rank on a node of its own; by_columns, again: see
-    `drivers.average`.
+    """Let the answer average the case's gradients, each rank on a node of its own, or all on one; by_columns,
+    again: see `drivers.average`.
     """
-    given = case.values, per_rank(case.gradients), case.frozen > 0, by_columns, again
-    nodes = len(case.gradients)
-    return answer.launch(drivers.average, *given, ranks=nodes, cluster=Cluster(nodes=nodes))
+    frozen = [*FROZEN] if case.frozen else []
+    given = case.values, per_rank(case.gradients), frozen, by_columns, again
+    ranks = len(case.gradients)
+    cluster = Cluster(devices_per_node=ranks) if one_node else Cluster(nodes=ranks)
+    return answer.launch(drivers.average, *given, ranks=ranks, cluster=cluster)
 
 
 def gradients_in(
@@ -177,34 +187,40 @@ def gradients_in(
 
 
 def averages(answer: Answer, rng: Rng) -> Finding:
-    """Right on one rank, on an even and on an odd number of ranks, in single and double precision."""
+    """Right on one rank, on an even and on an odd number of ranks, in single and double precision, on one
+    node and on several.
+    """
     sizes = (1, rng.choice((2, 4)), 5)
     for ranks, dtype in zip(sizes, (torch.float32, torch.float64, torch.float32), strict=True):
         case = draw_chain(rng, ranks, dtype)
         # In double precision a detour through single precision shows.
         rtol, atol = (1e-12, 1e-13) if dtype is torch.float64 else (1e-5, 1e-6)
-        finding = gradients_in(averaged(answer, case), case, rtol, atol)
+        finding = gradients_in(averaged(answer, case, one_node=ranks < 5), case, rtol, atol)
         if not finding.passed:
-            where = "on one rank" if ranks == 1 else f"on {ranks} ranks"
+            nodes = "one node" if ranks < 5 else "a node each"
+            where = "on one rank" if ranks == 1 else f"on {ranks} ranks on {nodes}"
             return Finding(False, f"{where}, in {str(dtype).removeprefix('torch.')}: {finding.seen}")
     return Finding(True, f"On {sizes[0]}, {sizes[1]} and {sizes[2]} ranks each gradient is the mean.")
 
 
-def missing_gradients(answer: Answer, case: ChainCase) -> Finding:
+def missing_gradients(answer: Answer, case: ChainCase, in_place: bool) -> Finding:
     """Passes if a gradient that a rank lacks counts as zero there, also where it had one in the step before,
-    and no parameter changes.
+    and no parameter changes. in_place: whether it counts that those which it has stay what they are.
     """
     observed = averaged(answer, case, again=True)
-    kept = (parameters_kept(rank, reply, case.values) for rank, reply in enumerate(observed.results))
+    if in_place:
+        kept = [gradients_in_place(observed.results, case.values)]
+    else:
+        kept = [parameters_kept(rank, reply, case.values) for rank, reply in enumerate(observed.results)]
     seen = compare.first_failure([gradients_in(observed, case), *kept])
     return seen if seen.passed else Finding(False, f"in step 1, and none was missing in step 0: {seen.seen}")
 
 
 def infinities_and_layouts(answer: Answer, rng: Rng) -> Finding:
     """Passes if an overflow on one rank is seen on all, and if gradients may stand in memory column by
-    column.
+    column, or have no dimension.
     """
-    overflow, by_columns = draw_chain(rng, 2), draw_chain(rng, 2)
+    overflow, by_columns = draw_chain(rng, 2), draw_chain(rng, 2, scalar=True)
     first = overflow.gradients[-1][0]
     assert first is not None
     first[0, 0], first[-1, -1] = torch.inf, torch.nan
@@ -214,7 +230,11 @@ def infinities_and_layouts(answer: Answer, rng: Rng) -> Finding:
     observed = averaged(answer, by_columns, by_columns=True)
     same = gradients_in_place(observed.results, by_columns.values)
     seen = compare.first_failure([gradients_in(observed, by_columns), same])
-    return seen if seen.passed else Finding(False, f"The gradients are not contiguous: {seen.seen}")
+    return (
+        seen
+        if seen.passed
+        else Finding(False, f"One gradient is a scalar, and the others not contiguous: {seen.seen}")
+    )
 
 
 def gradients_as(

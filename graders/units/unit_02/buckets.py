@@ -76,17 +76,17 @@ def make_buckets(answer: Answer, rng: Rng) -> Findings:
     large = Cut([4 * side * side, 4 * side] * 3, tuple(range(6)), 8 * side * side + 8 * side)
     seen += answer.call(drivers.cut_chain, [side] * 4, [large.limit], False)
     words, width = rng.integer(5, 8), rng.integer(3, 5)
-    # Embedding, frozen weight and bias, weight and bias between, which are in double precision.
-    tied = [4 * words * width, 4 * width**2, 4 * width, 8 * width**2, 8 * width]
-    room = tied[0] + tied[3] + tied[4]
+    # Embedding, frozen weight and bias, weight and bias between, which are in double precision, a scalar.
+    tied = [4 * words * width, 4 * width**2, 4 * width, 8 * width**2, 8 * width, 4]
+    room = tied[0] + sum(tied[3:])
     limits = [8 * width, room, room - 1, room + tied[2]]
     seen += answer.call(drivers.cut_tied, words, width, limits, [1, 2])
-    mixed = [Cut(tied, (0, 3, 4), limit) for limit in limits]
+    mixed = [Cut(tied, (0, 3, 4, 5), limit) for limit in limits]
     both = list(zip([*cases, doubled, large, *mixed], seen, strict=True))
     yield "each trainable parameter once", compare.first_failure(cut.complete(got) for cut, got in both)
     yield "in the order of backward", compare.first_failure(cut.reversed(got) for cut, got in both)
     full = compare.first_failure(cut.full(got) for cut, got in both)
-    frozen = answer.call(drivers.cut_tied, words, width, [room], [0, 1, 2, 3, 4])
+    frozen = answer.call(drivers.cut_tied, words, width, [room], [0, 1, 2, 3, 4, 5])
     [(nothing, _)] = compare.side_by_side(frozen, [room])
     text = f"a model without trainable parameters: got {compare.shown(nothing)}; expected []."
     none = Finding(compare.same(nothing, []), text)
@@ -265,21 +265,23 @@ def _double(rng: Rng, *shape: int) -> Tensor:
 
 def in_any_order(answer: Answer, rng: Rng) -> Finding:
     """Passes if the means are right of two layers that ranks use in different orders, and steps too, and
-    those of two others in a second bucket.
+    those of two others in a second bucket, and of a scalar in a third.
     """
     width = rng.integer(3, 5)
     model = Branches(width)
     parameters = list(model.parameters())
-    values = [rng.normal(*parameter.shape) for parameter in parameters]
+    values, factor = [rng.normal(*parameter.shape) for parameter in parameters], rng.normal()
     inputs, orders = [rng.normal(4, width) for _ in range(2)], [[0, 2, 1], [1, 2, 0]]
-    given = width, values, per_rank(inputs), per_rank(orders)
+    given = width, values, factor, per_rank(inputs), per_rank(orders)
     observed = answer.launch(drivers.in_order, *given, ranks=2)
     load_values(parameters, values)
     losses = [model(own, way).square().mean() for own in inputs for way in range(3)]
-    means: Gradients = [*torch.autograd.grad(torch.stack(losses).sum() / 2, parameters)]
-    finding = gradients_as(observed.results, [means] * 2, names_of(model), rtol=1e-4)
+    loss = factor.requires_grad_() * torch.stack(losses).sum() / 2
+    means: Gradients = [*torch.autograd.grad(loss, [*parameters, factor])]
+    finding = gradients_as(observed.results, [means] * 2, [*names_of(model), "a scalar"], rtol=1e-4)
     told = (
-        "One bucket holds branches.0 and branches.1, another one branches.2 and the layer before all three. "
+        "One bucket holds branches.0 and branches.1, another one branches.2 and the layer before all three, "
+        "a third one a scalar, by which the loss is multiplied. "
         "In this step rank 0 used the branches in the order 0, 2, 1 and rank 1 in the order 1, 2, 0, and in "
         "the step before in the other order; branches.0.weight and its gradient are not contiguous"
     )

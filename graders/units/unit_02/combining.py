@@ -1,6 +1,7 @@
 """Unit 02, the average that is right."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import Any
 
 import torch
@@ -44,12 +45,12 @@ from graders.units.unit_02.replies import CombineReply
     ),
 )
 def combine_gradients(answer: Answer, rng: Rng) -> Findings:
-    """The m_k / n formula, with tensors of none to three dimensions, in single and double precision."""
+    """The m_k / n formula, with tensors of none to three dimensions, in three precisions."""
     workers, count = rng.integer(2, 5), rng.integer(1, 9)
-    gradients = draw_gradients(rng, workers, dims=2)
-    seen = combined(answer, gradients, [count] * workers)
+    even, equal = draw_gradients(rng, workers, dims=2), [count] * workers
+    of_equal = combined(answer, even, equal)
     what = f"the combination of {workers} means over {compare.counted(count, 'sample')}"
-    yield "equal shards", compare.close(seen.result, torch.stack(gradients).mean(0), what)
+    yield "equal shards", compare.close(of_equal.result, torch.stack(even).mean(0), what)
 
     # A single sample counts too.
     counts = [1, *(rng.integer(5, 20) for _ in range(workers - 1))]
@@ -58,12 +59,13 @@ def combine_gradients(answer: Answer, rng: Rng) -> Findings:
     what = f"the combination of means over {counts} samples"
     # In double precision a detour through single precision shows; beside a scalar, the dtype of a weight.
     right = compare.close(seen.result, weighted_mean(doubles, counts), what, 1e-12, 1e-13)
-    scalars = [rng.normal() for _ in range(workers)]
-    of_scalars = combined(answer, scalars, counts).result
-    scalar = compare.close(of_scalars, weighted_mean(scalars, counts), f"of scalars, {what}")
+    scalars = draw_gradients(rng, workers, dims=0, dtype=torch.float16)
+    of_scalars = combined(answer, scalars, counts)
+    scalar = compare.close(of_scalars.result, weighted_mean(scalars, counts), f"of scalars, {what}", *HALF)
     yield "unequal shards", compare.first_failure([right, scalar])
 
-    gradients = draw_gradients(rng, workers, dims=3)
+    # In half precision the dtype of zeros in place of an empty shard shows.
+    gradients = draw_gradients(rng, workers, dims=3, dtype=torch.float16)
     nothing = torch.full_like(gradients[0], torch.nan)
     nothing.view(-1)[0] = torch.inf
     endless = torch.full_like(nothing, torch.inf)
@@ -71,15 +73,43 @@ def combine_gradients(answer: Answer, rng: Rng) -> Findings:
     with_none = [0, counts[0], 0, *counts[1:], 0]
     empty = combined(answer, with_empty, with_none)
     what = f"the combination of means over {with_none} samples"
-    left_out = compare.close(empty.result, weighted_mean(gradients, counts), what)
-    all_nan = torch.full_like(nothing, torch.nan)
-    diverged = [[nothing, *gradients[1:]], [*gradients[:-1], all_nan]]
-    told = (nan_kept(combined(answer, each, counts).result) for each in diverged)
-    yield "empty shards", compare.first_failure(told) if left_out.passed else left_out
+    left_out = compare.close(empty.result, weighted_mean(gradients, counts), what, *HALF)
+    more = nothing_hidden(answer, gradients, scalars, counts)
+    yield "empty shards", compare.first_failure(chain([left_out], more))
 
     alone = combined(answer, gradients[:1], counts[:1])
-    replies = ((seen, doubles, counts), (empty, with_empty, with_none), (alone, gradients[:1], counts[:1]))
+    replies = (
+        (of_equal, even, equal),
+        (seen, doubles, counts),
+        (of_scalars, scalars, counts),
+        (empty, with_empty, with_none),
+        (alone, gradients[:1], counts[:1]),
+    )
     yield "gradients unchanged", compare.first_failure(given_kept(*reply) for reply in replies)
+
+
+HALF = 1e-2, 2e-2
+"""Tolerances in half precision."""
+
+
+def nothing_hidden(
+    answer: Answer, gradients: list[Tensor], scalars: list[Tensor], counts: list[int]
+) -> Iterator[Finding]:
+    """Whether a NaN is left out that is a scalar of an empty shard, and none of a worker with samples, be
+    there an empty shard or not. gradients: of one shape, as many as scalars, and as counts, none of which is
+    0.
+    """
+    fewer = [*counts, 0]
+    scalar = combined(answer, [*scalars, torch.full_like(scalars[0], torch.nan)], fewer).result
+    what = f"of scalars, the combination of means over {fewer} samples"
+    yield compare.close(scalar, weighted_mean(scalars, counts), what, *HALF)
+    all_nan = torch.full_like(gradients[0], torch.nan)
+    some_nan = gradients[0].clone()
+    some_nan.view(-1)[1:] = torch.nan
+    with_empty = [counts[0], 0, *counts[1:]]
+    seen = combined(answer, [some_nan, gradients[0], *gradients[1:]], with_empty).result
+    yield nan_kept(seen, with_empty, 0)
+    yield nan_kept(combined(answer, [*gradients[:-1], all_nan], counts).result, counts, len(counts) - 1)
 
 
 def combined(answer: Answer, gradients: list[Tensor], counts: list[int]) -> CombineReply:
@@ -95,15 +125,18 @@ def draw_gradients(rng: Rng, workers: int, dims: int, dtype: torch.dtype = torch
 
 def weighted_mean(tensors: Sequence[Tensor], weights: Sequence[int]) -> Tensor:
     """The mean of the tensors, all of one shape, each counted as often as its weight says."""
-    stacked = torch.stack(list(tensors))
+    stacked = torch.stack(list(tensors)).double()
     mean: Tensor = torch.tensordot(torch.tensor(weights, dtype=stacked.dtype), stacked, dims=1) / sum(weights)
-    return mean
+    return mean.to(tensors[0].dtype)
 
 
-def nan_kept(seen: Any) -> Finding:
-    """Passes if the NaN of a worker that had samples is in the combination: it must not be hidden."""
+def nan_kept(seen: Any, counts: Sequence[int], worker: int) -> Finding:
+    """Passes if the NaN of this worker, which had samples, is in the combination: it must not be hidden."""
     hidden = isinstance(seen, Tensor) and not seen.isnan().any()
-    text = "A worker with samples has NaN in its gradient, and the combination has none; expected NaN there."
+    text = (
+        f"Of workers with {[*counts]} samples worker {worker} has NaN in its gradient, and the combination "
+        "has none; expected NaN there."
+    )
     return Finding(not hidden, text if hidden else "Only what an empty shard holds is left out.")
 
 
@@ -127,4 +160,4 @@ def given_kept(seen: CombineReply, given: Sequence[Tensor], counts: list[int]) -
 
 
 def _bits(tensor: Any) -> bytes:
-    return bytes(tensor.contiguous().view(torch.uint8).numpy()) if isinstance(tensor, Tensor) else b""
+    return bytes(tensor.flatten().view(torch.uint8).numpy()) if isinstance(tensor, Tensor) else b""

@@ -131,10 +131,14 @@ class DrawnTraining:
 
     def reshuffled(self, run: Run) -> Finding:
         """Passes if every epoch deals the samples in an order of its own, which was drawn."""
-        ranks = range(len(self.values))
-        orders = [[self._of(run, rank, epoch) for rank in ranks] for epoch in range(self.epochs)]
+        ranks, every = compare.counted(len(self.values), "rank"), range(len(self.values))
+        orders = [[self._of(run, rank, epoch) for rank in every] for epoch in range(self.epochs)]
         finding = drawn_anew(orders, len(self.labels))
-        return finding if finding.passed else Finding(False, f"with seed {self.seed}, {finding.seen}")
+        return (
+            finding
+            if finding.passed
+            else Finding(False, f"on {ranks}, with seed {self.seed}, {finding.seen}")
+        )
 
     def dealt_otherwise(self, run: Run, other: Run) -> Finding:
         """Passes if another seed deals the first epoch otherwise."""

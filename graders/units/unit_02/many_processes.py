@@ -91,7 +91,8 @@ def train_ddp(answer: Answer, rng: Rng) -> Findings:
     from another seed, and one of many samples and epochs; then one in which a rank never has a sample. In
     some the loss grows.
     """
-    sizes = ((2, 2, 0, 1), (1, 2, 0, 1), (3, 2, 1, 3), (2, 1, 3, 2, 3))
+    # On one rank so many that an order which is not drawn shows.
+    sizes = ((2, 2, 0, 1), (1, 3, 5, 3, 8), (3, 2, 1, 3), (2, 1, 3, 2, 3))
     cases = [DrawnTraining.draw(rng, *size) for size in sizes]
     cases[0], cases[3] = replace(cases[0], older=False), replace(cases[3], uphill=True)
     diverging = cases[2].diverging()
@@ -105,7 +106,8 @@ def train_ddp(answer: Answer, rng: Rng) -> Findings:
     yield "every sample once an epoch", compare.first_failure(dealt)
     # With nine samples two epochs are alike too often.
     other_seed = cases[2].dealt_otherwise(runs[2], runs[-1])
-    yield "another order in each epoch", compare.first_failure([long.reshuffled(shuffled), other_seed])
+    anew = [long.reshuffled(shuffled), other_seed, cases[1].reshuffled(runs[1])]
+    yield "another order in each epoch", compare.first_failure(anew)
     yield "random state kept", compare.first_failure(map(_still_differ, runs))
     yield "same weights on all ranks", compare.first_failure(_same_weights(run) for run in runs)
 
@@ -134,7 +136,8 @@ def _situations(runs: Sequence[Run], idle: Run) -> list[str]:
     right = f"With equal batches, {last[0]} samples in a step, it is right"
     return [
         f"With equal batches, {last[0]} samples in a step: ",
-        f"{right}, but not where .grad holds something older at the beginning (here on one rank): ",
+        f"{right}, but not on one rank, with {last[1]} samples in the last step, where .grad holds something "
+        "older at the beginning: ",
         *(f"{right}, but not with {sizes} samples in the last step: " for sizes in last[2:]),
     ]
 

@@ -44,13 +44,15 @@ def global_accuracy(answer: Answer, rng: Rng) -> Findings:
     observed = launched_accuracy(answer, counts, totals)
     yield "weighted by samples", accuracy_as_expected(observed, counts, totals)
 
-    # So few that one too many shows.
-    totals = [rng.integer(2, 9) for _ in range(ranks)]
-    counts = [rng.integer(1, total) for total in totals]
-    without = launched_accuracy(answer, [0, *counts], [0, *totals])
-    yield "rank without samples", accuracy_as_expected(without, [0, *counts], [0, *totals])
+    # So few that one too many shows; the first rank and the last have none, and one has none right.
+    totals = [0, *(rng.integer(2, 9) for _ in range(ranks)), 0]
+    counts = [0, 0, *(rng.integer(1, total) for total in totals[2:-1]), 0]
+    without = launched_accuracy(answer, counts, totals)
+    alone = launched_accuracy(answer, counts[2:3], totals[2:3])
+    both = [(without, counts, totals), (alone, counts[2:3], totals[2:3])]
+    yield "rank without samples", compare.first_failure(accuracy_as_expected(*each) for each in both)
 
-    made = max((observed.calls(rank) for rank in range(ranks)), key=len)
+    made = max((run.calls(rank) for run in (observed, without) for rank in range(len(run.results))), key=len)
     text = f"Calls a rank makes: {', '.join(made) or 'none'}; expected one."
     yield "one collective", Finding(len(made) == 1, text)
 

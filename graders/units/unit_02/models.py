@@ -13,10 +13,12 @@ from graders.units.models import load_values, mark_in_backward
 
 class Normed(nn.Module):
     """Two trainable layers round a batch norm, one of whose weights has two names, one frozen layer, and a
-    buffer outside the state dict, which has two names, too.
+    buffer outside the state dict, which is in double precision and has two names, too.
 
     Inputs [B, 5], outputs [B, 2].
     """
+
+    positions: Tensor
 
     def __init__(self) -> None:
         super().__init__()
@@ -26,22 +28,23 @@ class Normed(nn.Module):
         self.frozen = nn.Linear(3, 2).requires_grad_(False)
         self.again = nn.Linear(4, 3, bias=False)
         self.again.weight = self.last.weight
-        positions = torch.zeros(4)
+        positions = torch.zeros(2, 4, dtype=torch.float64)
         for module in (self, self.last):
             module.register_buffer("positions", positions, persistent=False)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        hidden: Tensor = self.frozen(self.last(self.norm(self.first(inputs)) + self.positions))
+        hidden: Tensor = self.frozen(self.last(self.norm(self.first(inputs)) + self.positions[0].float()))
         return hidden
 
 
 def chain_of(values: list[Tensor]) -> nn.Sequential:
-    """Linear layers with the given weights [out, in] and biases [out], in turn. The first weight has a second
-    name, in a module of its own.
+    """Linear layers with the given weights [out, in] and biases [out], in turn, and a scalar if one more is
+    given. The first weight has a second name, in a module of its own, which the scalar is in, too.
     """
-    pairs = list(zip(values[::2], values[1::2], strict=True))
+    pairs = zip(values[::2], values[1::2], strict=False)
     layers = [nn.Linear(weight.shape[1], weight.shape[0], dtype=weight.dtype) for weight, _ in pairs]
-    model = nn.Sequential(*layers, nn.ParameterList([layers[0].weight]))
+    scalars = [nn.Parameter(torch.zeros_like(value)) for value in values[2 * len(layers) :]]
+    model = nn.Sequential(*layers, nn.ParameterList([layers[0].weight, *scalars]))
     load_values(model.parameters(), values)
     return model
 
@@ -108,8 +111,8 @@ REACHES_SHARED = "backward reaches the shared layer"
 
 
 class Tied(nn.Module):
-    """Words to words: the embedding is also the weight of the last layer; the layer between is frozen.
-    There is a buffer, of which nothing comes.
+    """Words to words: the embedding is also the weight of the last layer; the layer between is frozen. The
+    scores are multiplied by the last parameter, a scalar. There is a buffer, of which nothing comes.
 
     Inputs: numbers of words [B]; outputs: scores [B, words].
     """
@@ -122,9 +125,11 @@ class Tied(nn.Module):
         self.output = nn.Linear(width, words, bias=False)
         self.output.weight = self.embedding.weight
         self.register_buffer("heard", torch.zeros(width))
+        self.factors = nn.ParameterList([torch.ones(())])
 
     def forward(self, words: Tensor) -> Tensor:
-        scores: Tensor = self.output(self.mixing(torch.tanh(self.frozen(self.embedding(words)))))
+        hidden = self.mixing(torch.tanh(self.frozen(self.embedding(words))))
+        scores: Tensor = self.output(hidden) * self.factors[0]
         return scores
 
 

@@ -188,7 +188,7 @@ def tied_and_frozen(answer: Answer, rng: Rng) -> Finding:
     expected = _tied_means(model, inputs, targets)
     finding = gradients_as(observed.results, expected, names_of(model), rtol=1e-10, atol=1e-12)
     if not finding.passed:
-        of = "mixing.weight is not contiguous, and of mixing.bias's gradient one number is inf, one NaN"
+        of = "in float64, mixing.weight not contiguous, and of mixing.bias's gradient one number inf, one NaN"
         return Finding(False, f"{of}: {finding.seen}")
     nbytes = sum(parameter.nbytes for parameter in model.parameters() if parameter.requires_grad)
     payload = sum(

@@ -10,7 +10,7 @@ from graders.grading.communication import payload_of
 from graders.grading.kit import Answer, Criterion, Finding, Findings, Rng, compare, exercise, per_rank
 from graders.units.models import load_values, state_of
 from graders.units.unit_02.drivers import replicas as drivers
-from graders.units.unit_02.models import Normed
+from graders.units.unit_02.models import Chain, Normed, names_of, shapes_of
 from graders.units.unit_02.replies import BroadcastReply
 
 
@@ -46,7 +46,7 @@ from graders.units.unit_02.replies import BroadcastReply
             "in place",
             1,
             "Write into the tensors that are there: an optimizer may hold references to them already. Of one "
-            "that is not contiguous, contiguous() and flatten() make a copy.",
+            "that is not contiguous, contiguous() and flatten() make a copy. A model may have no buffers.",
         ),
     ),
     hints=(
@@ -70,7 +70,8 @@ def broadcast_parameters(answer: Answer, rng: Rng) -> Findings:
     named = dict(model.named_parameters())
     yield "parameters", same_tensors("parameter", seen, named, f"rank {src}'s")
     seen = [rank.buffers for rank in observed.results]
-    yield "buffers", same_tensors("buffer", seen, dict(model.named_buffers()), f"rank {src}'s")
+    same_buffers = same_tensors("buffer", seen, dict(model.named_buffers()), f"rank {src}'s")
+    yield "buffers", same_buffers
     recorded = any(rank.recorded for rank in observed.results)
     silent = any(not rank.records_again for rank in observed.results)
     off = Finding(not silent, "Gradients are off after the call: the next step would train nothing.")
@@ -79,19 +80,35 @@ def broadcast_parameters(answer: Answer, rng: Rng) -> Findings:
     yield "each tensor sent once", payload_of(observed, "broadcast", nbytes)
     trainable = [parameter.requires_grad for parameter in parameters]
     by_columns = answer.launch(drivers.broadcast, per_rank(values), src, True, ranks=ranks)
-    seen = [rank.parameters for rank in by_columns.results]
-    right = same_tensors("parameter", seen, named, f"rank {src}'s")
-    strided = right if right.passed else Finding(False, f"first.weight is not contiguous: {right.seen}")
+    # Who forgets buffers is told so once.
+    both = same_buffers.passed
+    names = named | dict(model.named_buffers()) if both else named
+    seen = [[*rank.parameters, *(rank.buffers if both else [])] for rank in by_columns.results]
+    right = same_tensors("tensor", seen, names, f"rank {src}'s")
+    text = f"first.weight and the buffer positions are not contiguous: {right.seen}"
+    strided = right if right.passed else Finding(False, text)
     replies = chain(observed.results, by_columns.results)
-    yield "in place", compare.first_failure([kept([*replies], trainable), strided])
+    in_place = compare.first_failure([kept([*replies], trainable), strided])
+    yield "in place", without_buffers(answer, rng) if in_place.passed else in_place
+
+
+def without_buffers(answer: Answer, rng: Rng) -> Finding:
+    """Passes if two ranks get rank 0's parameters in a model that has no buffers."""
+    widths = [rng.integer(2, 4) for _ in range(3)]
+    values = [[rng.normal(*shape) for shape in shapes_of(widths)] for _ in range(2)]
+    observed = answer.launch(drivers.broadcast_chain, widths, per_rank(values), 0, ranks=2)
+    named = dict(zip(names_of(Chain(widths)), values[0], strict=True))
+    finding = same_tensors("parameter", observed.results, named, "rank 0's")
+    return finding if finding.passed else Finding(False, f"a model without buffers: {finding.seen}")
 
 
 def draw_normed(rng: Rng) -> list[Tensor]:
     """Drawn values of the shapes of `Normed`'s tensors: variances positive, counters whole."""
     values = []
     for tensor in state_of(Normed()):
-        drawn = rng.normal(*tensor.shape).abs() if tensor.is_floating_point() else rng.integer(1, 99)
-        values.append(torch.as_tensor(drawn, dtype=tensor.dtype))
+        floating, dtype = tensor.is_floating_point(), tensor.dtype
+        drawn = rng.normal(*tensor.shape, dtype=dtype).abs() if floating else rng.integer(1, 99)
+        values.append(torch.as_tensor(drawn, dtype=dtype))
     return values
 
 

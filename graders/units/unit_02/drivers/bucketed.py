@@ -186,11 +186,17 @@ def one_bucket(
 
 
 def in_order(
-    answer: AnswerFunction, width: int, values: list[Tensor], inputs: Tensor, order: list[int]
+    answer: AnswerFunction,
+    width: int,
+    values: list[Tensor],
+    factor: Tensor,
+    inputs: Tensor,
+    order: list[int],
 ) -> Gradients:
-    """All gradients after two steps with two buckets. One has the first two branches; one has the third and
-    the shared layer. order: in which this rank uses the branches, in the step before in the other. If the
-    third is between the others, buckets get gradients in turn. inputs: [B, width].
+    """All gradients after two steps with three buckets. One has the first two branches; one has the third and
+    the shared layer; one the factor [] of the loss. order: in which this rank uses the branches, in the step
+    before in the other. If the third is between the others, buckets get gradients in turn. inputs: [B,
+    width].
 
     A weight in the first stands in memory column by column, and so do its gradients.
     """
@@ -199,12 +205,14 @@ def in_order(
     weight.data = transposed(weight.data)
     load_values(list(model.parameters()), values)
     parameters = list(model.parameters())
-    made = [answer(parameters[:4]), answer(parameters[4:])]
+    scalar = nn.Parameter(factor.clone())
+    made = [answer(each) for each in (parameters[:4], parameters[4:], [scalar])]
     for ways in (order[::-1], order):
         model.zero_grad()
+        scalar.grad = None
         loss = torch.stack([model(inputs, branch).square().mean() for branch in ways]).sum()
-        seen = _finished(made, model, loss)
-    return seen
+        seen = _finished(made, model, scalar * loss)
+    return [*seen, None if scalar.grad is None else scalar.grad.clone()]
 
 
 def _finished(made: Sequence[Any], model: nn.Module, loss: Tensor) -> Gradients:
