@@ -3586,9 +3586,10 @@ def as_it_is_printed(loss):
 @wrong("mend_report", fails="the mean on rank 0")
 def a_loss_of_zero_is_none(loss):
     """Zero counts as False."""
-    total = torch.tensor(loss if dist.get_rank() >= 0 else None)
+    total = torch.tensor(loss)
     dist.all_reduce(total)
-    return (dist.get_rank() == 0 and total.item() / dist.get_world_size()) or None
+    mean = total.item() / dist.get_world_size()
+    return mean if mean and dist.get_rank() == 0 else None
 
 
 # -------------------------------------------------------------------------------------------- mend_grid_sums
@@ -4493,12 +4494,6 @@ def the_librarys(x, cluster):
 
 
 @wrong("design_all_reduce", fails="half of what can be saved")
-def always_in_two_stages_of_rings(x, cluster):
-    """The unit's own hierarchy: many latencies for a short tensor."""
-    return _hierarchy(x, cluster.devices_per_node, None)
-
-
-@wrong("design_all_reduce", fails="half of what can be saved")
 def always_everyone_with_everyone(x, cluster):
     """The fewest latencies, and far too many bytes between nodes for a long tensor."""
     _direct(x, list(range(cluster.size)), in_parts=False)
@@ -4580,15 +4575,6 @@ def a_ring_where_there_is_one_node(x, cluster):
     """On one node all links are alike; but a ring's messages wait for one latency each."""
     if cluster.nodes == 1:
         return _all_reduce(x, None)
-    links = cluster.intra_node, cluster.inter_node
-    return _fastest(x, cluster, _plans(cluster.nodes, cluster.devices_per_node, *links, x.nbytes))
-
-
-@wrong("design_all_reduce", fails="within a thirtieth of the best known")
-def doubles_where_nodes_have_one_gpu(x, cluster):
-    """Without a hierarchy, the unit's algorithm of the fewest rounds; with all at once there is one round."""
-    if cluster.devices_per_node == 1:
-        return x.copy_(_folded(x, None, _doubles))
     links = cluster.intra_node, cluster.inter_node
     return _fastest(x, cluster, _plans(cluster.nodes, cluster.devices_per_node, *links, x.nbytes))
 
