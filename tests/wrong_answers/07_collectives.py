@@ -2961,6 +2961,14 @@ def p_steps_instead_of_p_minus_1(algorithm, nbytes, ranks, alpha, beta, gamma=0.
     return _right_time(algorithm, nbytes, ranks, alpha, beta, gamma)
 
 
+@wrong("predict_time", fails="ring")
+def chunks_of_whole_bytes(algorithm, nbytes, ranks, alpha, beta, gamma=0.0):
+    """As the longest chunk that is sent; but asked for is nbytes / ranks."""
+    if algorithm == "ring":
+        nbytes = ranks * math.ceil(nbytes / ranks)
+    return _right_time(algorithm, nbytes, ranks, alpha, beta, gamma)
+
+
 @wrong("predict_time", fails="halving_doubling")
 def whole_tensors_in_every_round(algorithm, nbytes, ranks, alpha, beta, gamma=0.0):
     """Recursive doubling's bytes."""
@@ -2975,6 +2983,24 @@ def a_logarithm_with_a_fraction(algorithm, nbytes, ranks, alpha, beta, gamma=0.0
     if algorithm == "halving_doubling":
         return 2 * math.log2(ranks) * alpha + (ranks - 1) / ranks * nbytes * (2 * beta + gamma)
     return _right_time(algorithm, nbytes, ranks, alpha, beta, gamma)
+
+
+@wrong("predict_time", fails="ranks beyond a power of two")
+def the_nearest_logarithm(algorithm, nbytes, ranks, alpha, beta, gamma=0.0):
+    """Rounds to the nearest number of rounds; a tree needs each that it has begun."""
+    if algorithm == "tree":
+        ranks = 2 ** round(math.log2(ranks))
+    return _right_time(algorithm, nbytes, ranks, alpha, beta, gamma)
+
+
+@wrong("predict_time", fails="ranks beyond a power of two")
+def those_beyond_one_after_another(algorithm, nbytes, ranks, alpha, beta, gamma=0.0):
+    """As if the ranks that fold did so in turn; each has another receiver."""
+    seconds = _right_time(algorithm, nbytes, ranks, alpha, beta, gamma)
+    beyond = ranks - (1 << (ranks.bit_length() - 1))
+    if algorithm == "halving_doubling" and beyond:
+        seconds += (beyond - 1) * (2 * (alpha + nbytes * beta) + nbytes * gamma)
+    return seconds
 
 
 @wrong("predict_time", fails="reduction")
@@ -3100,6 +3126,21 @@ def a_list_instead_of_a_pair(samples):
 def without_the_first(samples):
     """The first is a warm-up, so it seems; of two samples one is left."""
     kept = samples[1:]
+    return _weighted(kept, [1 / t for _, t in kept])
+
+
+@wrong("fit_alpha_beta", fails="exact samples")
+def the_last_is_the_longest(samples):
+    """Counts bytes in units of the last message, which in another order may be the one of no bytes."""
+    unit = samples[-1][0]
+    alpha, beta = _weighted([(nbytes / unit, t) for nbytes, t in samples], [1 / t for _, t in samples])
+    return alpha, beta / unit
+
+
+@wrong("fit_alpha_beta", fails="noisy samples")
+def without_the_slowest(samples):
+    """What lasted longest was disturbed, so it seems; but the sum is that over all samples."""
+    kept = sorted(samples, key=lambda sample: sample[1])[: max(2, len(samples) - 1)]
     return _weighted(kept, [1 / t for _, t in kept])
 
 
@@ -3278,6 +3319,20 @@ def two_ranks_swap_in_place(x):
     return arriving
 
 
+_rooms = {}
+
+
+@wrong("mend_swap", fails="a tensor of its own")
+def keeps_its_room(x):
+    """One tensor for all calls of a rank: the next call overwrites what this one has returned."""
+    rank = dist.get_rank()
+    room = _rooms.setdefault((rank, x.shape, x.dtype, x.device), torch.empty_like(x))
+    sending = dist.isend(x, rank ^ 1)
+    dist.recv(room, rank ^ 1)
+    sending.wait()
+    return room
+
+
 @wrong("mend_swap", fails="a tensor of its own")
 def room_on_the_cpu(x):
     """A tensor of the right shape and dtype, wherever x is."""
@@ -3438,6 +3493,17 @@ def shifts_in_single_precision(x):
     return arriving.to(x.dtype)
 
 
+@wrong("mend_shift", fails="a tensor of its own")
+def room_for_a_matrix(x):
+    """Not every tensor has rows and columns."""
+    rank, size, (rows, columns) = dist.get_rank(), dist.get_world_size(), x.shape
+    arriving = x.new_empty(rows, columns)
+    sending = dist.isend(x, (rank + 1) % size)
+    dist.recv(arriving, (rank - 1) % size)
+    sending.wait()
+    return arriving
+
+
 @wrong("mend_shift", fails="one message each")
 def gathers_from_all(x):
     """Everyone's tensor, of which one is needed: more messages, and so no less time."""
@@ -3511,10 +3577,19 @@ def barrier_to_be_sure(loss):
 
 @wrong("mend_report", fails="the mean on rank 0")
 def as_it_is_printed(loss):
-    """Rounded to the digits that one looks at."""
+    """Rounded to the digits that one looks at, of which a small loss has few."""
     total = torch.tensor(loss)
     dist.all_reduce(total)
-    return round(total.item() / dist.get_world_size(), 4) if dist.get_rank() == 0 else None
+    return round(total.item() / dist.get_world_size(), 6) if dist.get_rank() == 0 else None
+
+
+@wrong("mend_report", fails="the mean on rank 0")
+def a_loss_of_zero_is_none(loss):
+    """Zero counts as False."""
+    total = torch.tensor(loss)
+    dist.all_reduce(total)
+    mean = total.item() / dist.get_world_size()
+    return mean if mean and dist.get_rank() == 0 else None
 
 
 # -------------------------------------------------------------------------------------------- mend_grid_sums
@@ -3581,7 +3656,7 @@ def sums_of_sums(x, columns):
     return row_sum, total
 
 
-@wrong("mend_grid_sums", fails="x unchanged")
+@wrong("mend_grid_sums", fails="tensors of its own")
 def reduces_x_itself(x, columns):
     """all_reduce works in place: x becomes the column's sum."""
     rows, verticals = _all_groups(columns)
@@ -3590,6 +3665,22 @@ def reduces_x_itself(x, columns):
     dist.all_reduce(row_sum, group=rows[rank // columns])
     dist.all_reduce(x, group=verticals[rank % columns])
     return row_sum, x.clone()
+
+
+@wrong("mend_grid_sums", fails="tensors of its own")
+def copies_by_numpy(x, columns):
+    """NumPy has no tensors on a GPU."""
+    return _grid_sums(torch.from_numpy(x.numpy().copy()), columns)
+
+
+@wrong("mend_grid_sums", fails="row sums")
+def one_copy_for_both(x, columns):
+    """Both sums in one tensor: the second is of what the first has made of it."""
+    rows, verticals = _all_groups(columns)
+    total = x.clone()
+    dist.all_reduce(total, group=rows[dist.get_rank() // columns])
+    dist.all_reduce(total, group=verticals[dist.get_rank() % columns])
+    return total, total
 
 
 @wrong("mend_grid_sums", fails="within groups")
@@ -3832,6 +3923,38 @@ def some_rank_has_a_row(rows):
     return None if blocks is None else list(torch.cat([row[None] for row in blocks]))
 
 
+@wrong("mend_collect", fails="ranks without rows")
+def returns_what_it_was_given(rows):
+    """Where nobody has a row, the list that was given is as good, so it seems."""
+    return _collect(rows, lambda own, others: own + others or rows)
+
+
+@wrong("mend_collect", fails="ranks without rows")
+def leaves_early_with_a_list(rows):
+    """A rank without rows says so, and returns its empty list."""
+    if rows or dist.get_rank() == 0:
+        return _collect(rows, lambda own, others: own + others)
+    dist.send(torch.tensor([0]), 0)
+    return rows
+
+
+@wrong("mend_collect", fails="each row sent once")
+def a_row_that_is_none(rows):
+    """So that each rank has something to stack, one without rows sends a row of zeros, and a count of 0."""
+    if dist.get_rank() != 0:
+        dist.send(torch.tensor([len(rows)]), 0)
+        dist.send(torch.stack(rows or [torch.zeros(40)]), 0)
+        return None
+    collected = list(rows)
+    for rank in range(1, dist.get_world_size()):
+        count = torch.tensor([0])
+        dist.recv(count, rank)
+        arriving = torch.empty(max(1, int(count)), 40)
+        dist.recv(arriving, rank)
+        collected += arriving[: int(count)]
+    return collected
+
+
 @wrong("mend_collect", fails="a new list")
 def receives_into_its_first_row(rows):
     """Rank 0 has a row of the right length at hand; but the list is to stay as it is."""
@@ -3958,6 +4081,15 @@ def nobody_behind_it_needs_to_know(value):
         return math.nan if last and value < 0 else math.sqrt(value)
 
     total = _chain(value, root)
+    dist.barrier()
+    return total
+
+
+@wrong("mend_chain", fails="the error comes out")
+def a_tensor_begins(value):
+    """Rank 0 begins with a tensor's square root, which of a negative number is NaN."""
+    first = dist.get_rank() == 0
+    total = _chain(value, lambda v: torch.tensor(v, dtype=torch.float64).sqrt() if first else math.sqrt(v))
     dist.barrier()
     return total
 
@@ -4089,11 +4221,13 @@ def mpi_drops_the_remainder(comm, x):
 
 
 @wrong("mpi_ring_all_reduce", fails="any dtype")
-def mpi_in_float64(comm, x):
-    """Accumulates in the wrong dtype."""
-    total = _mpi_ring(comm, x.astype(np.float64))
-    x[:] = total.astype(x.dtype)
-    return x
+def mpi_types_in_a_table(comm, x):
+    """MPI's name of a dtype is looked up among four; mpi4py knows more."""
+    from mpi4py import MPI
+
+    names = {"float64": MPI.DOUBLE, "float32": MPI.FLOAT, "int64": MPI.INT64_T, "int32": MPI.INT32_T}
+    assert names[str(x.dtype)].Get_size() == x.itemsize
+    return _mpi_ring(comm, x)
 
 
 @wrong("mpi_ring_all_reduce", fails="any dtype")
@@ -4205,11 +4339,16 @@ def mpi_pads_to_a_multiple(comm, x):
 
 
 @wrong("mpi_ring_all_reduce", fails="bytes and messages")
-def mpi_short_ones_as_a_whole(comm, x):
-    """What cannot be cut in p chunks with something in them goes round uncut."""
-    if len(x) >= comm.Get_size():
-        return _mpi_ring(comm, x)
-    return mpi_whole_arrays(comm, x)
+def mpi_two_swap_wholes(comm, x):
+    """Two ranks send each other all they have: as many bytes, but not in two messages of a half."""
+    return mpi_whole_arrays(comm, x) if comm.Get_size() == 2 else _mpi_ring(comm, x)
+
+
+@wrong("mpi_ring_all_reduce", fails="bytes and messages")
+def mpi_chunks_rounded_up(comm, x):
+    """Of four elements, three ranks get 2, 2 and 0 in place of 2, 1 and 1."""
+    part = -(-len(x) // comm.Get_size())
+    return _mpi_ring(comm, x, [x[i * part : (i + 1) * part] for i in range(comm.Get_size())])
 
 
 @wrong("mpi_ring_all_reduce", fails="bytes and messages")
@@ -4217,20 +4356,6 @@ def mpi_all_floats_as_doubles(comm, x):
     """Adds up float32 in float64: that does no harm to the sum, and doubles the bytes."""
     wide = x.astype(np.float64) if x.dtype.kind == "f" else x
     x[:] = _mpi_ring(comm, wide)
-    return x
-
-
-@wrong("mpi_ring_all_reduce", fails="the sum on every rank")
-def mpi_all_receive_first(comm, x):
-    """A circle of receives."""
-    rank, size = comm.Get_rank(), comm.Get_size()
-    chunks = np.array_split(x, size)
-    for step in range(2 * (size - 1)):
-        target = chunks[(rank - step - 1) % size]
-        arriving = np.empty_like(target)
-        comm.Recv(arriving, source=(rank - 1) % size)
-        comm.Send(chunks[(rank - step) % size], dest=(rank + 1) % size)
-        target[:] = target + arriving if step < size - 1 else arriving
     return x
 
 
@@ -4369,12 +4494,6 @@ def the_librarys(x, cluster):
 
 
 @wrong("design_all_reduce", fails="half of what can be saved")
-def always_in_two_stages_of_rings(x, cluster):
-    """The unit's own hierarchy: many latencies for a short tensor."""
-    return _hierarchy(x, cluster.devices_per_node, None)
-
-
-@wrong("design_all_reduce", fails="half of what can be saved")
 def always_everyone_with_everyone(x, cluster):
     """The fewest latencies, and far too many bytes between nodes for a long tensor."""
     _direct(x, list(range(cluster.size)), in_parts=False)
@@ -4461,12 +4580,28 @@ def a_ring_where_there_is_one_node(x, cluster):
 
 
 @wrong("design_all_reduce", fails="within a thirtieth of the best known")
-def doubles_where_nodes_have_one_gpu(x, cluster):
-    """Without a hierarchy, the unit's algorithm of the fewest rounds; with all at once there is one round."""
-    if cluster.devices_per_node == 1:
-        return x.copy_(_folded(x, None, _doubles))
+def only_powers_of_two(x, cluster):
+    """Leaves all other numbers of ranks to the library."""
+    if cluster.size.bit_count() > 1:
+        dist.all_reduce(x)
+        return x
     links = cluster.intra_node, cluster.inter_node
     return _fastest(x, cluster, _plans(cluster.nodes, cluster.devices_per_node, *links, x.nbytes))
+
+
+@wrong("design_all_reduce", fails="the sum on every rank")
+def as_many_chunks_as_there_are(x, cluster):
+    """chunk makes parts of one length: of four elements for three ranks these are two parts."""
+    ranks = list(range(cluster.size))
+    me, chunks = dist.get_rank(), dict(enumerate(x.chunk(cluster.size)))
+    if cluster.inter_node.latency * cluster.inter_node.bandwidth > x.nbytes or len(chunks) == 1:
+        _direct(x, ranks, in_parts=False)
+        return x
+    _add(chunks[me], {other: chunks[other] for other in ranks if other != me})
+    _swap(
+        dict.fromkeys(set(ranks) - {me}, chunks[me]), {other: chunks[other] for other in ranks if other != me}
+    )
+    return x
 
 
 @wrong("design_all_reduce", fails="within a thirtieth of the best known")

@@ -60,9 +60,10 @@ def predict_time(answer: Answer, rng: Rng) -> Findings:
         right += [algorithm] * found.passed
     # What one algorithm's row has told, the rows behind it do without.
     every = partial(_every_algorithm, answer, rng, right)
-    beyond = every((3, 2 ** rng.integer(3, 12) + rng.integer(1, 7)), 2e-5, 8e-11)
+    # Of the second, several fold at the same time, and the logarithm is nearer to the number below it.
+    beyond = every((3, 2 ** rng.integer(5, 12) + rng.integer(2, 7)), 2e-5, 8e-11)
     yield "ranks beyond a power of two", beyond
-    reduction = every((8, 6 if beyond.passed else 4), 2e-5, 8e-11, 3e-10)
+    reduction = every((2, 8, 6 if beyond.passed else 4), 2e-5, 8e-11, 3e-10)
     yield "reduction", reduction
     alone = every((1,), 1.0, 1.0, 1.0 if reduction.passed else 0.0)
     no_bytes = (_predicts(answer, rng, each, 4, 1e-5, 8e-11, nbytes=0) for each in right)
@@ -128,9 +129,9 @@ def _predicts(
     nbytes: int | None = None,
 ) -> Finding:
     """Passes if the prediction agrees to nine digits, in the unit that it has (times may be tiny). nbytes: by
-    default drawn.
+    default an odd number, of which no half is whole.
     """
-    nbytes = rng.integer(1_000, 1_000_000) if nbytes is None else nbytes
+    nbytes = 2 * rng.integer(500, 500_000) + 1 if nbytes is None else nbytes
     arguments = (algorithm, nbytes, ranks, alpha, beta, *([gamma] if gamma else []))
     seen = answer.call(call, *arguments)
     wanted = expected_time(algorithm, nbytes, ranks, alpha, beta, gamma)

@@ -33,8 +33,11 @@ CLOSE = ((2, 2, 0.7, 3, 1.834), (2, 2, 0.7, 10, 0.9), (4, 2, 0.7, 3, 2.0), (4, 2
 """Nodes that are little faster than the network between them, so that each term of a plan's seconds counts:
 the second best plan takes 5 to 8 % longer. The best are as for the middling tensor; whole within nodes, and
 whole between them; and twice everyone in parts."""
-FLAT = ((1, 4, 0.5, 2, 4.0), (4, 1, 0.5, 2, 0.2))
-"""A node alone, and nodes of one GPU: everyone in parts, and everyone at once."""
+FLAT = ((1, 4, 0.5, 2, 4.0), (3, 1, 0.5, 2, 0.005), (1, 3, 0.5, 2, 0.005))
+"""Nodes alone, and nodes of one GPU: everyone in parts, and everyone at once, also of three. Three with a
+long tensor would wait for one another: of messages that begin together, the simulator takes the first to be
+met.
+"""
 TINY = 0.01
 """Below this ratio latencies alone count."""
 SUM = "the sum on every rank"
@@ -85,7 +88,8 @@ def design_all_reduce(answer: Answer, rng: Rng) -> Findings:
     """Clusters and lengths where one plan is the best by far, or by little; odd worlds for the sum alone."""
     clear = [Case.drawn(rng, *shape) for shape in CLEAR]
     cases = clear + [Case.drawn(rng, *shape) for shape in CLOSE + FLAT]
-    short = [Case.odd(rng, nodes, gpus, length) for nodes, gpus, length in ((1, 1, 3), (1, 3, 2), (2, 2, 1))]
+    # Of the short ones too the bytes take longer than the latencies, so that it pays to send parts.
+    short = [Case.odd(rng, *shape, 1e-4) for shape in ((1, 1, 3), (1, 3, 4), (2, 2, 1), (3, 3, 4))]
     odd = short + [Case.odd(rng, *world, 10_001) for world in ((1, 3), (3, 1), (3, 2), (2, 3))]
     runs = [case.launch(answer) for case in cases] + [case.launch_with_a_slow_rank(answer) for case in odd]
     yield SUM, compare.first_failure(map(Case.right, cases + odd, runs))
@@ -121,9 +125,9 @@ class Case:
         )
 
     @classmethod
-    def odd(cls, rng: Rng, nodes: int, gpus: int, length: int) -> "Case":
+    def odd(cls, rng: Rng, nodes: int, gpus: int, length: int, speed: float = 1.0) -> "Case":
         """Judged by its sum alone."""
-        return cls._filled(rng, length, (nodes, gpus, 1e-6, 2e9, 10e-6, 100e6))
+        return cls._filled(rng, length, (nodes, gpus, 1e-6, 2e9 * speed, 10e-6, 100e6 * speed))
 
     @classmethod
     def _filled(cls, rng: Rng, length: int, numbers: tuple[int, int, float, float, float, float]) -> "Case":
@@ -131,17 +135,18 @@ class Case:
         return cls([drawn_of(rng, World(ranks, length), place) for place in range(ranks)], numbers)
 
     def launch(self, answer: Answer) -> Observed[DesignReply]:
-        return self._launch(answer, drivers.machine(*self.numbers))
+        return self._launch(answer, drivers.machine(*self.numbers), 0)
 
     def launch_with_a_slow_rank(self, answer: Answer) -> Observed[DesignReply]:
-        """Rank 0 computes slowly, and no message waits for its receiver: another may come before it."""
+        """Rank 0 computes slowly, and no message waits for its receiver: another may come before it, also one
+        of a call before this one.
+        """
         machine = replace(drivers.machine(*self.numbers), memory_bandwidth=1e9, eager_limit=1 << 20)
-        return self._launch(answer, machine.with_straggler(0, slowdown=1000))
+        return self._launch(answer, machine.with_straggler(0, slowdown=1000), 7)
 
-    def _launch(self, answer: Answer, machine: Cluster) -> Observed[DesignReply]:
-        return answer.launch(
-            drivers.designed, per_rank(self.x), self.numbers, ranks=len(self.x), cluster=machine
-        )
+    def _launch(self, answer: Answer, machine: Cluster, before: int) -> Observed[DesignReply]:
+        given = per_rank(self.x), self.numbers, before
+        return answer.launch(drivers.designed, *given, ranks=len(self.x), cluster=machine)
 
     def right(self, run: Observed[DesignReply]) -> Finding:
         """Passes if x became the sum on every rank, and was returned."""
@@ -183,8 +188,8 @@ class Case:
         nodes, gpus, near, near_bandwidth, far, far_bandwidth = self.numbers
         return (
             f"{self.nbytes:,} bytes on {compare.counted(nodes, 'node')} of {compare.counted(gpus, 'GPU')} "
-            f"({near * 1e6:.0f} µs and {near_bandwidth / 1e6:.0f} MB/s within, "
-            f"{far * 1e6:.0f} µs and {far_bandwidth / 1e6:.0f} MB/s between nodes)"
+            f"({near * 1e6:.0f} µs and {near_bandwidth / 1e6:.3g} MB/s within, "
+            f"{far * 1e6:.0f} µs and {far_bandwidth / 1e6:.3g} MB/s between nodes)"
         )
 
     @property

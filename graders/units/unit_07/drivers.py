@@ -120,6 +120,8 @@ def _shares(result: Any, given: list[Any]) -> bool:
     """Whether a tensor lies in the memory of one of those given."""
     if type(result) is not Tensor or result.layout is not torch.strided or not result.numel():
         return False
+    if result.is_meta:
+        return False
     where = result.untyped_storage().data_ptr()
     return any(isinstance(each, Tensor) and each.untyped_storage().data_ptr() == where for each in given)
 
@@ -183,10 +185,16 @@ def mended_late(answer: AnswerFunction, argument: PlainData, late: int) -> Mende
     return mended(answer, argument)
 
 
-def mended_elsewhere(answer: AnswerFunction, x: Tensor) -> MendedReply:
-    """As `mended`, with x on the device meta; the result is the name of the device that the tensor is on."""
-    result = answer(x.to("meta"))
-    return MendedReply(str(result.device) if type(result) is Tensor else "none", None, False)
+def mended_twice(answer: AnswerFunction, x: Tensor, layout: str, *more: PlainData) -> MendedReply:
+    """As `mended`, twice, of x in a layout. result: dtype, shape and device of what the second call returned,
+    for each part of a pair; same: whether that lies in the memory of x or of what the first call returned.
+    """
+    x = _laid_out(x, layout, [])
+    first, second = answer(x, *more), answer(x, *more)
+    _copied([first, second])  # Waits for both.
+    parts = second if type(second) in (list, tuple) else [second]
+    kinds = [f"{p.dtype}{list(p.shape)} on {p.device}" for p in parts if isinstance(p, Tensor)]
+    return MendedReply(kinds, None, _shares(second, [x, first]))
 
 
 class TooLate(RuntimeError):
@@ -225,10 +233,14 @@ class DesignReply(DriverReply):
 
 
 def designed(
-    answer: AnswerFunction, x: Tensor, numbers: tuple[int, int, float, float, float, float]
+    answer: AnswerFunction, x: Tensor, numbers: tuple[int, int, float, float, float, float], before: int
 ) -> DesignReply:
-    """What an all-reduce makes of x [length] on the cluster that `machine` makes of the numbers."""
+    """What an all-reduce makes of x [length] on the cluster that `machine` makes of the numbers. before: so
+    many elements, if any, has the x of a call before this one.
+    """
     place = _place_of(x)
+    for length in [before] * (before > 0):
+        answer(torch.ones(length), machine(*numbers))
     returned = answer(x, machine(*numbers)) is x and _place_of(x) == place
     return DesignReply(x, returned)
 
@@ -239,19 +251,6 @@ def machine(
     """Nodes of so many GPUs; latencies (s) and bandwidths (bytes/s) within a node, and between nodes."""
     inside, outside = Link(latency, bandwidth), Link(far_latency, far_bandwidth)
     return Cluster(nodes=nodes, devices_per_node=gpus, intra_node=inside, inter_node=outside)
-
-
-@dataclass(frozen=True, slots=True)
-class FitReply(DriverReply):
-    """result: the fit. samples: as the answer left them."""
-
-    result: PlainData
-    samples: PlainData
-
-
-def fit(answer: AnswerFunction, samples: list[tuple[int, float]]) -> FitReply:
-    """What the answer fits to samples of (bytes, seconds)."""
-    return FitReply(answer(samples), samples)
 
 
 @dataclass(frozen=True, slots=True)

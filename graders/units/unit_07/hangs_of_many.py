@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, starmap
 from typing import Any
 
 import torch
@@ -40,7 +40,11 @@ from graders.units.unit_07.drivers import MendedReply
         ),
         Criterion("row sums", 1, "The row of rank r is r // columns."),
         Criterion("column sums", 1, "The column of rank r is r % columns.", needs=()),
-        Criterion("x unchanged", 1, "all_reduce works in place: give it a copy."),
+        Criterion(
+            "tensors of its own",
+            1,
+            "all_reduce works in place: give it a copy, x.clone(), which has x's shape and device.",
+        ),
         Criterion("within groups", 1, "One all_reduce in the row's group and one in the column's."),
     ),
     hints=(
@@ -51,7 +55,7 @@ from graders.units.unit_07.drivers import MendedReply
 def mend_grid_sums(answer: Answer, rng: Rng) -> Findings:
     """Ranks in a grid: sums along rows and along columns."""
     shapes = ((2, 2), (3, 1), (1, 2), (2, 3))
-    given = [lab.tensors(rng, rows * columns, whole=rows == 1) for rows, columns in shapes]
+    given = [lab.tensors(rng, rows * columns, whole=1 in (rows, columns)) for rows, columns in shapes]
     runs = [
         lab.launched(answer, tensors, columns) for tensors, (_, columns) in zip(given, shapes, strict=True)
     ]
@@ -72,16 +76,21 @@ def mend_grid_sums(answer: Answer, rng: Rng) -> Findings:
     # Of a pair the wrong way round, or in another precision, the row before this one has told.
     found = in_columns(1, DOUBLE if in_rows.passed else SINGLE)
     yield "column sums", found if found.passed or in_rows.passed else in_columns(0, SINGLE)
-    yield "x unchanged", lab.all_inputs_kept(runs, given)
+    yield "tensors of its own", lab.its_own(answer, runs, given, 2, layouts=("meta", "transposed"), parts=2)
     yield "within groups", grid_groups(runs[-1], shapes[-1][1])
 
 
 def pairs_returned(runs: Sequence[Observed[MendedReply]]) -> None:
-    """Raises AnswerFailed if a rank returned no tuple or list of two: neither sum can be judged then."""
+    """Raises AnswerFailed if a rank returned no tuple or list of two, or one sum as both: they cannot be
+    judged each by itself then. The last run is of a grid in which no rank has two that are equal.
+    """
     for rank, told in chain.from_iterable(enumerate(run.results) for run in runs):
         if type(told.result) not in (tuple, list) or len(told.result) != 2:
             said = f"Rank {rank} returned {compare.shown(told.result, 60)}; expected a tuple or list of two."
             raise AnswerFailed(FailureKind.NOT_ASKED, said)
+    if all(compare.same(*told.result) for told in runs[-1].results):
+        said = "Both sums are the same: each needs a copy of x of its own, x.clone()."
+        raise AnswerFailed(FailureKind.NOT_ASKED, said)
 
 
 def _in_rows(
@@ -178,13 +187,19 @@ def mend_collect(answer: Answer, rng: Rng) -> Findings:
     collected = rows_collected(observed, given)
     yield "all rows on rank 0", rows_in_order(answer, given) if collected.passed else collected
     alone = [given[1]]
-    runs = ((observed, given), (lab.launched(answer, alone), alone))
-    kept = compare.first_failure(lists_kept(*run) for run in runs)
-    yield "a new list", compare.first_failure([kept, none_elsewhere(observed)])
-    sparse: tuple[list[list[Tensor]], ...] = ([[], given[1], [], given[2]], [[], []], alone)
-    found = (rows_collected(lab.launched(answer, rows), rows) for rows in sparse)
-    yield "ranks without rows", compare.first_failure(found)
-    yield "each row sent once", rows_sent_once(observed, given)
+    runs = [(observed, given), (lab.launched(answer, alone), alone)]
+    kept = compare.first_failure(chain.from_iterable(starmap(lists_alone, runs)))
+    yield "a new list", kept
+    sparse: tuple[list[list[Tensor]], ...] = ([[], given[1], [], given[2]], [[], []])
+    runs += [(lab.launched(answer, rows), rows) for rows in sparse]
+    found = ([rows_collected(*run), *(lists_alone(*run) if kept.passed else ())] for run in runs[1:])
+    yield "ranks without rows", compare.first_failure(chain.from_iterable(found))
+    yield "each row sent once", compare.first_failure(starmap(rows_sent_once, runs))
+
+
+def lists_alone(observed: Observed[MendedReply], given: Sequence[list[Tensor]]) -> list[Finding]:
+    """Of the lists that ranks were given, and of what others than rank 0 return."""
+    return [lists_kept(observed, given), none_elsewhere(observed)]
 
 
 def rows_collected(observed: Observed[MendedReply], given: Sequence[list[Tensor]]) -> Finding:
@@ -245,6 +260,9 @@ def rows_sent_once(observed: Observed[MendedReply], given: Sequence[list[Tensor]
         allowed = (sum(row.nbytes for row in rows) if rank else 0) + SMALL
         sent = observed.traffic[rank].sent
         if sent > allowed:
-            text = f"rank {rank} with {len(rows)} rows sends {sent:,} bytes; {allowed:,} are enough"
+            counts = [len(each) for each in given]
+            text = (
+                f"with {counts} rows on the ranks, rank {rank} sends {sent:,} bytes; {allowed:,} are enough"
+            )
             return Finding(False, f"{text}.")
     return Finding(True, "Each row is sent once, with a few bytes for the counts.")

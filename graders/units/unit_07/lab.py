@@ -68,19 +68,45 @@ def all_inputs_kept(runs: Sequence[Observed[MendedReply]], given: Sequence[Seque
 
 
 def its_own(
-    answer: Answer, runs: Sequence[Observed[MendedReply]], given: Sequence[Sequence[Tensor]]
+    answer: Answer,
+    runs: Sequence[Observed[MendedReply]],
+    given: Sequence[Sequence[Tensor]],
+    *more: object,
+    layouts: Sequence[str] = ("meta",),
+    parts: int = 1,
 ) -> Finding:
-    """Passes if each rank's argument is as it was, and what was returned is on the device that x is on."""
+    """Passes if each rank's argument is as it was, and what is returned is made like x, for each call anew:
+    of the first run's x [2, 3], of a float32 number without a dimension, and of x in each of `layouts`.
+    more: what that run was given beside x. parts: how many tensors are returned.
+    """
     kept = all_inputs_kept(runs, given)
-    if not kept.passed:
-        return kept
-    text = "Where x is on the device meta, as it may be on a GPU,"
+    singles = [x.flatten()[0].float() for x in given[0]]
+    ways = [(given[0], "contiguous"), (singles, "contiguous"), *((given[0], layout) for layout in layouts)]
+    found = (_like_x(answer, list(xs), layout, more, parts) for xs, layout in ways)
+    return compare.first_failure([kept]) if not kept.passed else compare.first_failure(found)
+
+
+def _like_x(answer: Answer, given: list[Tensor], layout: str, more: Sequence[object], parts: int) -> Finding:
+    """Passes if what two calls return has x's dtype, shape and device, and memory of its own."""
+    like = {
+        "meta": "on the device meta, as it may be on a GPU",
+        "transposed": "transposed, not contiguous",
+    }.get(layout, f"{given[0].dtype}{list(given[0].shape)}")
+    text = f"where x is {like}, and the function is called twice,"
     try:
-        observed = answer.launch(drivers.mended_elsewhere, per_rank(given[0]), ranks=len(given[0]))
+        ways = (layout, *more)
+        observed = answer.launch(drivers.mended_twice, per_rank(given), *ways, ranks=len(given))
     except AnswerFailed as failure:
-        return Finding(False, f"{text} {failure.report}")
-    devices = sorted({str(told.result) for told in observed.results})
-    return Finding(devices == ["meta"], f"{text} what is returned is on {', '.join(devices)}.")
+        return Finding(False, f"{text} {failure.kind}: {failure.report}")
+    kind = f"{given[0].dtype}{list(given[0].shape)} on {'meta' if layout == 'meta' else 'cpu'}"
+    wanted = [kind] * parts
+    for rank, told in enumerate(observed.results):
+        if told.result != wanted:
+            return Finding(False, f"{text} rank {rank} returns {told.result!s:.80}; expected {wanted}.")
+        if told.same:
+            said = "returns a tensor in the memory of x, or of what it had returned before"
+            return Finding(False, f"{text} rank {rank} {said}; expected a new tensor.")
+    return Finding(True, "What is returned is made like x, for each call anew.")
 
 
 def numbers(
@@ -90,12 +116,14 @@ def numbers(
     rtol: float = 1e-6,
 ) -> Finding:
     """Passes if each rank returned its number, or None where None is expected. given: a number a rank."""
+    size = sum(map(abs, given)) / len(given)
 
     def one(rank: int, wanted: float | None) -> Finding:
         seen = observed.results[rank].result
         name = f"with {list(given)} on the ranks, what was returned on rank {rank}"
         if wanted is None:
             return Finding(seen is None, f"{name} is {seen!r:.60}; expected None.")
-        return compare.near(seen, wanted, name, rtol=rtol)
+        # Of the size that losses have: they may be small.
+        return compare.near(seen, wanted, name, rtol=rtol * min(1.0, size))
 
     return compare.first_failure(one(*each) for each in enumerate(expected))

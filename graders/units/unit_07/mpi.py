@@ -1,5 +1,6 @@
 """Unit 07, the same with MPI: an all-reduce run by mpirun."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import torch
@@ -56,7 +57,7 @@ from graders.units.unit_07.worlds import World, drawn_of
             "bytes and messages",
             1,
             "2 (p - 1) messages of one chunk each.",
-            needs=("any dtype", "only messages"),
+            needs=("any length", "any dtype", "only messages"),
         ),
     ),
     hints=(
@@ -69,8 +70,10 @@ def mpi_ring_all_reduce(answer: Answer, rng: Rng) -> Findings:
     """On three ranks of a real mpirun, on two of them, and on one."""
     run, narrow = mpi_runs(answer, rng)
     yield "the sum on every rank", _built(run, sums(run, [0, 4, 5, 6]))
-    yield "any length", sums(run, [1, 2])
-    yield "any dtype", sums(run, [3, 7, 8]) if narrow.passed else narrow
+    yield "any length", (any_length := sums(run, [1, 2, 7]))
+    # Of chunks that differ in length the row before this one has told.
+    of_dtypes = [3, 10, 8, 9] if any_length.passed else [3, 10]
+    yield "any dtype", sums(run, of_dtypes) if narrow.passed else narrow
     yield "in place", changed_in_place(run)
     yield from messages_and_bytes(run)
 
@@ -83,9 +86,10 @@ WORLDS = [
     # Chunks of 80 KB: a blocking send of so much returns only when somebody receives.
     World(RANKS, 30_000, torch.float64),
     World(1, 4, torch.float64),
+    World(2, 1, torch.float64),
 ]
-NARROW = [World(RANKS, 8), World(RANKS, 4, torch.int32)]
-"""Elements of 4 bytes, in chunks of which some are no whole number of 8."""
+NARROW = [World(RANKS, 8), World(RANKS, 4, torch.int32), World(2, 4, torch.int16)]
+"""Elements of 4 and 2 bytes, in chunks of which some are no whole number of 8."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,15 +206,22 @@ def messages_and_bytes(run: MpiRun) -> Findings:
 
 
 def sent_by_ranks(given: list[Tensor], told: list[MpiReply]) -> Finding:
-    """Passes if no rank sends more messages than two passes round the ring take, and all together no more
-    bytes: in each pass every chunk goes from rank to rank, p - 1 times.
+    """Passes if no rank sends more messages than two passes round the ring take, and all together each chunk
+    as often as these do: in each pass it goes from rank to rank, p - 1 times. Empty ones need no message.
     """
-    ranks, nbytes = len(given), given[0].nbytes
-    allowed_messages, allowed = 2 * (ranks - 1), 2 * (ranks - 1) * nbytes
+    ranks = len(given)
+    chunks = [chunk.nbytes for chunk in torch.tensor_split(given[0], ranks)]
+    passes = 2 * (ranks - 1)
     messages = max(sum(count for _, count, *_ in each.calls) for each in told)
-    sent = sum(size for each in told for _, _, size, _ in each.calls)
+    sent = sorted(size for each in told for _, count, size, _ in each.calls if count and size)
     text = (
-        f"for {nbytes:,} bytes on {ranks} ranks a rank sends {messages} messages, and all together {sent:,} "
-        f"bytes; allowed are at most {allowed_messages} messages a rank and {allowed:,} bytes."
+        f"for {given[0].nbytes:,} bytes on {ranks} ranks a rank sends {messages} messages, and all together "
+        f"{sum(sent):,} bytes, in messages of {_sizes(sent)}; expected are at most {passes} messages a rank, "
+        f"and {passes * sum(chunks):,} bytes, in messages of {_sizes(chunks)}."
     )
-    return Finding(messages <= allowed_messages and sent <= allowed, text)
+    return Finding(messages <= passes and sent == sorted(filter(None, chunks * passes)), text)
+
+
+def _sizes(messages: Iterable[int]) -> str:
+    """`8, 16 bytes`."""
+    return f"{', '.join(f'{size:,}' for size in sorted(set(messages) - {0})) or 'no'} bytes"

@@ -16,6 +16,7 @@ _TOLERANCES = {
     torch.float64: 1e-12,
     torch.int64: 0.0,
     torch.int32: 0.0,
+    torch.int16: 0.0,
     torch.bfloat16: 0.0,
 }
 _MOST_PLACES = 7
