@@ -126,6 +126,11 @@ def _has_digits(value: PlainData) -> TypeGuard[Tensor]:
     return bool((numbers == numbers.trunc()).all() and (numbers > 0).all())
 
 
+def with_numbers(plays: Sequence[Played]) -> list[Played]:
+    """Those of which numbers are told: none on the device meta."""
+    return [played for played in plays if all(world.layout != "meta" for world in played.worlds)]
+
+
 def in_place(*plays: Played) -> Finding:
     """Passes if every argument holds afterwards what it must, and the right object is returned."""
     return compare.first_failure(

@@ -7,7 +7,7 @@ from course_lib.cluster.topology import Cluster
 from graders.grading.communication import only_messages
 from graders.grading.kit import Answer, AnswerFailed, Finding, Findings, Rng, compare
 from graders.units.unit_07.collective import Collective
-from graders.units.unit_07.collectives import Played, in_place, play, results
+from graders.units.unit_07.collectives import Played, in_place, play, results, with_numbers
 from graders.units.unit_07.dtypes import any_dtype
 from graders.units.unit_07.groups import in_other_forms, in_several_groups, launches, on_a_subgroup
 from graders.units.unit_07.memory import Right, any_layout
@@ -66,13 +66,15 @@ def common_findings(
     yield "any length", any_length
     [model] = tried([replace(basic[-1], root=basic[-1].ranks - 1 if roots else 0)])
     special = tried(special) if any_number.passed and any_length.passed else []
-    dtype = any_dtype(tries, model, first[-1], in_order.passed, any_length.passed, special)
-    yield "any dtype", dtype
-    kept = in_place(*first, *rooted, *alone, *(lengths if any_length.passed else ()))
+    setting = tries, model, first[-1], in_order.passed
+    yield "any dtype", (dtype := any_dtype(*setting, any_length.passed, special))
+    # Of all numbers of ranks and dtypes where these are right.
+    all_right = any_number.passed and dtype.passed and (any_root.passed or not roots)
+    others = with_numbers(tries.plays) if all_right else []
+    kept = in_place(*first, *rooted, *alone, *(lengths if any_length.passed else ()), *others)
     yield "in place", kept
     right = Right(any_length.passed, dtype.passed)
-    layout = any_layout(tries, model, special, first[-1], in_order.passed, right)
-    yield "any layout", layout
+    yield "any layout", (layout := any_layout(*setting, right, special))
     forms = in_other_forms(subgroups[-1][0], dtype.passed, layout.passed) if any_length.passed else []
     yield "on a subgroup", on_a_subgroup(tries, subgroups, forms, kept.passed, in_order.passed)
     if following or slow:
@@ -148,7 +150,7 @@ def common(
     def root(ranks: int) -> int:
         return rng.integer(1, ranks - 1) if rooted and ranks > 1 else 0
 
-    many = [World(1, 12), *(World(p, 16 * p, root=root(p)) for p in sizes)]
+    many = [World(1, 12), *(World(p, 64 * p, root=root(p)) for p in sizes)]
     roots = [World(2, 8, root=1), World(4, 12, root=2)] if rooted else []
     yield from common_findings(
         answer,

@@ -80,7 +80,7 @@ def hierarchical_all_reduce(answer: Answer, rng: Rng) -> Findings:
         rng,
         collective,
         basic=[World(4, 16, node=2), World(6, 18, node=3)],
-        many=[World(p, 24, node=g) for p, g in ((1, 1), (2, 2), (3, 1), (5, 5), (7, 1), (8, 2), (8, 4))],
+        many=[World(p, 480, node=g) for p, g in ((1, 1), (2, 2), (3, 1), (5, 5), (7, 1), (8, 2), (8, 4))],
         uneven=[
             [World(4, length, node=2) for length in (1, 5)],
             [World(6, length, node=2) for length in (0, 2, 13)],

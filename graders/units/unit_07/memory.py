@@ -24,7 +24,7 @@ class Right:
 
 
 def any_layout(
-    tries: Tries, model: World, special: Sequence[World], single: Played, after_another: bool, right: Right
+    tries: Tries, model: World, single: Played, after_another: bool, right: Right, special: Sequence[World]
 ) -> Finding:
     """Passes if results are right of tensors with gaps between the elements, and of a matrix that stands
     column by column: of five rows of three, which cut flat has other parts, if lengths are right; in int64,
@@ -54,6 +54,6 @@ def _gaps_and_columns(world: World, right: Right) -> list[World]:
 
 def _as_few_messages(played: Played, single: Played) -> Finding:
     """Passes if ranks send no more messages than where tensors have no gaps."""
-    made, usual = played.observed.traffic.messages, single.observed.traffic.messages
+    made, usual = (sum(event.op == "send" for event in each.observed.events) for each in (played, single))
     text = f"with {played.worlds[0]}, all ranks together send {made} messages, and without gaps {usual}."
     return Finding(made <= usual, text, Kind.OTHER if made <= usual else Kind.TOO_MUCH)
