@@ -81,7 +81,8 @@ class World:
 
     def __str__(self) -> str:
         kind = str(self.dtype).removeprefix("torch.")
-        group = "" if self.members is None else f" (global ranks {', '.join(map(str, self.members))})"
+        several = "s" if self.ranks > 1 else ""
+        group = "" if self.members is None else f" (global rank{several} {', '.join(map(str, self.members))})"
         elements = compare.counted(self.length, "element")
         size = f"a matrix of {self.length} x {self.columns}" if self.columns else elements
         size = "a number without a dimension" if self.single else size
