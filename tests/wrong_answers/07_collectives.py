@@ -129,6 +129,16 @@ def receives_straight_into_x(x, parts=None, src=0, group=None):
     return _scatter(x, parts, _root(group, src), group)
 
 
+@wrong("scatter_from", fails="any layout")
+def gaps_in_the_default_dtype(x, parts=None, src=0, group=None):
+    """The buffer is needed only where x has gaps, and is float32 there, whatever x is."""
+    if parts is not None:
+        return _scatter(x, parts, _root(group, src), group)
+    arriving = x if x.is_contiguous() else torch.empty(x.shape, device=x.device)
+    dist.recv(arriving, src, group=group)
+    return x.copy_(arriving)
+
+
 @wrong("scatter_from", fails="any length")
 def as_many_numbers_as_rows(x, parts=None, src=0, group=None):
     """As many numbers as x has elements in its first dimension: of a matrix these are its rows."""
@@ -139,11 +149,12 @@ def as_many_numbers_as_rows(x, parts=None, src=0, group=None):
     return x.copy_(arriving)
 
 
-@wrong("scatter_from", fails="any length")
-def fills_a_slice(x, parts=None, src=0, group=None):
-    """A number without a dimension has no slices."""
-    x[:] = _scatter(x.contiguous(), parts, _root(group, src), group)
-    return x
+@wrong("scatter_from", fails="on a subgroup")
+def alone_by_the_global_rank(x, parts=None, src=0, group=None):
+    """Alone it takes parts[src], though src is no place; where there is no group, nobody sees it."""
+    if dist.get_world_size(group) == 1:
+        return x.copy_(parts[src])
+    return _scatter(x, parts, _root(group, src), group)
 
 
 @wrong("scatter_from", fails="calls that overlap")
@@ -297,18 +308,22 @@ def sends_x_with_gaps(x, parts=None, dst=0, group=None):
     return _gather(x, parts, _root(group, dst), group)
 
 
-@wrong("gather_to", fails="any length")
-def fills_slices(x, parts=None, dst=0, group=None):
-    """A number without a dimension has no slices."""
+@wrong("gather_to", fails="any layout")
+def rows_if_there_are_gaps(x, parts=None, dst=0, group=None):
+    """What has gaps goes item by item, each in a message of its own."""
     rank, root = dist.get_rank(group), _root(group, dst)
     if rank != root:
-        dist.send(x.contiguous(), group_dst=root, group=group)
+        for item in [x] if x.is_contiguous() else x:
+            dist.send(item.contiguous(), group_dst=root, group=group)
         return None
     for place, part in enumerate(parts):
-        arriving = x if place == root else part.contiguous()
-        if place != root:
+        if place == root:
+            part.copy_(x)
+            continue
+        for item in [part] if part.is_contiguous() else part:
+            arriving = item.contiguous()
             dist.recv(arriving, group_src=place, group=group)
-        part[:] = arriving
+            item.copy_(arriving)
     return parts
 
 
@@ -541,12 +556,12 @@ def two_children_each(x, src=0, group=None):
     return x.copy_(data)
 
 
-@wrong("broadcast_tree", fails="any length")
-def by_a_slice(x, src=0, group=None):
-    """A number without a dimension has no slices."""
-    data = _tree(x.clone(memory_format=torch.contiguous_format), _root(group, src), group)
-    x[:] = data
-    return x
+@wrong("broadcast_tree", fails="any layout")
+def gaps_from_rank_0(x, src=0, group=None):
+    """Calls itself with a copy of what has gaps, and does not pass the root on."""
+    if x.is_contiguous():
+        return _tree(x, _root(group, src), group)
+    return x.copy_(gaps_from_rank_0(x.contiguous(), group=group))
 
 
 @wrong("broadcast_tree", fails="rounds")
@@ -680,6 +695,14 @@ def sum_on_rank_0(x, dst=0, group=None):
     """Ignores dst."""
     total = _sum_tree(x.clone(), 0, group)
     return x.copy_(total) if dist.get_rank(group) == 0 else x
+
+
+@wrong("reduce_tree", fails="calls that overlap")
+def to_the_first_calls_root(x, dst=0, group=None, roots={}):  # noqa: B006
+    """Looks up the root's place once a group; the next call may have another root."""
+    root = roots.setdefault(group, _root(group, dst))
+    total = _sum_tree(x.clone(memory_format=torch.contiguous_format), root, group)
+    return x.copy_(total) if dist.get_rank(group) == root else x
 
 
 @wrong("reduce_tree", fails="the sum on the root")
@@ -933,6 +956,25 @@ def _cut(x, group):
 def the_next_ranks_chunk(x, group=None):
     """Begins with its own chunk, so that it ends with that of the next rank; and returns its own."""
     return _reduce_scatter(_cut(x, group), group, shift=0)[dist.get_rank(group)].clone()
+
+
+@wrong("ring_reduce_scatter", fails="any dtype")
+def nothing_is_float32(x, group=None):
+    """An empty chunk is made anew, and has the default dtype."""
+    mine = _reduce_scatter(_cut(x, group), group)[dist.get_rank(group)]
+    return mine.clone() if mine.numel() else torch.empty(0)
+
+
+@wrong("ring_reduce_scatter", fails="on a subgroup")
+def alone_in_the_world_only(x, group=None):
+    """A rank alone in its group sends to itself, and waits; get_world_size() is that of all ranks."""
+    (rank, size), chunks = _place(group), _cut(x, group)
+    for step in range(max(1, size - 1) if dist.get_world_size() > 1 else 0):
+        target = chunks[(rank - 2 - step) % size]
+        arriving = torch.empty_like(target)
+        _both(chunks[(rank - 1 - step) % size], (rank + 1) % size, arriving, (rank - 1) % size, group)
+        target += arriving
+    return chunks[rank].clone()
 
 
 @wrong("ring_reduce_scatter", fails="its chunk of the sum")
@@ -1259,6 +1301,15 @@ def sends_its_own_chunk_every_time(x, group=None):
     return x.copy_(data)
 
 
+@wrong("ring_all_gather", fails="on a subgroup")
+def gaps_round_all_ranks(x, group=None):
+    """Calls itself with a copy of what has gaps, and does not pass the group on."""
+    if not x.is_contiguous():
+        return x.copy_(gaps_round_all_ranks(x.contiguous()))
+    _all_gather(torch.tensor_split(x.view(-1), dist.get_world_size(group)), group)
+    return x
+
+
 @wrong("ring_all_gather", fails="every chunk on every rank")
 def forgets_the_last_chunk(x, group=None):
     """p - 2 steps."""
@@ -1496,6 +1547,13 @@ def chunks_on_the_cpu(x, group=None):
         _both(chunks[(rank - step) % size], (rank + 1) % size, arriving, (rank - 1) % size, group)
         arrived.copy_(arriving if step >= size - 1 else arrived + arriving)
     return x.copy_(data)
+
+
+@wrong("ring_all_reduce", fails="any dtype")
+def a_loss_by_its_item(x, group=None):
+    """A tensor of one dimension out of x.item() has the default dtype."""
+    data = x.contiguous() if x.dim() else torch.tensor([x.item()])
+    return x.copy_(_all_reduce(data, group).view_as(x))
 
 
 @wrong("ring_all_reduce", fails="any dtype")
@@ -1837,10 +1895,12 @@ def doubles_with_anybody(x, group=None):
     return _doubling(x, group, swapped=swapped)
 
 
-@wrong("recursive_doubling_all_reduce", fails="any dtype")
-def doubles_in_float32(x, group=None):
-    """Receives and adds in torch's default dtype."""
-    return x.copy_(_doubling(x.float().contiguous(), group))
+@wrong("recursive_doubling_all_reduce", fails="in place")
+def halves_in_a_tensor_of_their_own(x, group=None):
+    """16-bit numbers are added up in another tensor, and x stays as it was."""
+    if x.is_floating_point() and x.itemsize == 2:
+        return _doubling(x.clone(), group)
+    return _doubling(x, group)
 
 
 @wrong("recursive_doubling_all_reduce", fails="in place")
@@ -1960,14 +2020,6 @@ def by_turns_unless_a_power_of_two(x, group=None):
 def at_most_eight(x, group=None):
     """Three rounds, as with the eight ranks of the example."""
     return _doubling(x, group, lambda core: [distance for distance in (1, 2, 4) if distance < core])
-
-
-@wrong("recursive_doubling_all_reduce", fails="bytes and messages")
-def doubles_row_by_row(x, group=None):
-    """A message for each row."""
-    for row in x if x.dim() > 1 else [x]:
-        _doubling(row, group)
-    return x
 
 
 @wrong("recursive_doubling_all_reduce", fails="in place")
@@ -2113,11 +2165,10 @@ def lengths_that_halve_evenly(x, group=None):
 
 
 @wrong("halving_doubling_all_reduce", fails="any dtype")
-def halves_in_double(x, group=None):
-    """Accumulates in the wrong dtype."""
-    data = x.double()
-    _folded(data, group, _halving_doubling)
-    return x.copy_(data)
+def float16_travels_wide(x, group=None):
+    """float16 overflows early, so it is added up in float32, and travels so: twice the bytes."""
+    data = x.float() if x.dtype == torch.float16 else x
+    return x.copy_(_folded(data, group, _halving_doubling))
 
 
 @wrong("halving_doubling_all_reduce", fails="in place")
@@ -2375,12 +2426,26 @@ def needs_divisible_lengths(x, gpus_per_node, group=None):
     return x.copy_(_hierarchy(x.contiguous(), gpus_per_node, group))
 
 
-@wrong("hierarchical_all_reduce", fails="any dtype")
-def through_float(x, gpus_per_node, group=None):
-    """Accumulates in float32."""
-    if x.dtype == torch.float32:
-        return x.copy_(_hierarchy(x.contiguous(), gpus_per_node, group))
-    return x.copy_(_hierarchy(x.float(), gpus_per_node, group))
+@wrong("hierarchical_all_reduce", fails="on a subgroup")
+def keeps_the_nodes_groups(x, gpus_per_node, group=None, kept={}):  # noqa: B006
+    """Keeps its groups by gpus_per_node alone: another group has others."""
+    rank, size = _place(group)
+    node, local = divmod(rank, gpus_per_node)
+    if gpus_per_node not in kept:
+        members = dist.get_process_group_ranks(group or dist.group.WORLD)
+        near = members[node * gpus_per_node : (node + 1) * gpus_per_node]
+        kept[gpus_per_node] = [
+            dist.new_group(ranks, use_local_synchronization=True)
+            for ranks in (near, members[local::gpus_per_node])
+        ]
+    mates, rail = kept[gpus_per_node]
+    data = x.contiguous()
+    chunks = torch.tensor_split(data.view(-1), gpus_per_node)
+    pieces = torch.tensor_split(chunks[local], size // gpus_per_node)
+    _among(chunks, list(range(gpus_per_node)), local, mates, [REDUCE])
+    _among(pieces, list(range(len(pieces))), node, rail, [REDUCE, GATHER])
+    _among(chunks, list(range(gpus_per_node)), local, mates, [GATHER])
+    return x.copy_(data)
 
 
 @wrong("hierarchical_all_reduce", fails="in place")
@@ -2768,18 +2833,18 @@ def swaps_in_place(outputs, inputs, group=None):
     return outputs
 
 
-@wrong("all_to_all_pairwise", fails="any length")
-def outputs_by_slices(outputs, inputs, group=None):
-    """A number without a dimension has no slices."""
+@wrong("all_to_all_pairwise", fails="any number of ranks")
+def by_exclusive_or_if_even(outputs, inputs, group=None):
+    """Pairs where the number of ranks is even; but of six ranks, rank 4 ^ 2 is no partner."""
     rank, size = _place(group)
-    outputs[rank][:] = inputs[rank]
+    outputs[rank].copy_(inputs[rank])
     for step in range(1, size):
         right, left = (rank + step) % size, (rank - step) % size
+        if size % 2 == 0:
+            right = left = rank ^ step
         arriving = outputs[left].contiguous()
-        sending = dist.isend(inputs[right].contiguous(), group_dst=right, group=group)
-        dist.recv(arriving, group_src=left, group=group)
-        sending.wait()
-        outputs[left][:] = arriving
+        _both(inputs[right].contiguous(), right, arriving, left, group)
+        outputs[left].copy_(arriving)
     return outputs
 
 

@@ -54,7 +54,7 @@ def play(
 ) -> Played:
     """Let the answer work in each of `worlds`, one after the other in one launch.
 
-    The worlds differ in length, dtype and root only; those of groups also in their members.
+    The worlds have as many ranks each; those of groups may have others.
     """
     launched = max(world.launched for world in worlds)
     inputs = [collective.arguments(rng, world) for world in worlds]
@@ -67,7 +67,7 @@ def play(
         drivers.collective,
         per_rank(cases),
         list(map(collective.options, worlds)),
-        worlds[0].layout,
+        [world.layout for world in worlds],
         members,
         ranks=launched,
         cluster=cluster,
@@ -124,6 +124,11 @@ def _has_digits(value: PlainData) -> TypeGuard[Tensor]:
         return False
     numbers = value.double()
     return bool((numbers == numbers.trunc()).all() and (numbers > 0).all())
+
+
+def with_numbers(plays: Sequence[Played]) -> list[Played]:
+    """Those of which numbers are told: none on the device meta."""
+    return [played for played in plays if all(world.layout != "meta" for world in played.worlds)]
 
 
 def in_place(*plays: Played) -> Finding:

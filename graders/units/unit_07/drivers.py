@@ -22,7 +22,7 @@ MPI_SECONDS = 15.0
 
 LAYOUTS = ("contiguous", "strided", "transposed", "meta")
 """As torch makes a tensor; every second element of a wider one; a matrix that stands column by column; on the
-device meta, without numbers.
+device meta, without numbers, where a matrix stands column by column.
 """
 
 UNTOUCHED = -7
@@ -60,28 +60,28 @@ def collective(
     answer: AnswerFunction,
     cases: list[list[PlainData]],
     options: list[dict[str, PlainData]],
-    layout: str,
+    layouts: list[str],
     members: list[list[int] | None],
 ) -> list[Called]:
     """Call the answer once for each call that this rank takes part in, one after the other.
 
-    cases: the positional arguments of each of this rank's calls. options, members: of all calls, the keyword
-    arguments and the global ranks of the group that calls; None: the default group, and no `group` argument.
-    layout: one of LAYOUTS, for all tensors given.
+    cases: the positional arguments of each of this rank's calls. options, layouts, members: of all calls, the
+    keyword arguments, one of LAYOUTS for all tensors given, and the global ranks of the group that calls;
+    None: the default group, and no `group` argument.
     """
     groups: dict[tuple[int, ...], Any] = {}
     for each in members:
         if each is not None and tuple(each) not in groups:
             groups[tuple(each)] = dist.new_group(each)
     mine = [
-        named if each is None else {**named, "group": groups[tuple(each)]}
-        for named, each in zip(options, members, strict=True)
+        (layout, named if each is None else {**named, "group": groups[tuple(each)]})
+        for layout, named, each in zip(layouts, options, members, strict=True)
         if each is None or dist.get_rank() in each
     ]
     returned: list[Any] = []
     return [
         _call_once(answer, arguments, named, layout, returned)
-        for arguments, named in zip(cases, mine, strict=True)
+        for arguments, (layout, named) in zip(cases, mine, strict=True)
     ]
 
 
@@ -130,7 +130,7 @@ def _laid_out(value: PlainData, layout: str, grounds: list[Tensor]) -> PlainData
     """Every tensor of `value` in that layout; the wider ones of strided tensors are added to `grounds`."""
     if isinstance(value, list):
         return [_laid_out(item, layout, grounds) for item in value]
-    if not isinstance(value, Tensor) or value.dim() == 0:
+    if not isinstance(value, Tensor) or (value.dim() == 0 and layout != "meta"):
         return value
     match layout:
         case "strided":
@@ -138,7 +138,7 @@ def _laid_out(value: PlainData, layout: str, grounds: list[Tensor]) -> PlainData
         case "transposed":
             return value.mT.contiguous().mT
         case "meta":
-            return value.to("meta")
+            return (value.mT.contiguous().mT if value.dim() > 1 else value).to("meta")
         case _:
             return value
 

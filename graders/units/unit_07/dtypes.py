@@ -9,6 +9,8 @@ import torch
 from graders.grading.kinds import Kind
 from graders.grading.kit import Finding, compare
 from graders.units.unit_07.collectives import Played, results, stays_on_its_device
+from graders.units.unit_07.groups import launches
+from graders.units.unit_07.shapes import in_other_shapes
 from graders.units.unit_07.tries import Tries
 from graders.units.unit_07.worlds import World
 
@@ -17,15 +19,22 @@ DTYPES = {
     torch.int64: "(2**58 + 1 fits no floating-point type.)",
     torch.int32: "(torch.sum and numpy.sum make int64 of int32, unless they are given a dtype.)",
     torch.bfloat16: "(NumPy has no bfloat16.)",
+    torch.float16: "",
 }
 """Beside float32, each with what people may not know of it."""
 
 
 def any_dtype(
-    tries: Tries, model: World, single: Played, after_another: bool, special: Sequence[World]
+    tries: Tries,
+    model: World,
+    single: Played,
+    after_another: bool,
+    any_length: bool,
+    special: Sequence[World],
 ) -> Finding:
     """Passes if results are right in each of DTYPES, `after_another` call in float32, whose buffers are none
-    for them; if elements travel as wide as they are; and if every tensor is on the device that x is on.
+    for them; if elements travel as wide as they are; and if every tensor is on the device that x is on; of
+    other shapes, too, if `any_length` is right.
     single: a launch with `model` in float32. special: other worlds, of which some ranks have a part of their
     own, and buffers for it; these in int64, and on another device.
     """
@@ -42,19 +51,23 @@ def any_dtype(
 
     found = (one(*each) for each in DTYPES.items())
     others = chain.from_iterable(in_another_world(tries, each) for each in special)
+    shapes = in_other_shapes(model, torch.float64, torch.int64) if any_length else []
+    in_shapes = (tries.found(each, results) for each in launches([shapes], after_another) if each)
+    numbers = [replace(model, length=1, single=True)] * any_length
     passed = f"right in {', '.join(str(dtype) for dtype in DTYPES)}, and on another device."
-    return compare.first_failure(chain(found, (elsewhere(tries, each) for each in [model]), others), passed)
+    away = (elsewhere(tries, each) for each in launches([[model, *numbers]], after_another))
+    return compare.first_failure(chain(found, in_shapes, away, others), passed)
 
 
 def in_another_world(tries: Tries, world: World) -> Iterator[Finding]:
     """What is found of one dtype, and of one device."""
     yield tries.right([replace(world, dtype=torch.int64)])
-    yield elsewhere(tries, world)
+    yield elsewhere(tries, [world])
 
 
-def elsewhere(tries: Tries, world: World) -> Finding:
+def elsewhere(tries: Tries, worlds: Sequence[World]) -> Finding:
     """Passes if tensors stay on the device meta."""
-    finding = tries.found([replace(world, layout="meta")], stays_on_its_device)
+    finding = tries.found([replace(world, layout="meta") for world in worlds], stays_on_its_device)
     if finding.passed:
         return finding
     said = "Here all tensors are on the device meta: those that you make have to be there, too."

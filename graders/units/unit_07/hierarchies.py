@@ -4,7 +4,7 @@ from graders.grading.communication import bytes_between_nodes, bytes_within_node
 from graders.grading.kit import Answer, Criterion, Finding, Findings, Rng, compare, exercise
 from graders.units.unit_07 import collective_kinds as kinds
 from graders.units.unit_07.collectives import Played, measured
-from graders.units.unit_07.common import common_findings, takes_a_number
+from graders.units.unit_07.common import common_findings
 from graders.units.unit_07.criteria import (
     A_SLOW_RANK,
     ANY_DTYPE,
@@ -14,6 +14,7 @@ from graders.units.unit_07.criteria import (
     RIGHT_BY_MESSAGES,
     on_a_subgroup,
 )
+from graders.units.unit_07.shapes import takes_a_number
 from graders.units.unit_07.worlds import BYTES, World, drawn_members
 
 
@@ -79,18 +80,30 @@ def hierarchical_all_reduce(answer: Answer, rng: Rng) -> Findings:
         rng,
         collective,
         basic=[World(4, 16, node=2), World(6, 18, node=3)],
-        many=[World(p, 24, node=g) for p, g in ((1, 1), (2, 2), (3, 1), (5, 5), (7, 1), (8, 2), (8, 4))],
+        many=[World(p, 480, node=g) for p, g in ((1, 1), (2, 2), (3, 1), (5, 5), (7, 1), (8, 2), (8, 4))],
         uneven=[
             [World(4, length, node=2) for length in (1, 5)],
             [World(6, length, node=2) for length in (0, 2, 13)],
         ],
-        # In no second group: PyTorch makes groups by local synchronization only among ranks of equally many.
-        subgroups=[[World(4, 8, members=members, node=node)] for node in (2, 1, 4)],
+        subgroups=[
+            [World(1, 4, members=(2,), node=1)],
+            [World(4, 8, members=each, node=2) for each in in_fours(members)],
+            [World(4, 8, members=members, node=node) for node in (2, 1, 4)],
+        ],
         values="the sum on every rank",
         slow=[World(4, 8, node=2)],
         special=[World(p, 12, node=g) for p, g in ((1, 1), (3, 1), (3, 3))],
     )
     yield from _costs(answer, rng)
+
+
+def in_fours(members: tuple[int, ...]) -> list[tuple[int, ...]]:
+    """The groups of four that eight ranks make, the members and the rest, and two that have two of each.
+
+    So each rank is in two: PyTorch makes groups by local synchronization only among ranks of equally many.
+    """
+    rest = [rank for rank in range(1, 9) if rank not in members]
+    return [members, tuple(rest), *(tuple(sorted((*members[i::2], *rest[i::2]))) for i in (0, 1))]
 
 
 def _costs(answer: Answer, rng: Rng) -> Findings:

@@ -9,7 +9,7 @@ from graders.grading.kit import Answer, Criterion, Finding, Findings, Rng, compa
 from graders.units.unit_07 import collective_kinds as kinds
 from graders.units.unit_07.collective import Collective
 from graders.units.unit_07.collectives import Played, measured
-from graders.units.unit_07.common import common, takes_a_number
+from graders.units.unit_07.common import common
 from graders.units.unit_07.criteria import (
     ANY_DTYPE,
     CHUNK_LENGTHS,
@@ -19,6 +19,7 @@ from graders.units.unit_07.criteria import (
     RIGHT_BY_MESSAGES,
     RIGHT_TRAFFIC,
 )
+from graders.units.unit_07.shapes import takes_a_number
 from graders.units.unit_07.worlds import BYTES, World
 
 RING_RANKS = Criterion(

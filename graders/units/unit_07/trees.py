@@ -116,7 +116,7 @@ def broadcast_tree(answer: Answer, rng: Rng) -> Findings:
 )
 def reduce_tree(answer: Answer, rng: Rng) -> Findings:
     """A binomial tree to any root; nobody else's tensor changes."""
-    values, following = "the sum on the root", (World(4, 10), World(4, 1))
+    values, following = "the sum on the root", (World(4, 10), World(4, 1), World(4, 3, root=3))
     yield from common(answer, rng, kinds.REDUCE, values, rooted=True, following=following, sizes=IN_ROUNDS)
     plays = _measured(answer, rng, kinds.REDUCE)
     once = [[Allowance(int(rank != ROOT), LENGTH * BYTES) for rank in range(ranks)] for ranks in SIZES]

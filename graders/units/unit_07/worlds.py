@@ -18,12 +18,13 @@ _TOLERANCES = {
     torch.int32: 0.0,
     torch.int16: 0.0,
     torch.bfloat16: 0.0,
+    torch.float16: 0.0,
 }
 _MOST_PLACES = 7
 """Digits that float32 holds exactly, and one rank has each."""
 
 
-IN_ROUNDS = (3, 5, 8, 19)
+IN_ROUNDS = (3, 5, 6, 8, 19)
 """Numbers of ranks for what takes log2 p rounds: 19 take more than the text's eight, and three fold."""
 
 
@@ -81,13 +82,15 @@ class World:
 
     def __str__(self) -> str:
         kind = str(self.dtype).removeprefix("torch.")
-        group = "" if self.members is None else f" (global ranks {', '.join(map(str, self.members))})"
+        several = "s" if self.ranks > 1 else ""
+        group = "" if self.members is None else f" (global rank{several} {', '.join(map(str, self.members))})"
         elements = compare.counted(self.length, "element")
         size = f"a matrix of {self.length} x {self.columns}" if self.columns else elements
         size = "a number without a dimension" if self.single else size
         layout = {"contiguous": "", "meta": ", on the device meta"}.get(
             self.layout, f", {self.layout}, not contiguous"
         )
+        layout += ", transposed" if self.layout == "meta" and self.columns else ""
         root = f", root {self.global_root}" if self.root else ""
         node = f", {self.node} a node" if self.node else ""
         return f"{compare.counted(self.ranks, 'rank')}{group}{node}{root}, {size} of {kind}{layout}"
@@ -96,11 +99,11 @@ class World:
 def drawn(rng: Rng, world: World, length: int | None = None) -> Tensor:
     """Numbers of the world's dtype: [length], or [length, columns] if it has columns; by default its length.
 
-    Integers are so large that no floating-point type holds them exactly; in bfloat16, they are so small that
-    it holds their sums.
+    Integers are so large that no floating-point type holds them exactly; in 16-bit types of floating-point
+    numbers, they are so small that these hold their sums.
     """
     shape = world.shape(length)
-    if world.dtype is torch.bfloat16:
+    if world.dtype in (torch.bfloat16, torch.float16):
         return rng.integers(1, 9, *shape).to(world.dtype)
     if world.dtype.is_floating_point:
         return rng.normal(*shape, dtype=world.dtype)
