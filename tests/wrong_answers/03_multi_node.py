@@ -513,7 +513,7 @@ def any_name_of_horovod(env):
     return _in_order(env)
 
 
-@wrong("rank_from_environment", fails="no launcher")
+@wrong("rank_from_environment", fails="one launcher inside another")
 def a_meeting_place_for_one(env):
     """The script that exports MASTER_ADDR goes nowhere itself."""
     if "MASTER_ADDR" in env and not {"RANK", "SLURM_STEP_ID"} & set(env):
@@ -1670,7 +1670,7 @@ def always_a_list(node):
     return _dealt(node["numa_of_gpu"], _cores(node, allowed=set(node["allowed"])))
 
 
-@wrong("cpu_bind_map", fails="hardware threads")
+@wrong("cpu_bind_map", fails="any machine")
 def as_many_gpus_everywhere(node):
     """Another NUMA node may have more GPUs."""
     nodes, cores = node["numa_of_gpu"], _cores(node)
@@ -1680,7 +1680,7 @@ def as_many_gpus_everywhere(node):
     ]
 
 
-@wrong("cpu_bind_map", fails="hardware threads")
+@wrong("cpu_bind_map", fails="any machine")
 def numa_nodes_are_alike(node):
     """As many times the first one's CPUs as there are NUMA nodes: some have none."""
     count = len(node["cpus_of_numa"][0]) * len(node["cpus_of_numa"]) // node["threads_per_core"]

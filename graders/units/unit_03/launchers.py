@@ -2,6 +2,7 @@
 
 Names and forms are those recorded on two nodes of a virtual cluster: srun and sbatch of Slurm 22.05, torchrun
 of PyTorch 2.13, mpirun of Open MPI 4.1, and horovodrun of Horovod 0.28. Only what tells of ranks is kept.
+Nodes are numbered from 3 on: their names do not tell which is the first.
 """
 
 from collections.abc import Callable
@@ -56,15 +57,15 @@ def seats_of_uneven_nodes(per_node: int) -> list[Seat]:
 def _batch(nodes: int, per_node: int) -> Environment:
     """A batch script's own environment: one process, which knows what the job has asked for."""
     return {
-        "SLURMD_NODENAME": "node1",
+        "SLURMD_NODENAME": "node3",
         "SLURM_CPUS_ON_NODE": str(per_node),
         "SLURM_JOB_ID": "4711",
-        "SLURM_JOB_NODELIST": f"node[1-{nodes}]",
+        "SLURM_JOB_NODELIST": f"node[3-{nodes + 2}]",
         "SLURM_JOB_NUM_NODES": str(nodes),
         "SLURM_LOCALID": "0",
         "SLURM_NNODES": str(nodes),
         "SLURM_NODEID": "0",
-        "SLURM_NODELIST": f"node[1-{nodes}]",
+        "SLURM_NODELIST": f"node[3-{nodes + 2}]",
         "SLURM_NPROCS": str(nodes * per_node),
         "SLURM_NTASKS": str(nodes * per_node),
         "SLURM_NTASKS_PER_NODE": str(per_node),
@@ -76,7 +77,7 @@ def _batch(nodes: int, per_node: int) -> Environment:
 def _step(rank: int, local_rank: int, node: int, ranks: int, nodes: int) -> Environment:
     """What srun adds or replaces for one task of a step."""
     return {
-        "SLURMD_NODENAME": f"node{node + 1}",
+        "SLURMD_NODENAME": f"node{node + 3}",
         "SLURM_LAUNCH_NODE_IPADDR": "10.77.0.1",
         "SLURM_LOCALID": str(local_rank),
         "SLURM_NNODES": str(nodes),
@@ -91,7 +92,7 @@ def _step(rank: int, local_rank: int, node: int, ranks: int, nodes: int) -> Envi
         "SLURM_STEPID": "0",
         "SLURM_STEP_ID": "0",
         "SLURM_STEP_LAUNCHER_PORT": "41461",
-        "SLURM_STEP_NODELIST": f"node[1-{nodes}]",
+        "SLURM_STEP_NODELIST": f"node[3-{nodes + 2}]",
         "SLURM_STEP_NUM_NODES": str(nodes),
         "SLURM_STEP_NUM_TASKS": str(ranks),
         "SLURM_STEP_TASKS_PER_NODE": f"{ranks // nodes}(x{nodes})",
@@ -124,7 +125,7 @@ def torchrun(seat: Seat) -> Environment:
         "GROUP_WORLD_SIZE": str(seat.nodes),
         "LOCAL_RANK": str(seat.local_rank),
         "LOCAL_WORLD_SIZE": str(seat.local_size),
-        "MASTER_ADDR": "node1",
+        "MASTER_ADDR": "node3",
         "MASTER_PORT": "44061",
         "RANK": str(seat.rank),
         "ROLE_NAME": "default",
@@ -140,8 +141,11 @@ def torchrun(seat: Seat) -> Environment:
 
 
 def torchrun_by_srun(seat: Seat) -> Environment:
-    """srun starts one torchrun a node, torchrun the ranks."""
-    outer = _step(seat.node_rank, 0, seat.node_rank, seat.nodes, seat.nodes)
+    """srun starts one torchrun a node, torchrun the ranks. The agents number the nodes in an order of their
+    own; here it is the reverse of Slurm's.
+    """
+    node = seat.nodes - 1 - seat.node_rank
+    outer = _step(node, 0, node, seat.nodes, seat.nodes)
     return _batch(seat.nodes, seat.local_size) | outer | torchrun(seat)
 
 
@@ -159,14 +163,16 @@ def srun_of_uneven_nodes(seat: Seat) -> Environment:
 
 
 def _exported(seat: Seat) -> Environment:
-    """What a script may export: the meeting place, as unit 03's does, and what libraries are to do."""
+    """What a user may export: the meeting place, as unit 03's script does, how many nodes there are, and what
+    libraries are to do.
+    """
     return {
         "HOROVOD_FUSION_THRESHOLD": "33554432",
-        "MASTER_ADDR": "node1",
+        "MASTER_ADDR": "node3",
         "MASTER_PORT": "29500",
         "OMPI_MCA_btl": "tcp,self",
         "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
-        "WORLD_SIZE": str(seat.world_size),
+        "WORLD_SIZE": str(seat.nodes),
     }
 
 
@@ -180,6 +186,21 @@ def srun_in_a_script(seat: Seat) -> Environment:
 def exporting_script(seat: Seat) -> Environment:
     """A batch script itself, when it has exported what its ranks will need."""
     return batch_script(seat) | _exported(seat)
+
+
+def exporting_shell(seat: Seat) -> Environment:
+    """A user's shell outside of any job, in which the same is exported."""
+    return {"HOME": "/home/me"} | _exported(seat)
+
+
+def mpirun_after_exports(seat: Seat) -> Environment:
+    """mpirun in such a shell."""
+    return exporting_shell(seat) | mpirun(seat)
+
+
+def horovodrun_after_exports(seat: Seat) -> Environment:
+    """horovodrun in a batch script that has exported much."""
+    return exporting_script(seat) | horovodrun(seat)
 
 
 def srun_with_pmix(seat: Seat) -> Environment:
@@ -235,7 +256,7 @@ def horovodrun(seat: Seat) -> Environment:
         "HOROVOD_CROSS_SIZE": str(1 if alone else seat.nodes),
         "HOROVOD_GLOO_RENDEZVOUS_ADDR": "10.77.0.1",
         "HOROVOD_GLOO_RENDEZVOUS_PORT": "36023",
-        "HOROVOD_HOSTNAME": f"node{seat.node_rank + 1}",
+        "HOROVOD_HOSTNAME": f"node{seat.node_rank + 3}",
         "HOROVOD_LOCAL_RANK": str(seat.local_rank),
         "HOROVOD_LOCAL_SIZE": str(seat.local_size),
         "HOROVOD_RANK": str(seat.rank),
