@@ -14,10 +14,10 @@ from graders.units.unit_03.topologies import (
     WHOLE_LUMI_G,
     Machine,
     blocks,
-    in_turn,
     draw_plain,
     draw_reserved,
     draw_threads,
+    in_turn,
     second_threads_left,
 )
 
@@ -48,8 +48,8 @@ from graders.units.unit_03.topologies import (
             "real machines",
             1,
             "On LUMI, GPU 0 is beside NUMA node 3. Its allowed cores are 49-55 and 57-63; two GPUs share "
-            "them, so GPU 0 gets the first seven, GPU 1 the other seven. Where allowed is None, as on a Grace "
-            "Hopper, the job may use all cores.",
+            "them, so GPU 0 gets the first seven, GPU 1 the other seven. Where allowed is None, as on a "
+            "Grace Hopper, the job may use all cores.",
             needs=("any machine", "allowed cores", "hardware threads"),
         ),
     ),

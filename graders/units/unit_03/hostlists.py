@@ -109,7 +109,9 @@ def _first_other(seen: object, hosts: Sequence[str]) -> str:
         return ""
     for place, (got, wanted) in enumerate(zip_longest(seen, hosts, fillvalue="nothing"), 1):
         if not compare.same(got, wanted):
-            return f" The first that differs is number {place}: expected {wanted}, got {compare.shown(got, 40)}."
+            return (
+                f" The first that differs is number {place}: expected {wanted}, got {compare.shown(got, 40)}."
+            )
     return ""
 
 
