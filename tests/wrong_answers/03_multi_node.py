@@ -2063,13 +2063,6 @@ def a_blank_in_front(nodes, gpus_per_node, command):
 
 
 @wrong("batch_script", fails="what is asked for")
-def gpus_of_one_node(nodes, gpus_per_node, command):
-    """--gpus counts those of the whole job."""
-    options = _options(nodes, gpus_per_node).replace("--gpus-per-node", "--gpus")
-    return _HEAD + options + _MEET + f"srun {command}\n"
-
-
-@wrong("batch_script", fails="what is asked for")
 def half_a_minute(nodes, gpus_per_node, command):
     """0:30 is minutes and seconds."""
     options = _options(nodes, gpus_per_node).replace("00:30:00", "0:30")
@@ -2149,6 +2142,16 @@ def what_stands_before_the_hyphen(nodes, gpus_per_node, command):
 def what_stands_before_the_comma(nodes, gpus_per_node, command):
     """So it was with node[2,4]; hosts that follow each other are a range."""
     meet = "export MASTER_ADDR=$(echo $SLURM_JOB_NODELIST | cut -d, -f1 | tr -d '[') MASTER_PORT=29500\n"
+    return _HEAD + _options(nodes, gpus_per_node) + meet + f"srun {command}\n"
+
+
+@wrong("batch_script", fails="a meeting place")
+def what_stands_in_the_bracket(nodes, gpus_per_node, command):
+    """The name of one node alone has no bracket."""
+    meet = """
+    name=${SLURM_JOB_NODELIST%%[*} numbers=${SLURM_JOB_NODELIST#*[}
+    export MASTER_ADDR=$name${numbers%%[],-]*} MASTER_PORT=29500
+    """
     return _HEAD + _options(nodes, gpus_per_node) + meet + f"srun {command}\n"
 
 
