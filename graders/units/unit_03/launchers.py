@@ -149,6 +149,11 @@ def torchrun_by_srun(seat: Seat) -> Environment:
     return _batch(seat.nodes, seat.local_size) | outer | torchrun(seat)
 
 
+def torchrun_in_each_task(seat: Seat) -> Environment:
+    """srun starts twenty tasks, each of them a torchrun for itself, with fewer ranks."""
+    return srun(Seat(13, 3, 2, 20, 4, 5)) | torchrun(seat)
+
+
 def torchrun_in_a_job(seat: Seat) -> Environment:
     """torchrun, started by a batch script itself: srun is needed on other nodes only."""
     return _batch(seat.nodes, seat.local_size) | torchrun(seat)

@@ -101,6 +101,7 @@ def rank_from_environment(answer: Answer, rng: Rng) -> Findings:
     # Who takes what users export for a launcher's has failed the first row.
     exported = (launchers.mpirun_after_exports, launchers.horovodrun_after_exports) * first.passed
     cases = [(launcher, some) for launcher in (*nested, *exported)]
+    cases.append((launchers.torchrun_in_each_task, launchers.seats_in_blocks(1, 2)))
     yield "one launcher inside another", (inner := places(answer, cases, lenient))
     yield "no launcher", alone(answer, seats[0], inner.passed, lenient)
 
@@ -142,6 +143,7 @@ _WORDS: dict[Launcher, str] = {
     launchers.torchrun: "under torchrun",
     launchers.torchrun_by_mpirun: "under torchrun, which mpirun has started on each node",
     launchers.torchrun_by_srun: "under torchrun, which srun has started on each node",
+    launchers.torchrun_in_each_task: "under torchrun for itself, as each of twenty tasks of an srun",
     launchers.torchrun_in_a_job: "under torchrun, which a batch script has started itself",
     launchers.mpirun: "under mpirun",
     launchers.mpirun_in_a_job: "under mpirun in a Slurm job",
