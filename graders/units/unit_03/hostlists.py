@@ -123,7 +123,7 @@ def draw_names(rng: Rng) -> list[HostList]:
     return [HostList("", []), alone, following + alone + others + following]
 
 
-def draw_bracket(rng: Rng, other: str) -> list[HostList]:
+def draw_bracket(rng: Rng, other: str = "my_gpu2") -> list[HostList]:
     """One range within a width, one from 0 on; one single number. other: what stands before that."""
     number = rng.integer(20, 40)
     prefix = rng.choice(("node", "gpu", "nid"))

@@ -2,7 +2,6 @@
 
 Names and forms are those recorded on two nodes of a virtual cluster: srun and sbatch of Slurm 22.05, torchrun
 of PyTorch 2.13, mpirun of Open MPI 4.1, and horovodrun of Horovod 0.28. Only what tells of ranks is kept.
-Nodes are numbered from 3 on: their names do not tell which is the first.
 """
 
 from collections.abc import Callable
@@ -57,15 +56,15 @@ def seats_of_uneven_nodes(per_node: int) -> list[Seat]:
 def _batch(nodes: int, per_node: int) -> Environment:
     """A batch script's own environment: one process, which knows what the job has asked for."""
     return {
-        "SLURMD_NODENAME": "node3",
+        "SLURMD_NODENAME": "node1",
         "SLURM_CPUS_ON_NODE": str(per_node),
         "SLURM_JOB_ID": "4711",
-        "SLURM_JOB_NODELIST": f"node[3-{nodes + 2}]",
+        "SLURM_JOB_NODELIST": f"node[1-{nodes}]",
         "SLURM_JOB_NUM_NODES": str(nodes),
         "SLURM_LOCALID": "0",
         "SLURM_NNODES": str(nodes),
         "SLURM_NODEID": "0",
-        "SLURM_NODELIST": f"node[3-{nodes + 2}]",
+        "SLURM_NODELIST": f"node[1-{nodes}]",
         "SLURM_NPROCS": str(nodes * per_node),
         "SLURM_NTASKS": str(nodes * per_node),
         "SLURM_NTASKS_PER_NODE": str(per_node),
@@ -77,7 +76,7 @@ def _batch(nodes: int, per_node: int) -> Environment:
 def _step(rank: int, local_rank: int, node: int, ranks: int, nodes: int) -> Environment:
     """What srun adds or replaces for one task of a step."""
     return {
-        "SLURMD_NODENAME": f"node{node + 3}",
+        "SLURMD_NODENAME": f"node{node + 1}",
         "SLURM_LAUNCH_NODE_IPADDR": "10.77.0.1",
         "SLURM_LOCALID": str(local_rank),
         "SLURM_NNODES": str(nodes),
@@ -92,7 +91,7 @@ def _step(rank: int, local_rank: int, node: int, ranks: int, nodes: int) -> Envi
         "SLURM_STEPID": "0",
         "SLURM_STEP_ID": "0",
         "SLURM_STEP_LAUNCHER_PORT": "41461",
-        "SLURM_STEP_NODELIST": f"node[3-{nodes + 2}]",
+        "SLURM_STEP_NODELIST": f"node[1-{nodes}]",
         "SLURM_STEP_NUM_NODES": str(nodes),
         "SLURM_STEP_NUM_TASKS": str(ranks),
         "SLURM_STEP_TASKS_PER_NODE": f"{ranks // nodes}(x{nodes})",
@@ -125,7 +124,7 @@ def torchrun(seat: Seat) -> Environment:
         "GROUP_WORLD_SIZE": str(seat.nodes),
         "LOCAL_RANK": str(seat.local_rank),
         "LOCAL_WORLD_SIZE": str(seat.local_size),
-        "MASTER_ADDR": "node3",
+        "MASTER_ADDR": "node1",
         "MASTER_PORT": "44061",
         "RANK": str(seat.rank),
         "ROLE_NAME": "default",
@@ -173,7 +172,7 @@ def _exported(seat: Seat) -> Environment:
     """
     return {
         "HOROVOD_FUSION_THRESHOLD": "33554432",
-        "MASTER_ADDR": "node3",
+        "MASTER_ADDR": "node1",
         "MASTER_PORT": "29500",
         "OMPI_MCA_btl": "tcp,self",
         "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
@@ -261,7 +260,7 @@ def horovodrun(seat: Seat) -> Environment:
         "HOROVOD_CROSS_SIZE": str(1 if alone else seat.nodes),
         "HOROVOD_GLOO_RENDEZVOUS_ADDR": "10.77.0.1",
         "HOROVOD_GLOO_RENDEZVOUS_PORT": "36023",
-        "HOROVOD_HOSTNAME": f"node{seat.node_rank + 3}",
+        "HOROVOD_HOSTNAME": f"node{seat.node_rank + 1}",
         "HOROVOD_LOCAL_RANK": str(seat.local_rank),
         "HOROVOD_LOCAL_SIZE": str(seat.local_size),
         "HOROVOD_RANK": str(seat.rank),
