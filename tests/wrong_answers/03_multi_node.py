@@ -263,6 +263,29 @@ def letters_digits_hyphens(text):
     return _expanded(text, found=lambda text: re.findall(r"(?:\[[^\]]*\]|[A-Za-z0-9.-])+", text))
 
 
+@wrong("expand_hostlist", fails="several in brackets")
+def names_in_a_dictionary(text):
+    """What stands before a bracket may come twice, as any other name."""
+    found = {
+        name.partition("[")[0] if "[" in name else place: name for place, name in enumerate(_names(text))
+    }
+    return [host for name in found.values() for host in _expanded(name)]
+
+
+@wrong("expand_hostlist", fails="two brackets")
+def letters_between_brackets(text):
+    """Between two brackets there may be digits."""
+    hosts = []
+    for name in _names(text):
+        two = re.fullmatch(r"([^\[]*)\[([^\]]*)\]([A-Za-z-]*)\[([^\]]*)\]", name)
+        if two and name.count("[") == 2:
+            numbers = product(_numbers(two[2]), _numbers(two[4]))
+            hosts += [f"{two[1]}{first}{two[3]}{second}" for first, second in numbers]
+        else:
+            hosts += _expanded(name) if name.count("[") < 2 else [name]
+    return hosts
+
+
 # ------------------------------------------------------------------------------------ rank_from_environment
 
 
@@ -513,7 +536,7 @@ def any_name_of_horovod(env):
     return _in_order(env)
 
 
-@wrong("rank_from_environment", fails="no launcher")
+@wrong("rank_from_environment", fails="one launcher inside another")
 def a_meeting_place_for_one(env):
     """The script that exports MASTER_ADDR goes nowhere itself."""
     if "MASTER_ADDR" in env and not {"RANK", "SLURM_STEP_ID"} & set(env):
@@ -543,6 +566,47 @@ def a_job_has_tasks(env):
     if {"RANK", "HOROVOD_RANK", "OMPI_COMM_WORLD_RANK"} & set(env) or "SLURM_JOB_ID" not in env:
         return _in_order(env)
     return _ALONE if int(env["SLURM_PROCID"]) == 0 and "SLURM_STEP_ID" not in env else _read(env, _SLURM)
+
+
+@wrong("rank_from_environment", fails="mpirun")
+def nodes_in_turn(env):
+    """As if mpirun dealt ranks to the nodes in turn."""
+    mpi = _with_node(env)
+    nodes = int(env.get("OMPI_COMM_WORLD_SIZE", 1)) // int(env.get("OMPI_COMM_WORLD_LOCAL_SIZE", 1))
+    mpi["NODE"] = str(int(env.get("OMPI_COMM_WORLD_RANK", 0)) % nodes)
+    slurm = _SLURM if "SLURM_STEP_ID" in env else ("", "", "", "")
+    return _first(mpi, (_TORCHRUN, _HOROVOD, _MPI, slurm))
+
+
+@wrong("rank_from_environment", fails="srun")
+def each_number_for_itself(env):
+    """The first variable of each kind: a user's WORLD_SIZE is taken for srun's."""
+    place = _in_order(env)
+    sizes = [env[names[3]] for names in (_TORCHRUN, _HOROVOD, _MPI) if names[3] in env]
+    return place | {"world_size": int(sizes[0])} if sizes and place != _ALONE else place
+
+
+@wrong("rank_from_environment", fails="one launcher inside another")
+def a_world_outside_of_jobs(env):
+    """Who exports WORLD_SIZE may also start mpirun."""
+    if "WORLD_SIZE" in env and "SLURM_JOB_ID" not in env:
+        return {key: int(env.get(name, 0)) for key, name in zip(_RESULT, _TORCHRUN, strict=True)}
+    return _in_order(env)
+
+
+@wrong("rank_from_environment", fails="one launcher inside another")
+def slurms_nodes_for_torchruns(env):
+    """torchrun's agents agree on an order of their own."""
+    place = _in_order(env)
+    return place | {"node_rank": int(env["SLURM_NODEID"])} if {"RANK", "SLURM_STEP_ID"} <= set(env) else place
+
+
+@wrong("rank_from_environment", fails="no launcher")
+def torchruns_or_nothing(env):
+    """Outside of a job with defaults for what torchrun has not set, of which a user has set one."""
+    if {"SLURM_JOB_ID", "OMPI_COMM_WORLD_RANK", "HOROVOD_RANK"} & set(env):
+        return _in_order(env)
+    return {key: int(env.get(name, _ALONE[key])) for key, name in zip(_RESULT, _TORCHRUN, strict=True)}
 
 
 # ------------------------------------------------------------------------------------------ form_to_script
@@ -663,6 +727,14 @@ def tasks_of_a_node(form, queues):
 def name_not_quoted(form, queues):
     """For sbatch a second word is another argument."""
     return _script(_asked(_judged(form, queues))).replace("'", "")
+
+
+@wrong("form_to_script", fails="a name of two words")
+def counts_the_quotes(form, queues):
+    """20 characters are allowed, and the quotes are not the name's."""
+    field = _filled(form)
+    quoted = {"Job Name": shlex.quote(field["Job Name"])} if "Job Name" in field else {}
+    return _unless(list(_mistakes(field | quoted, queues)), field)
 
 
 @wrong("form_to_script", fails="what is asked for")
@@ -893,6 +965,15 @@ def a_queue_is_always_named(form, queues):
 def limits_what_was_typed(form, queues):
     """The default is longer than some queues allow."""
     return _but(form, queues, *(() if form.get("Time Limit") else ("Time Limit",)))
+
+
+@wrong("form_to_script", fails="limits")
+def limits_by_the_queues_name(form, queues):
+    """Queues of two systems may have one name, and other limits."""
+    everywhere = {name: limits for system in queues.values() for name, limits in system.items()}
+    return _script(
+        _asked(_judged(form, {name: {q: everywhere[q] for q in own} for name, own in queues.items()}))
+    )
 
 
 @wrong("form_to_script", fails="what is asked for")
@@ -1525,6 +1606,22 @@ def home_is_always_there(site, image, command):
     return _text({**site, "mounted": [*site["mounted"], "/home"]}, image, command)
 
 
+@wrong("container_command", fails="words stay whole")
+def quoted_before_compared(site, image, command):
+    """A path in quotes does not lie in /tmp any more."""
+    there = tuple(f"{folder}/" for folder in site["mounted"])
+    missing = {
+        path: mode for path, mode in site["folders"].items() if not f"{shlex.quote(path)}/".startswith(there)
+    }
+    return _text({**site, "mounted": [], "folders": missing}, image, command)
+
+
+@wrong("container_command", fails="folders")
+def folders_for_gpus_only(site, image, command):
+    """Where there are no GPUs, it returns too early."""
+    return _text(site, image, command, binds=None if site["gpus"] else [])
+
+
 @wrong("container_command", fails="folders")
 def somewhere_in_the_path(site, image, command):
     """/scratch/home does not lie in /home."""
@@ -1670,7 +1767,7 @@ def always_a_list(node):
     return _dealt(node["numa_of_gpu"], _cores(node, allowed=set(node["allowed"])))
 
 
-@wrong("cpu_bind_map", fails="hardware threads")
+@wrong("cpu_bind_map", fails="any machine")
 def as_many_gpus_everywhere(node):
     """Another NUMA node may have more GPUs."""
     nodes, cores = node["numa_of_gpu"], _cores(node)
@@ -1680,7 +1777,7 @@ def as_many_gpus_everywhere(node):
     ]
 
 
-@wrong("cpu_bind_map", fails="hardware threads")
+@wrong("cpu_bind_map", fails="any machine")
 def numa_nodes_are_alike(node):
     """As many times the first one's CPUs as there are NUMA nodes: some have none."""
     count = len(node["cpus_of_numa"][0]) * len(node["cpus_of_numa"]) // node["threads_per_core"]
@@ -1695,6 +1792,21 @@ def a_thread_will_do(node):
     cores = sum(map(len, node["cpus_of_numa"])) // node["threads_per_core"]
     allowed = None if node["allowed"] is None else {cpu % cores for cpu in node["allowed"]}
     return _dealt(node["numa_of_gpu"], _cores({**node, "allowed": allowed}))
+
+
+@wrong("cpu_bind_map", fails="real machines")
+def all_cpus_if_nothing_is_said(node):
+    """Where nothing is said of what the job may use, second threads are no cores either."""
+    cores = _cores(node) if node["allowed"] is not None else node["cpus_of_numa"]
+    return _dealt(node["numa_of_gpu"], cores)
+
+
+@wrong("cpu_bind_map", fails="any machine")
+def cores_by_gpus(node):
+    """So many cores has a GPU on average; but NUMA nodes may have other numbers of GPUs."""
+    nodes, cores = node["numa_of_gpu"], _cores(node)
+    each = sum(len(cores[numa]) for numa in {*nodes}) // len(nodes)
+    return [cores[numa][nodes[:gpu].count(numa) * each] for gpu, numa in enumerate(nodes)]
 
 
 # ------------------------------------------------------------------------------------------ misplaced_cpus
@@ -1906,6 +2018,19 @@ def all_numa_nodes_have_cpus(option, node):
     return found
 
 
+@wrong("misplaced_cpus", fails="maps")
+def first_threads_if_nothing_is_said(option, node):
+    """Where nothing is said of what the job may use, it may use second threads as well."""
+    cores = range(sum(map(len, node["cpus_of_numa"])) // node["threads_per_core"])
+    return _judged_cpus(_given(option), {**node, "allowed": node["allowed"] or list(cores)})
+
+
+@wrong("misplaced_cpus", fails="masks")
+def the_first_256(option, node):
+    """A misprint of many zeros may lead further."""
+    return _judged_cpus([[cpu for cpu in own if cpu < 256] for own in _given(option)], node)
+
+
 # -------------------------------------------------------------------------------------------- batch_script
 
 
@@ -1935,13 +2060,6 @@ def options_after_a_command(nodes, gpus_per_node, command):
 def a_blank_in_front(nodes, gpus_per_node, command):
     """# SBATCH is a comment."""
     options = _options(nodes, gpus_per_node).replace("#SBATCH", "# SBATCH")
-    return _HEAD + options + _MEET + f"srun {command}\n"
-
-
-@wrong("batch_script", fails="what is asked for")
-def gpus_of_one_node(nodes, gpus_per_node, command):
-    """--gpus counts those of the whole job."""
-    options = _options(nodes, gpus_per_node).replace("--gpus-per-node", "--gpus")
     return _HEAD + options + _MEET + f"srun {command}\n"
 
 
@@ -2032,6 +2150,16 @@ def what_stands_before_the_comma(nodes, gpus_per_node, command):
 def a_port_that_is_written_down(nodes, gpus_per_node, command):
     """Two jobs that share a node then meet at one port."""
     meet = _MEET.replace(_PORT, "MASTER_PORT=29500")
+    return _HEAD + _options(nodes, gpus_per_node) + meet + f"srun {command}\n"
+
+
+@wrong("batch_script", fails="a meeting place")
+def what_stands_in_the_bracket(nodes, gpus_per_node, command):
+    """The name of one node alone has no bracket."""
+    meet = """
+    name=${SLURM_JOB_NODELIST%%[*} numbers=${SLURM_JOB_NODELIST#*[}
+    export MASTER_ADDR=$name${numbers%%[],-]*} MASTER_PORT=29500
+    """
     return _HEAD + _options(nodes, gpus_per_node) + meet + f"srun {command}\n"
 
 

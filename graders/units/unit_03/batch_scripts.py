@@ -74,14 +74,19 @@ def batch_script(answer: Answer, rng: Rng) -> Findings:
     if not reading.passed:
         raise AnswerFailed(FailureKind.NOT_ASKED, 'It was not submitted: first fix "sbatch reads it".')
 
-    words = ("--note", f'run "{rng.integer(1, 99)}" for $5', "--rate", "0.1")
-    trials = [new_trial(words, status) for status in (0, 3)]
-    scripts = [answer.call(call, nodes, gpus, trial.command) for trial in trials]
+    words = ("--note", f'run "{rng.integer(1, 99)}" for $5 \\n {{{{x}}}} %%', "--rate", "0.1")
+    trials = [new_trial(words, status) for status in (0, 3, 0)]
+    # The last one is for one node.
+    sizes = (nodes, gpus), (nodes, gpus), (1, rng.integer(4, 5))
+    scripts = [answer.call(call, *size, trial.command) for size, trial in zip(sizes, trials, strict=True)]
     pairs = [(_in_utf8(str(script)), trial) for script, trial in zip(scripts, trials, strict=True)]
     # Not on the cluster's first node: a script that names it has to fail. And on no two in a row, so that
-    # their list has commas; then on such that follow each other, so that it has none.
-    well, ill = job_reports(pairs, exclude=("node1,node3,node5", "node1,node2"))
+    # their list has commas; then on such that follow each other, so that it has none; then on one alone, so
+    # that it has no brackets.
+    excluded = "node1,node3,node5", "node1,node2", "node1,node2,node3,node4,node6"
+    well, ill, alone = job_reports(pairs, exclude=excluded)
     named = unasked(Script(text))
+<<<<<<< HEAD
     yield "what is asked for", asked_for(well, nodes, gpus) if named.passed else named
     yield "one task per GPU", (started := one_task_a_gpu(well, trials[0], nodes, gpus))
     yield (
@@ -90,6 +95,14 @@ def batch_script(answer: Answer, rng: Rng) -> Findings:
             [meeting_place(well), named_likewise(well, ill), ports_of_their_own(well, ill)]
         ),
     )
+=======
+    given = compare.first_failure([asked_for(well, nodes, gpus), asked_for(alone, *sizes[2])])
+    yield "what is asked for", given if named.passed else named
+    started = one_task_a_gpu(well, trials[0], nodes, gpus)
+    yield "one task per GPU", compare.first_failure([started, one_task_a_gpu(alone, trials[2], *sizes[2])])
+    met = [meeting_place(well), named_likewise(well, ill), meeting_place(alone), named_likewise(well, alone)]
+    yield "a meeting place", compare.first_failure(met)
+>>>>>>> 7d34ecfbbf5ef77398fe66dc6ff690352dbf0c21
     yield "fails with the training", fails_with_the_training(well if started.passed else None, ill)
 
 
@@ -121,12 +134,14 @@ def asked_for(report: JobReport, nodes: int, gpus_per_node: int) -> Finding:
     if report.state not in ("COMPLETED", "FAILED"):
         said = f"The job did not end by itself within {JOB_SECONDS:.0f} s: it was {report.state}."
         return Finding(False, f"{said} {_said(report)}")
-    seen = f"Slurm gave the job {report.nodes} nodes and {report.gpus} GPUs for {report.minutes:g} minutes"
+    got = f"{compare.counted(report.nodes, 'node')} and {report.gpus} GPUs"
+    seen = f"Slurm gave the job {got} for {report.minutes:g} minutes"
     if report.gpus_altogether:
         return Finding(False, f"{seen}, but by --gpus, the sum: how many a node gets is then Slurm's affair.")
     right = report.nodes == nodes and report.gpus == nodes * gpus_per_node
     right = right and LEAST_MINUTES <= report.minutes <= MINUTES
-    expected = f"{nodes} nodes and {nodes * gpus_per_node} GPUs for {LEAST_MINUTES} to {MINUTES} minutes"
+    wanted = f"{compare.counted(nodes, 'node')} and {nodes * gpus_per_node} GPUs"
+    expected = f"{wanted} for {LEAST_MINUTES} to {MINUTES} minutes"
     all_of_it = " With --exclusive a job has all that is in its nodes." if report.whole_nodes else ""
     return Finding(right, f"{seen}; expected {expected}.{all_of_it}")
 
@@ -140,7 +155,8 @@ def one_task_a_gpu(report: JobReport, trial: Trial, nodes: int, gpus: int) -> Fi
     tasks = Counter(note["host"] for note in report.notes)
     where = ", ".join(f"{count} on {host}" for host, count in sorted(tasks.items())) or "none"
     if sorted(tasks.values()) != [gpus] * nodes:
-        text = f"Processes of the command: {where}; expected {gpus} on each of {nodes} nodes. {_said(report)}"
+        each = f"{gpus} on each of {nodes} nodes" if nodes > 1 else f"{gpus} on one node"
+        text = f"Processes of the command: {where}; expected {each}. {_said(report)}"
         return Finding(False, text, hint=_EACH_NODE if len(tasks) > 1 else "")
     ranks = sorted(str(note.get("SLURM_PROCID")) for note in report.notes)
     if ranks != sorted(map(str, range(nodes * gpus))):

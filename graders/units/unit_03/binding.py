@@ -17,6 +17,7 @@ from graders.units.unit_03.topologies import (
     draw_plain,
     draw_reserved,
     draw_threads,
+    in_turn,
     second_threads_left,
 )
 
@@ -47,8 +48,8 @@ from graders.units.unit_03.topologies import (
             "real machines",
             1,
             "On LUMI, GPU 0 is beside NUMA node 3. Its allowed cores are 49-55 and 57-63; two GPUs share "
-            "them, so GPU 0 gets the first seven, GPU 1 the other seven. On a Grace Hopper allowed is None: "
-            "the job may use all cores.",
+            "them, so GPU 0 gets the first seven, GPU 1 the other seven. Where allowed is None, as on a "
+            "Grace Hopper, the job may use all cores.",
             needs=("any machine", "allowed cores", "hardware threads"),
         ),
     ),
@@ -62,14 +63,13 @@ from graders.units.unit_03.topologies import (
 )
 def cpu_bind_map(answer: Answer, rng: Rng) -> Findings:
     """Real machines, and drawn ones."""
-    yield (
-        "any machine",
-        bindings(answer, [WHOLE_LUMI_G, *draw_plain(rng), replace(GRACE_HOPPER, reserved=NOTHING)]),
-    )
-    yield "allowed cores", (rights := bindings(answer, draw_reserved(rng)))
-    threads = [*draw_threads(rng), DGX_A100, *[second_threads_left(rng)] * rights.passed]
+    plain = [WHOLE_LUMI_G, *draw_plain(rng), replace(GRACE_HOPPER, reserved=NOTHING)]
+    yield "any machine", (first := bindings(answer, plain))
+    # What a row has found wrong is not in the rows after it.
+    yield "allowed cores", (rights := bindings(answer, draw_reserved(rng, first.passed)))
+    threads = [*draw_threads(rng, first.passed), DGX_A100, *[second_threads_left(rng)] * rights.passed]
     yield "hardware threads", bindings(answer, threads)
-    yield "real machines", bindings(answer, [LUMI_G, GRACE_HOPPER])
+    yield "real machines", bindings(answer, [LUMI_G, GRACE_HOPPER, replace(DGX_A100, reserved=None)])
 
 
 def bindings(answer: Answer, machines: Sequence[Machine]) -> Finding:
@@ -170,37 +170,44 @@ def misplaced_cpus(answer: Answer, rng: Rng) -> Findings:
     # Two GPUs more than there are ranks.
     plain = Machine((1, 1, 0, 0, 0), blocks(2, each), reserved=NOTHING)
     shifted = [_range(each - 1, 3), _range(each + 4, 2), _range(each - 3, 2) | _range(each + 2, 2)]
-    in_turn = Machine((1, 0), (tuple(range(0, 2 * each, 2)), tuple(range(1, 2 * each, 2))), reserved=NOTHING)
-    yield "beside the GPU", _all(answer, [(plain, shifted), (in_turn, [{0, 1, 3}, {2, 4, 5}])])
+    numbered = Machine((1, 0), in_turn(2, each), reserved=NOTHING)
+    yield "beside the GPU", _all(answer, [(plain, shifted), (numbered, [{0, 1, 3}, {2, 4, 5}])])
 
     job = Machine(
         (0, 1), blocks(2, each), threads=2, reserved=frozenset({0, each, *range(2 * each, 4 * each)})
     )
     # No rank has two threads of a core: whom that makes a difference to, another row tells.
     with_threads = [{0, 1, 2, 2 * each + 3}, {each + 1, 3 * each + 2, 3 * each + 3}]
-    yield "allowed", (rights := _all(answer, [(job, with_threads), (job, [{1, 2}, {each + 1}])]))
+    # The second option is for one rank alone.
+    yield "allowed", (rights := _all(answer, [(job, with_threads), (job, [{1, 2, each}])]))
 
-    # The job may not use the second thread of core 3; whoever runs there is in the way all the same.
+    # The job may not use the second thread of core 6; whoever runs there is in the way all the same.
     # The third NUMA node has no CPU, as where it is a GPU's memory.
-    free = Machine((0, 0, 1), (*blocks(2, each), ()), threads=2, reserved=frozenset({2 * each + 3}))
-    shared = [{0, 1, 2, 2 * each + 3}, {2, 3, 2 * each}, {each, 3 * each}]
+    free = Machine((0, 0, 1), (*in_turn(2, each), ()), threads=2, reserved=frozenset({2 * each + 6}))
+    shared = [{0, 2, 4, 2 * each + 6}, {4, 6, 2 * each}, {each + 1, 3 * each + 1}]
     four = Machine((0, 0, 0), blocks(1, each), threads=4, reserved=NOTHING)
     findings = (
-        _all(answer, [(free, shared), (four, [{0, 1}, {3}, {2, 3 * each + 1}])]),
+        _all(answer, [(free, shared), (four, [{0, 1}, {3}, {2, 2 * each + 2, 3 * each + 1}])]),
         misplaced(answer, LUMI_G, [_bits(mask) for mask in SLIDE], _masks(SLIDE)),
     )
     yield "one rank per core", (alone := compare.first_failure(findings))
+    yield "maps", compare.first_failure(_as_maps(answer, each, rights.passed, alone.passed))
 
-    # What a row has found wrong is not in it once more.
-    cores = [1, each + 3, 2, each + 3 if alone.passed else each + 2]
-    texts = [str(cores[0]), hex(cores[1]), hex(cores[2]), str(cores[3])]
-    two = Machine((0, 1, 1, 1), blocks(2, each), reserved=frozenset({1}) if rights.passed else NOTHING)
-    option = f"map_cpu:{','.join(texts)}"
-    maps = (
-        misplaced(answer, each, [{core} for core in cores], option)
-        for each in (two, replace(two, reserved=None))
-    )
-    yield "maps", compare.first_failure(maps)
+
+def _as_maps(answer: Answer, each: int, rights: bool, alone: bool) -> Iterator[Finding]:
+    """Maps, decimal and hexadecimal, on a node where one CPU is not the job's, and where all are.
+
+    rights, alone: what another row has found wrong is not in this one once more.
+    """
+    cpus = [1, each + 3, 2, each + 3 if alone else each + 2]
+    two = Machine((0, 1, 1, 1, 0), blocks(2, each), reserved=frozenset({1}) if rights else NOTHING)
+    texts = [str(cpus[0]), hex(cpus[1]), hex(cpus[2]), str(cpus[3])]
+    yield misplaced(answer, two, [{cpu} for cpu in cpus], f"map_cpu:{','.join(texts)}")
+    # A rank that strays to another one's core; two threads of a core, one of them with a second stray.
+    free = replace(two, threads=2, reserved=None)
+    cpus = [1, each + 3, *([2 * each + 1, 3 * each + 3, 3 * each + 3] if alone else [2])]
+    yield misplaced(answer, free, [{cpu} for cpu in cpus], f"map_cpu:{','.join(map(str, cpus))}")
+    yield _all(answer, [(free, [{0, 2, *[2 * each] * alone}, {each - 1, each, *[3 * each] * alone}])])
 
 
 def _as_masks(answer: Answer, rng: Rng, each: int) -> Iterator[Finding]:
@@ -213,7 +220,7 @@ def _as_masks(answer: Answer, rng: Rng, each: int) -> Iterator[Finding]:
     yield misplaced(answer, WHOLE_LUMI_G, [_bits(mask) for mask in fe], f"mask_cpu:{masks}")
     wide = Machine((1, 0), blocks(2, 60 + each), reserved=NOTHING)
     # The last one the node does not have.
-    yield _all(answer, [(wide, [{3, 66}, {64 + each, 130 + 2 * each}])])
+    yield _all(answer, [(wide, [{3, 66}, {64 + each, 330 + 2 * each}])])
 
 
 def misplaced(answer: Answer, machine: Machine, cpus: Sequence[set[int]], option: str) -> Finding:
@@ -243,7 +250,7 @@ def _all(answer: Answer, cases: Sequence[tuple[Machine, Sequence[set[int]]]]) ->
 
 def _masks(masks: Sequence[int], plain: int = 0) -> str:
     """srun's option. plain: without 0x."""
-    return f"mask_cpu:{','.join(f'{mask:x}' if plain else hex(mask) for mask in masks)}"
+    return f"mask_cpu:{','.join(f'{mask:X}' if plain else hex(mask) for mask in masks)}"
 
 
 def _bits(mask: int) -> set[int]:

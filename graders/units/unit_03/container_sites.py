@@ -45,18 +45,26 @@ def with_odd_words(site: Site, number: int) -> Site:
         command=(*odd, *more),
         image="/images/it's my $5 image.sif",
         launcher=("srun", f"--comment=it isn't a $ {number}"),
-        folders={"/data/that's my $5 sets": "read"},
+        folders={f"{place}/that's my $5 sets": mode for place, mode in _PLACES.items()},
     )
 
 
-def with_folders(site: Site, number: int) -> list[Site]:
-    """The site with folders that are mounted, that are not, and that only look as if they were."""
+_PLACES = {"/data": "read", "/runs": "write", "/tmp": "write"}
+"""Where folders lie, of which one is mounted."""
+
+
+def with_folders(site: Site, number: int, bare: bool) -> list[Site]:
+    """The site with folders that are mounted, that are not, and that only look as if they were.
+
+    bare: the last ones are of a machine without GPUs, where nothing is mounted.
+    """
     there = {f"/home/student{number}/code": "write", "/tmp": "write", "/scratch/shared/a/sets": "read"}
-    bare = {"/data/sets": "read", "/data2": "write", f"/home/student{number}/code": "read"}
+    data = {"/data/sets": "read", "/data2": "write", f"/home/student{number}/code": "read"}
     missing = {f"/scratch/{number}/digits": "read", "/scratch/home/runs": "write", "/homes": "read"}
     return [
         replace(site, mounted=("/home", "/tmp", "/scratch/shared"), folders=missing | there),
-        replace(site, mounted=("/data2/in",), folders=bare),
+        replace(site, mounted=("/data2/in",), folders=data),
+        *[replace(site, gpus=None, mounted=(), folders=there)] * bare,
     ]
 
 

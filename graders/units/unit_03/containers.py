@@ -88,18 +88,19 @@ def container_command(answer: Answer, rng: Rng) -> Findings:
 
     # The same elsewhere: nothing of it may be taken for granted.
     runtime = {"apptainer": "singularity", "singularity": "apptainer"}[plain.runtime]
-    elsewhere = replace(plain, runtime=runtime, launcher=("srun", f"--ntasks={number}"))
+    program = (f"/opt/run{number}",)
+    elsewhere = replace(plain, runtime=runtime, launcher=("srun", f"--ntasks={number}"), command=program)
     alone, there = commands(answer, plain), commands(answer, elsewhere)
     both = ((alone, plain), (there, elsewhere))
     yield "the program in the image", compare.first_failure(right_program(*each) for each in both)
     yield "one container per task", (one := compare.first_failure(one_a_task(*each) for each in both))
-    all_of_it = replace(with_modules, gpus="AMD", folders={f"/scratch/{number}": "read"})
-    yield (
-        "GPUs",
-        compare.first_failure([gpus(alone, plain), each(gpus, [all_of_it, replace(plain, gpus=None)])]),
-    )
-    yield "modules", compare.first_failure([modules(alone, plain), each(modules, [with_modules, all_of_it])])
-    yield "folders", (bound := each(folders, [*with_folders(plain, number), all_of_it]))
+    amd = replace(with_modules, gpus="AMD", folders={f"/scratch/{number}": "read"})
+    none = replace(plain, gpus=None)
+    seen = compare.first_failure([gpus(alone, plain), each(gpus, [amd, none])])
+    yield "GPUs", seen
+    loading = [with_modules, amd, *[replace(none, modules=(f"gcc/{number}",))] * seen.passed]
+    yield "modules", compare.first_failure([modules(alone, plain), each(modules, loading)])
+    yield "folders", (bound := each(folders, [*with_folders(plain, number, seen.passed), amd]))
     yield "a folder within a folder", each(folders, within_each_other(plain, number))
     quoted = with_odd_words(plain, number)
     ran = commands(answer, quoted)

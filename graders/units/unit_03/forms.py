@@ -70,7 +70,8 @@ class Portal:
                 "rtx-dev": {"nodes": small, "hours": short},
                 "flash": {"nodes": 1, "hours": 1},
             },
-            "Vista": {"gh": {"nodes": 4 * nodes, "hours": 4 * hours}},
+            # A queue's limits are its system's.
+            "Vista": {name: {"nodes": 4 * nodes, "hours": 4 * hours} for name in ("gh", "rtx-dev")},
         }
         return cls(nodes, hours, small, short, rng.integer(10, 99), systems)
 
@@ -79,7 +80,7 @@ class Portal:
         """As much as the queue allows, some hundred hours, with as long a name as the form takes."""
         return LECTURE | {
             "System": "Vista",
-            "Queue": "gh",
+            "Queue": "rtx-dev",
             "Nodes": str(4 * self.nodes),
             "Tasks": str(12 * self.nodes + 28),  # As texts these come before the nodes.
             "Job Name": f"run-{self.number}-".ljust(LONGEST_NAME, "x"),
@@ -107,16 +108,15 @@ class Portal:
         """One mistake each."""
         dev = LECTURE | {"Queue": "rtx-dev", "Time Limit": "01:30:00"}
         no_times = ["0:0:0", "00:00:00", "-1:0:0", "a:0:0", "01:30", "1:60:0", "1:0:x", "0:1:0:0", "0:0:60"]
-        no_times += ["1:-5:0", "1:0:"]
+        no_times += ["1:-5:0", "1:0:", ":30:0", "1.5:0:0"]
 
         def wrong(name: str, text: str, *allowed: int) -> Mistakes:
             return Mistakes(dev | {name: text}, (name,), allowed)
 
         return [
             Mistakes(dev | {"Nodes": str(self.small + 1), "Tasks": "9"}, ("Nodes",), (self.small,)),
-            *(wrong("Nodes", text) for text in ("0", "two")),
+            *(wrong(name, text) for name in ("Nodes", "Tasks") for text in ("0", "two", "-3", "1.5")),
             Mistakes(dev | {"Nodes": "2"}, ("Tasks",)),
-            *(wrong("Tasks", text) for text in ("0", "1.5")),
             wrong("Job Name", "x" * (LONGEST_NAME + 1), LONGEST_NAME),
             wrong("Time Limit", f"{self.short}:0:1", self.short),
             wrong("Time Limit", f"{self.short}:1:0", self.short),
@@ -133,6 +133,7 @@ class Portal:
         long = {"Job Name": "y" * 30, "Time Limit": f"{self.short + 1}:00:00"}
         nowhere = {"System": _without(LECTURE, "System"), "Queue": LECTURE | {"Queue": "gh"}}
         shapeless = {"Nodes": "two", "Time Limit": "01:30"}
+        small = {"Nodes": "2", "Tasks": "1", "Job Name": "y" * 21, "Time Limit": "0:0:0"}
         return [
             Mistakes(
                 dev | long | {"Nodes": str(self.small + 1), "Tasks": "99"},
@@ -146,6 +147,7 @@ class Portal:
                 LECTURE | {"Nodes": str(self.nodes + 1), "Tasks": "1"}, ("Nodes", "Tasks"), (self.nodes,)
             ),
             *(Mistakes(form | shapeless, (name, *shapeless)) for name, form in nowhere.items()),
+            *(Mistakes(form | small, (name, *list(small)[1:])) for name, form in nowhere.items()),
         ]
 
 
@@ -219,7 +221,8 @@ def form_to_script(answer: Answer, rng: Rng) -> Findings:
     yield "what is asked for", well
     filled = ((form, of(form)) for form in (LECTURE, *portal.with_defaults))
     yield "defaults", compare.first_failure(asks_for(*each) for each in filled)
-    named = LECTURE | {"Job Name": f"my run {portal.number}"}
+    # As long as a name may be; in quotes it is longer.
+    named = LECTURE | {"Job Name": f"my run {portal.number}".ljust(LONGEST_NAME, "x")}
     yield "a name of two words", asks_for(named, of(named), empty=True)
     # Refused, they are within the limits; a script of another time is the affair of the row above.
     within = (asks_for(*each) for each in timed if well.passed and not each[1].script)

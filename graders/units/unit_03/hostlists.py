@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import product
+from itertools import product, zip_longest
 
 from graders.grading.kit import Answer, AnswerFailed, Criterion, Finding, Findings, Rng, compare, exercise
 from graders.units.drivers import call_alone
@@ -32,7 +32,7 @@ from graders.units.raised import raised_in
             "several in brackets",
             1,
             "Inside brackets a comma separates numbers and ranges, outside it separates names: find the "
-            "brackets before you split by commas.",
+            "brackets before you split by commas. What comes twice is kept twice, each in its place.",
             needs=("a range",),
         ),
         Criterion(
@@ -56,7 +56,7 @@ def expand_hostlist(answer: Answer, rng: Rng) -> Findings:
     yield "plain names", (plain := expansions(answer, names))
     # What a row has found wrong the rows after it do without.
     as_sets = not plain.passed and expansions(answer, names, as_sets=True).passed
-    yield "a range", expansions(answer, draw_bracket(rng), as_sets)
+    yield "a range", expansions(answer, draw_bracket(rng, "my_gpu2" if plain.passed else "gpu2"), as_sets)
     yield "leading zeros", (zeros := expansions(answer, draw_zeros(rng), as_sets))
     width = 3 if zeros.passed else 1
     yield "several in brackets", (several := expansions(answer, draw_list(rng, width), as_sets))
@@ -99,25 +99,38 @@ def _expansion(answer: Answer, case: HostList, as_sets: bool) -> Finding:
         seen = [name for name in re.split("[, \\n]+", seen) if name]
     if as_sets and type(seen) in (list, tuple) and all(type(host) is str for host in seen):
         return compare.equal(sorted(set(seen)), sorted(set(case.hosts)), what)
-    return compare.equal(seen, case.hosts, what)
+    finding = compare.equal(seen, case.hosts, what)
+    return finding if finding.passed else Finding(False, finding.seen + _first_other(seen, case.hosts))
+
+
+def _first_other(seen: object, hosts: Sequence[str]) -> str:
+    """Of a list that is too long to be shown whole, the first place where it is another one."""
+    if type(seen) is not list or compare.shown(hosts) == repr(hosts):
+        return ""
+    for place, (got, wanted) in enumerate(zip_longest(seen, hosts, fillvalue="nothing"), 1):
+        if not compare.same(got, wanted):
+            return (
+                f" The first that differs is number {place}: expected {wanted}, got {compare.shown(got, 40)}."
+            )
+    return ""
 
 
 def draw_names(rng: Rng) -> list[HostList]:
     """No host, one, and several of which one comes twice."""
     number = rng.integer(1, 90)
     alone, following = _plain(f"node{number}"), _plain(f"node{number + 1}")
-    others = _plain(f"login-{number}.hpc") + _plain(f"{number}_gpu")
+    others = _plain(f"login-{number}.hpc") + _plain(f"{number}_gpu") + _plain(f"nid{number:06}")
     return [HostList("", []), alone, following + alone + others + following]
 
 
-def draw_bracket(rng: Rng) -> list[HostList]:
-    """One range within a width, one from 0 on; one single number."""
+def draw_bracket(rng: Rng, other: str = "my_gpu2") -> list[HostList]:
+    """One range within a width, one from 0 on; one single number. other: what stands before that."""
     number = rng.integer(20, 40)
     prefix = rng.choice(("node", "gpu", "nid"))
     return [
         _product(prefix, [_range(number, number + rng.integer(2, 5))]),
         _product("uc1.N", [_range(0, rng.integer(2, 3))]),
-        _product(prefix, [_range(number, number)]),
+        _product(other, [_range(number, number)]),
     ]
 
 
@@ -149,7 +162,8 @@ def draw_list(rng: Rng, width: int = 3) -> list[HostList]:
     narrow = _range(first, first, min(2, width)), _range(first, first)
     numbers = _range(later, later + 2), *narrow, _range(later, later)
     mixed = _product("n", [_join(*numbers)])
-    return [bracket, mixed, _plain("login1") + bracket + mixed + _plain(f"n{later}")]
+    names = _plain("login2") + _plain("login1"), _plain(f"n{later}") + _plain("login1")
+    return [bracket, mixed, names[0] + bracket + mixed + names[1] + bracket]
 
 
 def draw_dimensions(rng: Rng, width: int = 2, lists: bool = True) -> list[HostList]:
@@ -161,14 +175,17 @@ def draw_dimensions(rng: Rng, width: int = 2, lists: bool = True) -> list[HostLi
     With three brackets, Slurm's own order follows no rule, and a text after the last one it does not expand.
     """
     rack, node = rng.integer(1, 5), rng.integer(1, 8 if width > 1 else 2)
+    wider = width + 1 if width > 1 else 1
     inner, outer = [_range(node, node + 1, width)], [_range(rack, rack)]
     if lists:
         inner.append(_range(node + 7, node + 7, width))
-        outer.append(_range(rack + 2, rack + 3))
-    two = _product("rack", [_range(rack, rack + 1, width)], "-node", [_join(*inner)])
-    joined = _product("n", [_range(rack, rack + 1)], [_range(node, node + 1, width)])
-    long = _product("r", [_join(*outer)], "c", [_range(8, 11 if width > 1 else 9)])
-    return [two, joined, long, long + _plain("login2") + two]
+        # In descending order, and one twice.
+        outer = [_range(rack + 2, rack + 3), *outer, *outer]
+    two = _product("rack", [_range(rack, rack + 1, wider)], "-node", [_join(*inner)])
+    joined = _product("n1", [_range(rack, rack + 1)], [_range(node, node + 1, width)])
+    single = _product("gpu", [_range(rack, rack, wider)], "-", [_range(node, node, width)])
+    long = _product("x1000c", [_join(*outer)], "s0b", [_range(8, 11 if width > 1 else 9)])
+    return [two, joined, single, long, long + _plain("login2") + two]
 
 
 def _plain(name: str) -> HostList:

@@ -36,7 +36,9 @@ def checkpoint_interval(answer: Answer, rng: Rng) -> Findings:
     # So short that it shows if something is rounded, and shorter than a checkpoint: that changes nothing.
     short = rng.integer(51, 59) / 10, rng.integer(201, 219) / 100
     yield "one node", intervals(answer, [*cases, short])
-    yield "many nodes", intervals(answer, [(*case, rng.integer(2, 2000)) for case in cases])
+    nodes = rng.integer(51, 99)
+    many = [(*case, rng.integer(2, 2000)) for case in cases]
+    yield "many nodes", intervals(answer, [*many, (short[0], short[1] * nodes, nodes)])
 
 
 def intervals(answer: Answer, cases: Sequence[tuple[float, ...]]) -> Finding:

@@ -140,9 +140,17 @@ def torchrun(seat: Seat) -> Environment:
 
 
 def torchrun_by_srun(seat: Seat) -> Environment:
-    """srun starts one torchrun a node, torchrun the ranks."""
-    outer = _step(seat.node_rank, 0, seat.node_rank, seat.nodes, seat.nodes)
+    """srun starts one torchrun a node, torchrun the ranks. The agents number the nodes in an order of their
+    own; here it is the reverse of Slurm's.
+    """
+    node = seat.nodes - 1 - seat.node_rank
+    outer = _step(node, 0, node, seat.nodes, seat.nodes)
     return _batch(seat.nodes, seat.local_size) | outer | torchrun(seat)
+
+
+def torchrun_in_each_task(seat: Seat) -> Environment:
+    """srun starts twenty tasks, each of them a torchrun for itself, with fewer ranks."""
+    return srun(Seat(13, 3, 2, 20, 4, 5)) | torchrun(seat)
 
 
 def torchrun_in_a_job(seat: Seat) -> Environment:
@@ -159,14 +167,16 @@ def srun_of_uneven_nodes(seat: Seat) -> Environment:
 
 
 def _exported(seat: Seat) -> Environment:
-    """What a script may export: the meeting place, as unit 03's does, and what libraries are to do."""
+    """What a user may export: the meeting place, as unit 03's script does, how many nodes there are, and what
+    libraries are to do.
+    """
     return {
         "HOROVOD_FUSION_THRESHOLD": "33554432",
         "MASTER_ADDR": "node1",
         "MASTER_PORT": "29500",
         "OMPI_MCA_btl": "tcp,self",
         "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
-        "WORLD_SIZE": str(seat.world_size),
+        "WORLD_SIZE": str(seat.nodes),
     }
 
 
@@ -180,6 +190,21 @@ def srun_in_a_script(seat: Seat) -> Environment:
 def exporting_script(seat: Seat) -> Environment:
     """A batch script itself, when it has exported what its ranks will need."""
     return batch_script(seat) | _exported(seat)
+
+
+def exporting_shell(seat: Seat) -> Environment:
+    """A user's shell outside of any job, in which the same is exported."""
+    return {"HOME": "/home/me"} | _exported(seat)
+
+
+def mpirun_after_exports(seat: Seat) -> Environment:
+    """mpirun in such a shell."""
+    return exporting_shell(seat) | mpirun(seat)
+
+
+def horovodrun_after_exports(seat: Seat) -> Environment:
+    """horovodrun in a batch script that has exported much."""
+    return exporting_script(seat) | horovodrun(seat)
 
 
 def srun_with_pmix(seat: Seat) -> Environment:

@@ -46,7 +46,8 @@ from graders.units.unit_03.launchers import Environment, Launcher, Seat
             "one launcher inside another",
             2,
             "Variables are inherited. The launcher that started this very process is the innermost one: "
-            "ask for torchrun's, Horovod's and Open MPI's variables before you ask for Slurm's.",
+            "ask for torchrun's, Horovod's and Open MPI's variables before you ask for Slurm's. MASTER_ADDR "
+            "and WORLD_SIZE may be a user's.",
             needs=("torchrun", "mpirun", "Horovod"),
         ),
         Criterion(
@@ -67,8 +68,9 @@ from graders.units.unit_03.launchers import Environment, Launcher, Seat
 )
 def rank_from_environment(answer: Answer, rng: Rng) -> Findings:
     """Environments as recorded, with the numbers of a drawn world."""
-    # More nodes than two, and each with more ranks than there are nodes: no number is another one by chance.
-    nodes, per_node = rng.integer(3, 4), rng.integer(5, 6)
+    # More nodes than two, and each with more ranks than there are nodes, no multiple of them: no number is
+    # another one by chance.
+    nodes, per_node = rng.choice(((3, 5), (4, 5), (4, 6)))
     seats = launchers.seats_in_blocks(nodes, per_node)
     some = [seats[0], seats[per_node + 1], seats[-1]]
     dealt = launchers.seats_dealt(nodes, per_node)
@@ -84,7 +86,9 @@ def rank_from_environment(answer: Answer, rng: Rng) -> Findings:
     yield "srun", (first := places(answer, slurms))
     lenient = not first.passed
     yield "torchrun", places(answer, [(launchers.torchrun, some), (launchers.torchrun, uneven)], lenient)
-    yield "mpirun", places(answer, [(launchers.mpirun, some)], lenient)
+    # A rank on each node, and one node.
+    few = [launchers.seats_in_blocks(nodes, 1)[1], launchers.seats_in_blocks(1, per_node)[1]]
+    yield "mpirun", places(answer, [(launchers.mpirun, some), (launchers.mpirun, few)], lenient)
     yield "Horovod", places(answer, [(launchers.horovodrun, some), (launchers.horovodrun, uneven)], lenient)
     nested = (
         launchers.torchrun_by_srun,
@@ -94,8 +98,12 @@ def rank_from_environment(answer: Answer, rng: Rng) -> Findings:
         launchers.horovodrun_in_a_job,
         launchers.horovodrun_by_srun,
     )
-    yield "one launcher inside another", places(answer, [(launcher, some) for launcher in nested], lenient)
-    yield "no launcher", alone(answer, seats[0], lenient)
+    # Who takes what users export for a launcher's has failed the first row.
+    exported = (launchers.mpirun_after_exports, launchers.horovodrun_after_exports) * first.passed
+    cases = [(launcher, some) for launcher in (*nested, *exported)]
+    cases.append((launchers.torchrun_in_each_task, launchers.seats_in_blocks(1, 2)))
+    yield "one launcher inside another", (inner := places(answer, cases, lenient))
+    yield "no launcher", alone(answer, seats[0], inner.passed, lenient)
 
 
 def places(answer: Answer, cases: Sequence[tuple[Launcher, list[Seat]]], lenient: bool = False) -> Finding:
@@ -111,17 +119,19 @@ def places(answer: Answer, cases: Sequence[tuple[Launcher, list[Seat]]], lenient
     )
 
 
-def alone(answer: Answer, seat: Seat, lenient: bool = False) -> Finding:
-    """Passes if a process that no launcher has started is the only one, in a batch script too. lenient: see
-    `places`.
+def alone(answer: Answer, seat: Seat, exports: bool = True, lenient: bool = False) -> Finding:
+    """Passes if a process that no launcher has started is the only one, in a batch script too. exports: also
+    where a user has exported MASTER_ADDR and WORLD_SIZE. lenient: see `places`.
     """
     only = Seat(0, 0, 0, 1, 1, 1).expected
     cases = {
         "without any launcher": {"PATH": "/usr/bin", "HOME": "/home/me"},
         "in a batch script itself, outside of srun": launchers.batch_script(seat),
-        "in a batch script itself, which exports MASTER_ADDR": launchers.exporting_script(seat),
         "in the shell that salloc gives, outside of srun": launchers.salloc(seat),
     }
+    if exports:
+        cases["in a batch script itself, which exports MASTER_ADDR"] = launchers.exporting_script(seat)
+        cases["in a shell that exports MASTER_ADDR and WORLD_SIZE"] = launchers.exporting_shell(seat)
     return compare.first_failure(_place(answer, case, only, words, lenient) for words, case in cases.items())
 
 
@@ -133,11 +143,14 @@ _WORDS: dict[Launcher, str] = {
     launchers.torchrun: "under torchrun",
     launchers.torchrun_by_mpirun: "under torchrun, which mpirun has started on each node",
     launchers.torchrun_by_srun: "under torchrun, which srun has started on each node",
+    launchers.torchrun_in_each_task: "under torchrun for itself, as each of twenty tasks of an srun",
     launchers.torchrun_in_a_job: "under torchrun, which a batch script has started itself",
     launchers.mpirun: "under mpirun",
     launchers.mpirun_in_a_job: "under mpirun in a Slurm job",
     launchers.horovodrun: "under horovodrun",
     launchers.horovodrun_in_a_job: "under horovodrun in a Slurm job",
+    launchers.mpirun_after_exports: "under mpirun in a shell that exports MASTER_ADDR and much else",
+    launchers.horovodrun_after_exports: "under horovodrun in a script that exports MASTER_ADDR and much else",
     launchers.horovodrun_by_srun: "under horovodrun in a shell that srun has started",
 }
 

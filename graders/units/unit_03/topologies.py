@@ -103,6 +103,11 @@ def blocks(nodes: int, each: int) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(range(node * each, (node + 1) * each)) for node in range(nodes))
 
 
+def in_turn(nodes: int, each: int) -> tuple[tuple[int, ...], ...]:
+    """The same, numbered in turn over the NUMA nodes."""
+    return tuple(tuple(range(node, nodes * each, nodes)) for node in range(nodes))
+
+
 NOTHING: frozenset[int] = frozenset()
 """Reserved where the job may use all CPUs, and is told their numbers."""
 
@@ -133,14 +138,20 @@ def draw_plain(rng: Rng) -> list[Machine]:
     many = Machine(tuple(node for node in nodes for _ in range(3)), blocks(4, 3 * rng.integer(4, 8) + 2))
     some = Machine(tuple(nodes[:2]), blocks(4, rng.integer(6, 12)))
     # So many, and so large, that a set does not keep them in their order.
-    half = 17
-    in_turn = Machine((1, 0, 1, 0), (tuple(range(0, 2 * half, 2)), tuple(range(1, 2 * half, 2))))
-    return [replace(machine, reserved=NOTHING) for machine in (some, many, in_turn)]
+    numbered = Machine((1, 0, 1, 0), in_turn(2, 17))
+    unlike = Machine((1, 0, 0, 1, 0), _unlike(rng.integer(3, 8)))
+    return [replace(machine, reserved=NOTHING) for machine in (some, many, numbered, unlike)]
 
 
-def draw_reserved(rng: Rng) -> list[Machine]:
+def _unlike(each: int) -> tuple[tuple[int, ...], ...]:
+    """Cores of two NUMA nodes, of which one has more: for three GPUs and for two, which have other shares."""
+    return tuple(range(3 * each)), tuple(range(3 * each, 7 * each))
+
+
+def draw_reserved(rng: Rng, turns: bool) -> list[Machine]:
     """The first two or three cores of each half of a NUMA node are reserved, or its last one; or those of the
-    first half alone, so that the halves are no shares.
+    first half alone, so that the halves are no shares. turns: also more of them in one NUMA node than in the
+    other, where cores are numbered in turn.
     """
     each = 2 * rng.integer(6, 9)
     starts = range(0, 4 * each, each // 2)
@@ -149,20 +160,25 @@ def draw_reserved(rng: Rng) -> list[Machine]:
     last = frozenset(start + each // 2 - 1 for start in starts)
     begin = frozenset(core for core in first if core % each < each // 2)
     gpus = (2, 2, 0, 0, 3, 3, 1, 1)
-    return [Machine(gpus, blocks(4, each), reserved=gone) for gone in (first, last, begin)]
+    machines = [Machine(gpus, blocks(4, each), reserved=gone) for gone in (first, last, begin)]
+    numbered = Machine((0, 1, 1, 0), in_turn(2, each), reserved=frozenset({0, 1, 2, 4, 6, 9}))
+    return [*machines, *[numbered] * turns]
 
 
-def draw_threads(rng: Rng) -> list[Machine]:
-    """Two hardware threads per core, or four, all of them usable; one core too few for another share; NUMA
-    nodes with three GPUs, with two, and without a CPU.
+def draw_threads(rng: Rng, any_cores: bool) -> list[Machine]:
+    """Two hardware threads per core, or four, all of them usable; one core too few for another share; a NUMA
+    node without a CPU.
+
+    any_cores: also cores numbered in turn, and NUMA nodes with unlike numbers of GPUs and cores.
     """
     each = rng.integer(3, 8)
     even = Machine((1, 1, 0, 0), blocks(2, 4 * each), threads=2)
     odd = Machine((1, 1, 1, 0, 0, 0), blocks(2, 3 * each + 2), threads=2)
     four = Machine((0, 0, 1, 1), blocks(2, 2 * each), threads=4)
-    # Three GPUs have a share of three, and two of two: no share is another one's.
-    unlike = tuple(range(3 * each)), tuple(range(3 * each, 5 * each)), ()
-    several = [even, odd, four, Machine((1, 0, 0, 1, 0), unlike, threads=2)]
+    empty = Machine((1, 0, 0, 1), (*blocks(2, 2 * each), ()), threads=2)
+    numbered = Machine((1, 0, 1, 0), in_turn(2, 2 * each), threads=2)
+    uneven = Machine((1, 0, 0, 1, 0), _unlike(each), threads=2)
+    several = [even, odd, four, empty, *[numbered, uneven] * any_cores]
     return [replace(machine, reserved=NOTHING) for machine in several]
 
 
