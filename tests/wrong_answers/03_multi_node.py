@@ -2735,6 +2735,15 @@ def any_letter_for_a_dot(directory):
     return _newest(sorted(numbers, key=numbers.get, reverse=True))
 
 
+@wrong("load_latest", fails="other files")
+def something_is_there(directory):
+    """A folder that is not empty need not hold a checkpoint: the first save may have been killed."""
+    if not directory.is_dir() or not os.listdir(directory):
+        return None
+    paths = _numbered(directory)
+    return _newest([paths[0], *paths[1:]])
+
+
 @wrong("load_latest", fails="newest")
 def what_the_state_says(directory):
     """What a state is called by is whoever's affair who saves it."""
@@ -2813,6 +2822,30 @@ def checks_the_newest_only(directory):
         except Exception as error:
             warnings.warn(f"{path.name}: {error}", stacklevel=2)
     return None
+
+
+@wrong("load_latest", fails="damaged inside")
+def the_last_one_that_was_loaded(directory):
+    """Where no checkpoint is whole, a damaged one is still in the variable."""
+    state = None
+    for path in _numbered(directory):
+        try:
+            state = torch.load(path)
+            if zipfile.ZipFile(path).testzip() is None:
+                break
+            warnings.warn(f"{path.name} is damaged", stacklevel=2)
+        except Exception as error:
+            warnings.warn(f"{path.name}: {error}", stacklevel=2)
+    return state
+
+
+@wrong("load_latest", fails="tells and keeps")
+def clears_unfinished_saves(directory):
+    """Another process may be writing one of them."""
+    for path in directory.glob("*.tmp"):
+        if path.is_file():
+            path.unlink()
+    return _newest(_numbered(directory))
 
 
 @wrong("load_latest", fails="tells and keeps")
@@ -3475,10 +3508,10 @@ def asks_in_the_handler(train_step, steps, save, set_handler):
 
 
 @wrong("save_on_signal", fails="all stop after the same step")
-def every_fourth_step(train_step, steps, save, set_handler):
+def every_third_step(train_step, steps, save, set_handler):
     """Asks seldom, to be cheap; a step may take a minute."""
     came = _noted(set_handler)
-    done = _train_until(lambda done: done % 4 == 0 and _total(bool(came)), train_step, steps)
+    done = _train_until(lambda done: done % 3 == 0 and _total(bool(came)), train_step, steps)
     return _save_on(0, save, done)
 
 
@@ -3944,6 +3977,23 @@ def scaled_the_wrong_way(global_batch, world_size, rank):
 def at_least_one_each(global_batch, world_size, rank):
     """Gives a sample to a rank for which there is none."""
     part = _part(global_batch, world_size, rank) or range(1)
+    return part, len(part) * world_size / global_batch
+
+
+@wrong("elastic_batch", fails="more ranks than samples")
+def divides_by_none(global_batch, world_size, rank):
+    """Divides by how many samples each rank has at least."""
+    part = _part(global_batch, world_size, rank)
+    least = global_batch // world_size
+    return part, len(part) / least * (least * world_size / global_batch)
+
+
+@wrong("elastic_batch", fails="more ranks than samples")
+def too_few_to_deal_out(global_batch, world_size, rank):
+    """Rank 0 works on all of them, and the others wait."""
+    if world_size > global_batch:
+        return (range(global_batch), float(world_size)) if rank == 0 else (range(0), 0.0)
+    part = _part(global_batch, world_size, rank)
     return part, len(part) * world_size / global_batch
 
 
