@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from graders.grading.kit import Answer, AnswerFailed, Criterion, Finding, Findings, Rng, compare, exercise
+from graders.units.raised import raised_in
 from graders.units.unit_03.drivers import training as drivers
-from graders.units.unit_03.raised import raised_in
 from graders.units.unit_03.replies import Share
 
 
