@@ -14,7 +14,6 @@ import threading
 import time
 import warnings
 import zipfile
-from functools import cache
 from itertools import product
 from pathlib import Path
 
@@ -2198,16 +2197,6 @@ def removes_the_old_one_first(path, state):
 
 
 @wrong("save_checkpoint", fails="whole at every moment")
-def copies_into_place(path, state):
-    """shutil.copy writes path bit by bit."""
-    temporary = path.with_suffix(".tmp")
-    _written(state, temporary)
-    shutil.copy(temporary, path)
-    temporary.unlink()
-    _sync_folder(path.parent)
-
-
-@wrong("save_checkpoint", fails="whole at every moment")
 def keeps_a_backup(path, state):
     """Moves the old one aside, so that for a moment there is none."""
     if path.exists():
@@ -2233,6 +2222,15 @@ def written_in_tmp(path, state):
         file.flush()
         os.fsync(file.fileno())
     shutil.move(file.name, path)
+    _sync_folder(path.parent)
+
+
+@wrong("save_checkpoint", fails="temporary file")
+def in_tmp_for_a_name_alone(path, state):
+    """tempfile takes dir=None for the usual place, and the dirname of a name alone is empty."""
+    handle, name = tempfile.mkstemp(dir=os.path.dirname(path) or None, suffix=".tmp")
+    os.close(handle)
+    _replaced(path, state, temporary=Path(name))
     _sync_folder(path.parent)
 
 
@@ -2497,6 +2495,33 @@ def does_not_mind_the_folder(path, state):
         _sync_folder(path.parent)
     except OSError as error:
         print("could not send the folder to the disk:", error)
+
+
+@wrong("save_checkpoint", fails="when writing fails")
+def closed_if_all_goes_well(path, state):
+    """Who catches the error and trains on has a file open for each save that failed."""
+
+    def write(state, temporary):
+        descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+        torch.save(state, temporary)
+        os.fsync(descriptor)
+        os.close(descriptor)
+
+    _replaced(path, state, write=write)
+    _sync_folder(path.parent)
+
+
+@wrong("save_checkpoint", fails="when writing fails")
+def makes_room_for_the_next(path, state):
+    """Removes the other checkpoints when the disk is full."""
+    try:
+        _replaced(path, state)
+    except OSError:
+        for other in path.parent.glob("step-*.pt"):
+            if other != path:
+                other.unlink()
+        raise
+    _sync_folder(path.parent)
 
 
 @wrong("save_checkpoint", fails="when writing fails")
@@ -3011,6 +3036,18 @@ def forgets_the_last(training, directory, save_every, save, load_latest):
 
 
 @wrong("resume", fails="saves")
+def the_last_is_another_case(training, directory, save_every, save, load_latest):
+    """Leaves it to the line after the loop, which is for a last step that is no multiple."""
+    last = training.epochs * math.ceil(len(training.samples) / training.batch_size)
+
+    def save_most(path, state):
+        if state["step"] < last or last % save_every:
+            save(path, state)
+
+    _train(training, directory, save_every, save_most, load_latest)
+
+
+@wrong("resume", fails="saves")
 def saves_under_a_text(training, directory, save_every, save, load_latest):
     """save gets a text, which has no folder and no name."""
     as_text = lambda path, state: save(str(path), state)  # noqa: E731
@@ -3203,17 +3240,6 @@ def orders_that_stay(training, directory, save_every, save, load_latest):
     _train(training, directory, save_every, save, load_latest, order=order)
 
 
-@cache
-def _order_once(epoch, samples):
-    return torch.randperm(samples)
-
-
-@wrong("resume", fails="data position")
-def orders_in_a_cache(training, directory, save_every, save, load_latest):
-    """A cache ends with the process, too."""
-    _train(training, directory, save_every, save, load_latest, order=_order_once)
-
-
 _of_the_module = torch.Generator().manual_seed(0)
 
 
@@ -3252,8 +3278,8 @@ def orders_of_numpy(training, directory, save_every, save, load_latest):
     _train(training, directory, save_every, save, load_latest, order=lambda epoch, samples: orders[epoch])
 
 
-def _by_epochs(training, directory, save_every, save, load_latest, counted_from):
-    """Right if positions are counted from what was skipped."""
+def _by_epochs(training, directory, save_every, save, load_latest, counted_from, begun=lambda epoch: 0):
+    """Right if positions are counted from what was skipped, and epochs from 0."""
     samples, size = len(training.samples), training.batch_size
     last = training.epochs * math.ceil(samples / size)
     state = load_latest(directory) or {"step": 0, "epoch": 0, "position": 0}
@@ -3269,9 +3295,27 @@ def _by_epochs(training, directory, save_every, save, load_latest, counted_from)
             step += 1
             if step % save_every == 0 or step == last:
                 whole = {"model": training.model.state_dict(), "optimizer": training.optimizer.state_dict()}
-                whole |= {"step": step, "epoch": epoch, "position": position}
+                whole |= {"step": step, "epoch": epoch - begun(state["epoch"]), "position": position}
                 save(directory / f"step-{step}.pt", whole | {"random": torch.get_rng_state()})
         skipped = 0
+
+
+@wrong("resume", fails="killed anywhere")
+def epochs_of_this_process(training, directory, save_every, save, load_latest):
+    """Saves how many epochs ago it was started: after the next restart the epoch is another one."""
+    _by_epochs(
+        training, directory, save_every, save, load_latest, lambda skipped: skipped, begun=lambda epoch: epoch
+    )
+
+
+@wrong("resume", fails="killed anywhere")
+def where_a_file_is_there_is_a_state(training, directory, save_every, save, load_latest):
+    """The only file may be torn."""
+
+    def load(directory):
+        return load_latest(directory) | {} if any(directory.glob("step-*.pt")) else None
+
+    _train(training, directory, save_every, save, load)
 
 
 @wrong("resume", fails="killed anywhere")
