@@ -14,7 +14,6 @@ import threading
 import time
 import warnings
 import zipfile
-from functools import cache
 from itertools import product
 from pathlib import Path
 
@@ -2326,16 +2325,6 @@ def removes_the_old_one_first(path, state):
 
 
 @wrong("save_checkpoint", fails="whole at every moment")
-def copies_into_place(path, state):
-    """shutil.copy writes path bit by bit."""
-    temporary = path.with_suffix(".tmp")
-    _written(state, temporary)
-    shutil.copy(temporary, path)
-    temporary.unlink()
-    _sync_folder(path.parent)
-
-
-@wrong("save_checkpoint", fails="whole at every moment")
 def keeps_a_backup(path, state):
     """Moves the old one aside, so that for a moment there is none."""
     if path.exists():
@@ -2361,6 +2350,15 @@ def written_in_tmp(path, state):
         file.flush()
         os.fsync(file.fileno())
     shutil.move(file.name, path)
+    _sync_folder(path.parent)
+
+
+@wrong("save_checkpoint", fails="temporary file")
+def in_tmp_for_a_name_alone(path, state):
+    """tempfile takes dir=None for the usual place, and the dirname of a name alone is empty."""
+    handle, name = tempfile.mkstemp(dir=os.path.dirname(path) or None, suffix=".tmp")
+    os.close(handle)
+    _replaced(path, state, temporary=Path(name))
     _sync_folder(path.parent)
 
 
@@ -2628,6 +2626,33 @@ def does_not_mind_the_folder(path, state):
 
 
 @wrong("save_checkpoint", fails="when writing fails")
+def closed_if_all_goes_well(path, state):
+    """Who catches the error and trains on has a file open for each save that failed."""
+
+    def write(state, temporary):
+        descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+        torch.save(state, temporary)
+        os.fsync(descriptor)
+        os.close(descriptor)
+
+    _replaced(path, state, write=write)
+    _sync_folder(path.parent)
+
+
+@wrong("save_checkpoint", fails="when writing fails")
+def makes_room_for_the_next(path, state):
+    """Removes the other checkpoints when the disk is full."""
+    try:
+        _replaced(path, state)
+    except OSError:
+        for other in path.parent.glob("step-*.pt"):
+            if other != path:
+                other.unlink()
+        raise
+    _sync_folder(path.parent)
+
+
+@wrong("save_checkpoint", fails="when writing fails")
 def better_than_nothing(path, state):
     """If it cannot be done safely, it is done the other way, over the checkpoint that there is."""
     try:
@@ -2863,6 +2888,15 @@ def any_letter_for_a_dot(directory):
     return _newest(sorted(numbers, key=numbers.get, reverse=True))
 
 
+@wrong("load_latest", fails="other files")
+def something_is_there(directory):
+    """A folder that is not empty need not hold a checkpoint: the first save may have been killed."""
+    if not directory.is_dir() or not os.listdir(directory):
+        return None
+    paths = _numbered(directory)
+    return _newest([paths[0], *paths[1:]])
+
+
 @wrong("load_latest", fails="newest")
 def what_the_state_says(directory):
     """What a state is called by is whoever's affair who saves it."""
@@ -2941,6 +2975,30 @@ def checks_the_newest_only(directory):
         except Exception as error:
             warnings.warn(f"{path.name}: {error}", stacklevel=2)
     return None
+
+
+@wrong("load_latest", fails="damaged inside")
+def the_last_one_that_was_loaded(directory):
+    """Where no checkpoint is whole, a damaged one is still in the variable."""
+    state = None
+    for path in _numbered(directory):
+        try:
+            state = torch.load(path)
+            if zipfile.ZipFile(path).testzip() is None:
+                break
+            warnings.warn(f"{path.name} is damaged", stacklevel=2)
+        except Exception as error:
+            warnings.warn(f"{path.name}: {error}", stacklevel=2)
+    return state
+
+
+@wrong("load_latest", fails="tells and keeps")
+def clears_unfinished_saves(directory):
+    """Another process may be writing one of them."""
+    for path in directory.glob("*.tmp"):
+        if path.is_file():
+            path.unlink()
+    return _newest(_numbered(directory))
 
 
 @wrong("load_latest", fails="tells and keeps")
@@ -3103,6 +3161,18 @@ def forgets_the_last(training, directory, save_every, save, load_latest):
     _train(training, directory, save_every, only_multiples, load_latest)
     if math.ceil(len(training.samples) / training.batch_size) * training.epochs % save_every == 0:
         save(directory / "last.pt", {})
+
+
+@wrong("resume", fails="saves")
+def the_last_is_another_case(training, directory, save_every, save, load_latest):
+    """Leaves it to the line after the loop, which is for a last step that is no multiple."""
+    last = training.epochs * math.ceil(len(training.samples) / training.batch_size)
+
+    def save_most(path, state):
+        if state["step"] < last or last % save_every:
+            save(path, state)
+
+    _train(training, directory, save_every, save_most, load_latest)
 
 
 @wrong("resume", fails="saves")
@@ -3298,17 +3368,6 @@ def orders_that_stay(training, directory, save_every, save, load_latest):
     _train(training, directory, save_every, save, load_latest, order=order)
 
 
-@cache
-def _order_once(epoch, samples):
-    return torch.randperm(samples)
-
-
-@wrong("resume", fails="data position")
-def orders_in_a_cache(training, directory, save_every, save, load_latest):
-    """A cache ends with the process, too."""
-    _train(training, directory, save_every, save, load_latest, order=_order_once)
-
-
 _of_the_module = torch.Generator().manual_seed(0)
 
 
@@ -3347,8 +3406,8 @@ def orders_of_numpy(training, directory, save_every, save, load_latest):
     _train(training, directory, save_every, save, load_latest, order=lambda epoch, samples: orders[epoch])
 
 
-def _by_epochs(training, directory, save_every, save, load_latest, counted_from):
-    """Right if positions are counted from what was skipped."""
+def _by_epochs(training, directory, save_every, save, load_latest, counted_from, begun=lambda epoch: 0):
+    """Right if positions are counted from what was skipped, and epochs from 0."""
     samples, size = len(training.samples), training.batch_size
     last = training.epochs * math.ceil(samples / size)
     state = load_latest(directory) or {"step": 0, "epoch": 0, "position": 0}
@@ -3364,9 +3423,27 @@ def _by_epochs(training, directory, save_every, save, load_latest, counted_from)
             step += 1
             if step % save_every == 0 or step == last:
                 whole = {"model": training.model.state_dict(), "optimizer": training.optimizer.state_dict()}
-                whole |= {"step": step, "epoch": epoch, "position": position}
+                whole |= {"step": step, "epoch": epoch - begun(state["epoch"]), "position": position}
                 save(directory / f"step-{step}.pt", whole | {"random": torch.get_rng_state()})
         skipped = 0
+
+
+@wrong("resume", fails="killed anywhere")
+def epochs_of_this_process(training, directory, save_every, save, load_latest):
+    """Saves how many epochs ago it was started: after the next restart the epoch is another one."""
+    _by_epochs(
+        training, directory, save_every, save, load_latest, lambda skipped: skipped, begun=lambda epoch: epoch
+    )
+
+
+@wrong("resume", fails="killed anywhere")
+def where_a_file_is_there_is_a_state(training, directory, save_every, save, load_latest):
+    """The only file may be torn."""
+
+    def load(directory):
+        return load_latest(directory) | {} if any(directory.glob("step-*.pt")) else None
+
+    _train(training, directory, save_every, save, load)
 
 
 @wrong("resume", fails="killed anywhere")
@@ -3603,10 +3680,10 @@ def asks_in_the_handler(train_step, steps, save, set_handler):
 
 
 @wrong("save_on_signal", fails="all stop after the same step")
-def every_fourth_step(train_step, steps, save, set_handler):
+def every_third_step(train_step, steps, save, set_handler):
     """Asks seldom, to be cheap; a step may take a minute."""
     came = _noted(set_handler)
-    done = _train_until(lambda done: done % 4 == 0 and _total(bool(came)), train_step, steps)
+    done = _train_until(lambda done: done % 3 == 0 and _total(bool(came)), train_step, steps)
     return _save_on(0, save, done)
 
 
@@ -4072,6 +4149,23 @@ def scaled_the_wrong_way(global_batch, world_size, rank):
 def at_least_one_each(global_batch, world_size, rank):
     """Gives a sample to a rank for which there is none."""
     part = _part(global_batch, world_size, rank) or range(1)
+    return part, len(part) * world_size / global_batch
+
+
+@wrong("elastic_batch", fails="more ranks than samples")
+def divides_by_none(global_batch, world_size, rank):
+    """Divides by how many samples each rank has at least."""
+    part = _part(global_batch, world_size, rank)
+    least = global_batch // world_size
+    return part, len(part) / least * (least * world_size / global_batch)
+
+
+@wrong("elastic_batch", fails="more ranks than samples")
+def too_few_to_deal_out(global_batch, world_size, rank):
+    """Rank 0 works on all of them, and the others wait."""
+    if world_size > global_batch:
+        return (range(global_batch), float(world_size)) if rank == 0 else (range(0), 0.0)
+    part = _part(global_batch, world_size, rank)
     return part, len(part) * world_size / global_batch
 
 

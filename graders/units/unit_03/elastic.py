@@ -6,7 +6,8 @@ from itertools import chain
 import torch
 from torch import Tensor
 
-from graders.grading.kit import Answer, Criterion, Finding, Findings, Rng, compare, exercise
+from graders.grading.kit import Answer, AnswerFailed, Criterion, Finding, Findings, Rng, compare, exercise
+from graders.units.raised import raised_in
 from graders.units.unit_03.drivers import training as drivers
 from graders.units.unit_03.replies import Share
 
@@ -36,7 +37,7 @@ from graders.units.unit_03.replies import Share
             "more ranks than samples",
             1,
             "A rank without samples has weight 0, and still takes part.",
-            needs=("complete", "weight"),
+            needs=("complete", "balanced", "weight"),
         ),
     ),
     hints=(
@@ -54,12 +55,12 @@ def elastic_batch(answer: Answer, rng: Rng) -> Findings:
     # 11 * (15 / 11) is less than 15, and 5 / 11 * 55 less than 25, in floating point.
     inexact = [(15, 11), (55, 11)]
     given = worlds(answer, [*((batch, size) for size in (4, 3, 2, 1)), *uneven, *inexact])
-    few = worlds(answer, [(rng.integer(1, 3), rng.integer(4, 6))])
+    few = rng.integer(2, 3), rng.integer(4, 6)
     losses = rng.normal(max(batch for batch, _ in given), dtype=torch.float64).exp()
     yield "complete", complete(given)
     yield "balanced", even(given)
     yield "weight", weights_right(given, losses)
-    yield "more ranks than samples", weights_right(few, losses)
+    yield "more ranks than samples", dealt_to_many(answer, few, losses)
 
 
 Worlds = Mapping[tuple[int, int], Sequence[Share]]
@@ -107,6 +108,15 @@ def weights_right(given: Worlds, losses: Tensor) -> Finding:
     return compare.first_failure(
         chain([complete(given)], (_mean_right(*case, parts, losses) for case, parts in given.items()))
     )
+
+
+def dealt_to_many(answer: Answer, case: tuple[int, int], losses: Tensor) -> Finding:
+    """Passes if all is right in a world that has more ranks than samples."""
+    try:
+        given = worlds(answer, [case])
+    except AnswerFailed as failure:
+        return raised_in(f"A batch of {case[0]} on {case[1]} ranks", failure)
+    return compare.first_failure([weights_right(given, losses), even(given)])
 
 
 def _mean_right(batch: int, ranks: int, parts: Sequence[Share], losses: Tensor) -> Finding:

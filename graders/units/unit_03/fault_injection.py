@@ -243,15 +243,17 @@ class Watch:
         return list((self._files or {}).values())
 
 
-def open_files(*, synchronous: bool = False) -> set[int]:
+def open_files(*, synchronous: bool = False, no_folders: bool = False) -> set[int]:
     """Inodes of all files and directories that this process has open, or of those whose bytes are on the disk
-    when a write returns.
+    when a write returns, or of files alone.
     """
     inodes = set()
     for descriptor in range(_MOST_DESCRIPTORS):
         with suppress(OSError):
             if not synchronous or fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_DSYNC:
-                inodes.add(os.fstat(descriptor).st_ino)
+                status = os.fstat(descriptor)
+                if not (no_folders and stat.S_ISDIR(status.st_mode)):
+                    inodes.add(status.st_ino)
     return inodes
 
 

@@ -1,10 +1,6 @@
 """Unit 03, a checkpoint that is whole or not there: loading."""
 
-import io
-import zipfile
 from collections.abc import Iterable, Mapping, Sequence
-
-import torch
 
 from graders.grading.kit import (
     Answer,
@@ -20,6 +16,7 @@ from graders.grading.kit import (
 from graders.units.raised import raised_in
 from graders.units.unit_03.drivers import files as drivers
 from graders.units.unit_03.states import State, draw_state
+from graders.units.unit_03.torn_files import Left, saved_bytes, torn, with_damage, with_torn_files
 
 
 @exercise(
@@ -77,36 +74,57 @@ def load_latest(answer: Answer, rng: Rng) -> Findings:
     good = {names[each]: contents[each] for each in (1, 3, 0, 2)}
     newest = names[3]
     held = dict(zip(steps, names, strict=True))
-    every = loads(answer, good, states[3], _listed(good), held)
+    older = {name: good[name] for name in good if name != newest}
+    each = [loads(answer, files, states[len(files) - 1], _listed(files), held) for files in (good, older)]
     first = loads(answer, {"step-0.pt": contents[0]}, states[0], "step-0.pt alone", {steps[0]: "step-0.pt"})
-    yield "newest", compare.first_failure([every, first])
+    yield "newest", compare.first_failure([*each, first])
 
-    yield "nothing there", nothing_there(answer)
-
+    yield "nothing there", (none := nothing_there(answer))
     later = steps[-1] + 1
-    others = not_counted(rng, later)
-    files = good | {name: saved_bytes(state) for name, state in others.items()}
-    files[f"step-{later}.pt.tmp"] = contents[0][:500]
-    all_held = held | {state["done"]: name for name, state in others.items()}
-    folders = (f"step-{later + 1}.pt.tmp", "sharded")
-    there = [*files, *(f"{name}/" for name in folders)]
-    yield "other files", loads(answer, files, states[3], _listed(there), all_held, *folders)
+    yield "other files", leaves_alone(answer, good, not_counted(rng, later), states[3], held, none)
+
+    def all_load(left: Sequence[Left]) -> Finding:
+        """Passes if the state is right in each; None is asked for only where it is right in an empty one."""
+        judged = [each for each in left if each[1] or none.passed]
+        found = (loads(answer, files, state, f"files {what}", held) for files, state, what in judged)
+        return compare.first_failure(found)
 
     cases = torn(rng, contents[3])
-    left = with_torn_files(good, cases, names, states)
-    whole = (loads(answer, files, state, f"files {what}", held) for files, state, what in left)
-    yield "torn files", compare.first_failure(whole)
+    yield "torn files", all_load(with_torn_files(good, cases, names, states))
+    damaged = with_damage(good, names, states, cases["cut off"])
+    yield "damaged inside", (checked := all_load(damaged))
 
-    damaged = with_damage(good, names, states)
-    inside = (loads(answer, files, state, f"files {what}", held) for files, state, what in damaged)
-    yield "damaged inside", (checked := compare.first_failure(inside))
-
-    none = {newest: cases["cut off"], names[2]: cases["empty"]}
-    two = good | none
+    unfinished = {f"step-{later}.pt.tmp": cases["empty"]}
+    two = {newest: cases["cut off"], names[2]: cases["empty"]}
+    three = two | {names[2]: cases["another zip archive"], names[1]: cases["empty"]}
     if checked.passed:
-        two[newest] = damaged[0][0][newest]
-    told = (tells_and_keeps(answer, files, list(none)) for files in (two, none))
+        three[newest] = damaged[0][0][newest]
+    left = [(good | three, three), (two, two)] if none.passed else [(good | three, three)]
+    told = (tells_and_keeps(answer, files | unfinished, list(bad)) for files, bad in left)
     yield "tells and keeps", compare.first_failure(told)
+
+
+def leaves_alone(
+    answer: Answer,
+    good: dict[str, bytes],
+    others: dict[str, State],
+    newest: State,
+    held: Mapping[int, str],
+    none: Finding,
+) -> Finding:
+    """Passes if what is no checkpoint counts for nothing, beside checkpoints and alone; alone only where an
+    empty folder is right, `none`. others: see `not_counted`.
+    """
+    later = min(state["done"] for state in others.values())
+    aside = {name: saved_bytes(state) for name, state in others.items()}
+    aside[f"step-{later}.pt.tmp"] = aside[f"step-{later}-best.pt"][:500]
+    held = {**held, **{state["done"]: name for name, state in others.items()}}
+    folders = (f"step-{later + 1}.pt.tmp", "sharded")
+    return compare.first_failure(
+        loads(answer, files, state, _listed([*files, *(f"{name}/" for name in folders)]), held, *folders)
+        for files, state in ((good | aside, newest), (aside, None))
+        if state or none.passed
+    )
 
 
 def not_counted(rng: Rng, later: int) -> dict[str, State]:
@@ -121,85 +139,6 @@ def not_counted(rng: Rng, later: int) -> dict[str, State]:
         f"old/step-{later}.pt",
     )
     return {name: draw_state(rng, step) for step, name in enumerate(names, later)}
-
-
-def with_torn_files(
-    good: dict[str, bytes], cases: dict[str, bytes], names: Sequence[str], states: Sequence[State]
-) -> list[tuple[dict[str, bytes], State | None, str]]:
-    """Folders with torn files, the state that is to be loaded, and what they are.
-
-    names, states: of the checkpoints, the newest last. cases: what is left of a file, by what became of it.
-    """
-    newest = names[-1]
-    three = good | {newest: cases["cut off"], names[2]: cases["empty"], names[1]: cases["all zeros"]}
-    all_torn = dict(zip(good, cases.values(), strict=False))
-    return [
-        *((good | {newest: bad}, states[2], f"of which the newest is {what}") for what, bad in cases.items()),
-        (three, states[0], "of which the three newest are torn"),
-        (all_torn, None, "that are all torn"),
-    ]
-
-
-def with_damage(
-    good: dict[str, bytes], names: Sequence[str], states: Sequence[State]
-) -> list[tuple[dict[str, bytes], State, str]]:
-    """As `with_torn_files`, with files of the right length in which a block is zeros, or one bit is wrong."""
-    weights, biases = ({names[3]: zeroed(states[3], part)} for part in ("weight", "bias"))
-    before = {names[2]: zeroed(states[2], "weight")}
-    return [
-        (good | weights, states[2], "of which the newest has zeros in place of some weights"),
-        (good | biases, states[2], "of which the newest has zeros in place of some biases"),
-        (
-            good | {names[3]: miscounted(states[3])},
-            states[2],
-            "of which the newest says another number of steps",
-        ),
-        (good | weights | before, states[1], "of which the two newest have zeros in place of some weights"),
-    ]
-
-
-def saved_bytes(state: State) -> bytes:
-    """The state as `torch.save` writes it."""
-    file = io.BytesIO()
-    torch.save(state, file)
-    return file.getvalue()
-
-
-def zeroed(state: State, part: str) -> bytes:
-    """As `saved_bytes`, with zeros in half of a part of the model: a block that never reached the disk."""
-    content = bytearray(saved_bytes(state))
-    weights = state["model"][part].numpy().tobytes()
-    begin = bytes(content).index(weights)
-    content[begin : begin + len(weights) // 2] = bytes(len(weights) // 2)
-    return bytes(content)
-
-
-def miscounted(state: State) -> bytes:
-    """As `saved_bytes`, with another number where the steps that are done are told: a bit that has turned."""
-    content = bytearray(saved_bytes(state))
-    # Pickle writes the key, that it remembers it, and K before a small number.
-    content[content.index(b"K", content.index(b"done")) + 1] ^= 64
-    return bytes(content)
-
-
-def torn(rng: Rng, content: bytes) -> dict[str, bytes]:
-    """What may be left of a file, by what became of it."""
-    return {
-        "cut off": content[: rng.integer(200, len(content) - 200)],
-        "cut off at its last bytes": content[: -rng.integer(1, 20)],
-        "empty": b"",
-        "all zeros": bytes(len(content)),
-        "overwritten": bytes(rng.integers(0, 255, 500).tolist()),
-        "another zip archive": zipped(),
-    }
-
-
-def zipped() -> bytes:
-    """A whole archive that is no checkpoint."""
-    file = io.BytesIO()
-    with zipfile.ZipFile(file, "w") as archive:
-        archive.writestr("results.csv", "step,loss\n1,2.3\n")
-    return file.getvalue()
 
 
 def loads(

@@ -46,12 +46,15 @@ class LastSave(DriverReply):
 
 @dataclass(frozen=True, slots=True)
 class FailedSave(DriverReply):
-    """last: a save that cannot go well. remains: the files that it has added. untried: it did not come to
-    what was to fail.
+    """last: a save that cannot go well. remains: the files that it has added, gone: those that it has removed
+    and that are not temporary. left_open: whether it has left a file open. untried: it did not come to what
+    was to fail.
     """
 
     last: LastSave
     remains: list[str]
+    gone: list[str]
+    left_open: bool
     untried: bool
 
 
@@ -59,8 +62,9 @@ class FailedSave(DriverReply):
 class SavingReply(DriverReply):
     """What a folder held during several saves.
 
-    directory: the folder. first, second: after the first two saves, which nothing disturbs. here: how a save
-    ended whose path is a name alone, see `fault_injection.run_forked`. left_open,
+    directory: the folder. first, second: after the first two saves, which nothing disturbs; the second's path
+    is relative. here: how a save ended whose path is a new name alone, see `fault_injection.run_forked`, what
+    happened meanwhile, and what it saved. left_open,
     file_left_open: whether the folder, or the file, was still open after the first. changes: during the
     second. others: names of all other files after it. killed, killed_writing: two more saves, ended in
     between. first_killed: what one that was ended while writing has left under another name, of which there
@@ -73,6 +77,8 @@ class SavingReply(DriverReply):
     directory: str
     first: Loaded
     here: str
+    here_changes: list[Change]
+    here_saved: Loaded
     left_open: bool
     file_left_open: bool
     changes: list[Change]

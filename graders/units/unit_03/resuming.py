@@ -1,16 +1,15 @@
 """Unit 03, going on as if nothing had happened."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from itertools import chain
+from dataclasses import replace
+from itertools import chain, pairwise
 
 import torch
 from torch import Tensor
 
-from graders.grading.answer import AnswerFailed, FailureKind
 from graders.grading.kit import Answer, Criterion, Finding, Findings, Rng, compare, exercise
 from graders.units.shuffles import drawn_anew
-from graders.units.unit_03.drivers import training as drivers
+from graders.units.unit_03.courses import Course
 from graders.units.unit_03.fault_injection import RETURNED
 from graders.units.unit_03.replies import ProcessReply
 
@@ -83,7 +82,10 @@ def resume(answer: Answer, rng: Rng) -> Findings:
     (of_many_epochs,), whole = long.train(answer), course.uninterrupted(answer)
     yield "trains", compare.first_failure([trains(course, whole), trains(long, of_many_epochs)])
     yield "shuffles each epoch", shuffles(long, of_many_epochs)
-    yield "saves", saves_regularly(course, whole)
+    yield (
+        "saves",
+        compare.first_failure(saves_regularly(*each) for each in ((course, whole), (long, of_many_epochs))),
+    )
 
     # In the second epoch, two steps after a checkpoint.
     step = course.an_epoch // course.save_every * course.save_every + course.save_every
@@ -98,77 +100,7 @@ def resume(answer: Answer, rng: Rng) -> Findings:
     equal = same_weights(noisy, second, f"{course}, with dropout, killed after step {kill[1]}")
     yield "random state", compare.first_failure([draws_anew(noisy), equal])
     found = killed_anywhere(course, answer, noisy, rng)
-    yield "killed anywhere", compare.first_failure(chain([found], killed_twice(course, answer)))
-
-
-@dataclass(frozen=True)
-class Course:
-    """A training that is drawn, and the processes in which it ran."""
-
-    samples: Tensor
-    values: Tensor
-    batch_size: int
-    epochs: int
-    save_every: int
-
-    @classmethod
-    def drawn(cls, rng: Rng) -> "Course":
-        """Four epochs whose last batch is one sample, saved within one, between two, and at the end."""
-        batch_size = rng.choice((3, 5))  # an epoch has four steps: another number
-        return cls(
-            numbered(rng, 3 * batch_size + 1), rng.normal(FEATURES), batch_size, epochs=4, save_every=6
-        )
-
-    @classmethod
-    def long(cls, rng: Rng) -> "Course":
-        """Six epochs of full batches, of so many samples that no two drawn orders are alike."""
-        batch_size = rng.choice((3, 5))
-        samples = numbered(rng, 10 * batch_size)
-        return cls(samples, rng.normal(FEATURES), batch_size, epochs=6, save_every=10)
-
-    def __str__(self) -> str:
-        samples = f"{len(self.samples)} samples in batches of {self.batch_size}, {self.epochs} epochs"
-        return f"{samples}, saved every {compare.counted(self.save_every, 'step')}"
-
-    @property
-    def an_epoch(self) -> int:
-        return -(-len(self.samples) // self.batch_size)
-
-    @property
-    def steps(self) -> int:
-        return self.epochs * self.an_epoch
-
-    def uninterrupted(self, answer: Answer, *, noisy: bool = False) -> ProcessReply:
-        """What a process does that nobody kills. Like those that are, it has a process to itself, in which an
-        answer finds the variables of its module, such as a generator, as every start finds them.
-        """
-        whole, _ = self.train(answer, ("nothing", 0), noisy=noisy)
-        # An error is told with its lines where no process is forked.
-        return whole if whole.ended == RETURNED else self.train(answer, noisy=noisy)[0]
-
-    def train(self, answer: Answer, *kills: tuple[str, int], noisy: bool = False) -> list[ProcessReply]:
-        """Let the answer train, in one process more than there are kills."""
-        recipe = {
-            "batch_size": self.batch_size,
-            "epochs": self.epochs,
-            "save_every": self.save_every,
-            "noisy": noisy,
-        }
-        processes = answer.call(drivers.training, recipe, self.samples, self.values, list(kills))
-        if len(processes) <= len(kills):
-            said = (
-                f"What came back tells of {len(processes)} starts of the training, not of {len(kills) + 1}."
-            )
-            raise AnswerFailed(FailureKind.UNREADABLE, said)
-        return processes[: len(kills) + 1]
-
-
-FEATURES = 8
-
-
-def numbered(rng: Rng, samples: int) -> Tensor:
-    """Samples [N, 1 + FEATURES]: first its number, then what is drawn."""
-    return torch.cat([torch.arange(samples)[:, None].float(), rng.normal(samples, FEATURES)], 1)
+    yield "killed anywhere", compare.first_failure(chain([found], killed_often(course, answer)))
 
 
 def trains(course: Course, process: ProcessReply) -> Finding:
@@ -203,7 +135,9 @@ def saves_regularly(course: Course, process: ProcessReply) -> Finding:
         step for step in range(1, course.steps + 1) if step % course.save_every == 0 or step == course.steps
     ]
     wanted = [f"step-{step}.pt" for step in steps]
-    return compare.equal(process.saved, wanted, f"{course}: checkpoints of {course.steps} steps")
+    # The last one may be saved as one of these, and then as the last.
+    saved = list(dict.fromkeys(process.saved))
+    return compare.equal(saved, wanted, f"{course}: checkpoints of {course.steps} steps")
 
 
 def goes_on(course: Course, first: ProcessReply, second: ProcessReply) -> Finding:
@@ -275,18 +209,27 @@ def killed_anywhere(course: Course, answer: Answer, whole: ProcessReply, rng: Rn
     return same_weights(whole, again, f"{course}, started again after its end")
 
 
-def killed_twice(course: Course, answer: Answer) -> Iterator[Finding]:
-    """Whether a process goes on from what another one has saved that had gone on itself, in that epoch."""
-    often = replace(course, save_every=1)
+def killed_often(course: Course, answer: Answer) -> Iterator[Finding]:
+    """Whether a process goes on from what another one has saved that had gone on itself: in the same epoch or
+    an earlier one, within an epoch or at its end, of full batches. The first save of all is torn.
+    """
+    often = replace(course, batch_size=course.batch_size - 1, save_every=1)
     whole = often.uninterrupted(answer, noisy=True)
-    *_, last = often.train(answer, ("step", 3), ("step", 2), noisy=True)
-    how = f"{often}, killed in step 3, and again in step 4"
-    yield Finding(last.ended == RETURNED, f"{how}, it ends with {last.ended}.")
-    made, wanted = last.batches, whole.batches[3:]
-    text = f"{how}, it then makes the steps {made}; expected the {len(wanted)} that are missing, {wanted}"
-    yield Finding(made == wanted, f"{text:.400}.")
-    names = [f"step-{step}.pt" for step in range(4, course.steps + 1)]
+    begins = [0, often.an_epoch + 1, often.an_epoch + 2, 2 * often.an_epoch]
+    made = [end - begin + 1 for begin, end in pairwise(begins)]
+    _, *starts = often.train(answer, ("torn", 1), *(("step", steps) for steps in made), noisy=True)
+    killed = " and ".join(f"{begin + 1}" for begin in begins[1:])
+    how = f"{often}, killed in its first save, and later in the steps {killed}"
+    for begin, steps, process in zip(begins, [*made, often.steps], starts, strict=True):
+        where = (
+            f"{how}: started again after step {begin}'s checkpoint" if begin else f"{how}: after the first"
+        )
+        yield Finding(process.ended in (RETURNED, "SIGKILL"), f"{where} it ends with {process.ended}.")
+        wanted = whole.batches[begin : begin + steps]
+        text = f"{where} it makes the steps {process.batches}; expected {wanted}"
+        yield Finding(process.batches == wanted, f"{text:.500}.")
+    names = [f"step-{step}.pt" for step in range(begins[-1] + 1, often.steps + 1)]
     # The last one may be saved as one of these, and then as the last.
-    saved = list(dict.fromkeys(last.saved))
-    yield compare.equal(saved, names, f"{how}: the checkpoints of the third process")
-    yield same_weights(whole, last, how)
+    saved = list(dict.fromkeys(starts[-1].saved))
+    yield compare.equal(saved, names, f"{how}: the checkpoints of the last process")
+    yield same_weights(whole, starts[-1], how)

@@ -1,16 +1,14 @@
 """Unit 03, a checkpoint that is whole or not there: saving."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from graders.grading import compare
-from graders.grading.kit import Answer, AnswerFailed, Criterion, FailureKind, Finding, Findings, Rng, exercise
-from graders.units.unit_03.drivers import files as drivers
+from graders.grading.kit import Answer, Criterion, Finding, Findings, Rng, exercise
 from graders.units.unit_03.drivers.files import NO_FILE
 from graders.units.unit_03.fault_injection import RETURNED
-from graders.units.unit_03.replies import SavedFile, SavingReply
-from graders.units.unit_03.states import State, draw_state
+from graders.units.unit_03.replies import SavedFile
+from graders.units.unit_03.saves import Saves, Watched
 
 
 @exercise(
@@ -78,31 +76,6 @@ def save_checkpoint(answer: Answer, rng: Rng) -> Findings:
     yield "when writing fails", compare.first_failure(writing_failed(saves, synced.passed))
 
 
-@dataclass(frozen=True)
-class Saves:
-    """Five states, and what a folder held while they were saved there."""
-
-    states: Sequence[State]
-    seen: SavingReply
-    path: str = "step-7.pt"
-
-    @classmethod
-    def drawn(cls, answer: Answer, rng: Rng) -> "Saves":
-        """Five saves, of which one is killed at a place that is drawn."""
-        states = [draw_state(rng, step) for step in range(5)]
-        # The one that is watched is so small that Python's buffer may keep all of it.
-        states[1]["model"] = {name: values[:5].clone() for name, values in states[1]["model"].items()}
-        saves = cls(states, answer.call(drivers.saving, states, rng.integer(100, 900) / 1000))
-        if not saves.contents():
-            raise AnswerFailed(FailureKind.UNREADABLE, "Nobody told what the folder held.")
-        return saves
-
-    def contents(self) -> list[tuple[int, SavedFile | None]]:
-        """Place of each change among all, and the checkpoint's file after it, None if it has none."""
-        changes = enumerate(self.seen.changes)
-        return [(place, each.files.get(self.path)) for place, each in changes if each.files is not None]
-
-
 def round_trip(saves: Saves) -> Finding:
     """Passes if what was saved can be loaded, the second time too, and no other file was touched."""
     for which, left, expected in (
@@ -121,7 +94,7 @@ def round_trip(saves: Saves) -> Finding:
 
 def whole_at_every_moment(saves: Saves) -> Finding:
     """Passes if a kill at no moment leaves anything but the old checkpoint or the new one."""
-    files = [file.content if file else None for _, file in saves.contents()]
+    files = [file.content if file else None for _, file in saves.contents]
     old, new = files[0], files[-1]
     for place, content in enumerate(files):
         if content is None:
@@ -151,16 +124,19 @@ def whole_at_every_moment(saves: Saves) -> Finding:
 def temporary_beside(saves: Saves) -> Finding:
     """Passes if what is being written is in the same folder, under a name that is no checkpoint's."""
     folder = saves.seen.directory
-    for source in (change.renamed[0] for change in saves.seen.changes if change.renamed):
-        if str(Path(source).parent) != folder:
-            text = f"The new file is moved in from {Path(source).parent}, which may be on another disk"
-            return Finding(False, f"{text}; expected one in the folder of path.")
-    names = {each for change in saves.seen.changes for each in change.files or ()}
-    unlike = sorted(
-        each for each in names if not each.endswith(".tmp") and each not in (saves.path, "step-3.pt")
-    )
-    if unlike:
-        return Finding(False, f"While it saves there is {unlike[0]}; expected a name that ends in .tmp.")
+    for save in saves.watched:
+        for source in (change.renamed[0] for change in save.changes if change.renamed):
+            if str(Path(source).parent) != folder:
+                text = (
+                    f"To {save.path} a file is moved from {Path(source).parent}, which may be on another disk"
+                )
+                return Finding(False, f"{text}; expected one in the folder of path.{save.how}")
+        names = {each for change in save.changes for each in change.files or ()}
+        checkpoints = (save.path, saves.path, "step-3.pt")
+        unlike = sorted(each for each in names if not each.endswith(".tmp") and each not in checkpoints)
+        if unlike:
+            text = f"While it saves there is {unlike[0]}; expected a name that ends in .tmp"
+            return Finding(False, f"{text}.{save.how}")
     left = [each for each in saves.seen.others if each != "step-3.pt"]
     if left:
         return Finding(False, f"After two saves {left[0]} is still there.")
@@ -168,41 +144,52 @@ def temporary_beside(saves: Saves) -> Finding:
 
 
 def synced_before_renamed(saves: Saves) -> Finding:
-    """Passes if all bytes of the new file were sent to the disk before it got its name."""
+    """Passes if all bytes of each new file were sent to the disk before it got its name."""
+    finding = compare.first_failure(map(_synced_before_renamed, saves.watched))
+    if finding.passed and saves.seen.file_left_open:
+        return Finding(False, "After a save its file is still open, and so after each: close it.")
+    return finding
+
+
+def _synced_before_renamed(save: Watched) -> Finding:
     synced: dict[int, bytes] = {}
     elsewhere: set[int] = set()
     files: Mapping[str, SavedFile] = {}
-    old = saves.contents()[0][1]
-    for change in saves.seen.changes:
+    old = save.contents[0][1]
+    for change in save.changes:
         synced |= {file.inode: file.content for file in files.values() if file.inode in change.synced}
         elsewhere |= set(change.synced) - {file.inode for file in files.values()}
         files = files if change.files is None else change.files
-        new = files.get(saves.path)
+        new = files.get(save.path)
         if new and new != old:
             # In another folder its bytes were not seen: that it was there is another row's affair.
             held = new.content if new.inode in elsewhere else None
-            finding = _all_synced(new, synced.get(new.inode, held))
-            if finding.passed and saves.seen.file_left_open:
-                return Finding(False, "After a save its file is still open, and so after each: close it.")
-            return finding
-    return Finding(False, "step-7.pt was never replaced.")
+            return _all_synced(save, new, synced.get(new.inode, held))
+    return Finding(False, f"{save.path} was never replaced.")
 
 
 def directory_synced(saves: Saves) -> Finding:
     """Passes if the new name was sent to the disk too."""
-    contents = saves.contents()
+    if not saves.alone_right:
+        came = (
+            f"ends with {saves.seen.here}" if saves.seen.here != RETURNED else "does not save the state there"
+        )
+        return Finding(False, f"save_checkpoint(Path('step-9.pt'), ...) {came}.")
+    if saves.seen.left_open:
+        return Finding(False, "After a save the folder is still open, and so after each: close it.")
+    return compare.first_failure(map(_directory_synced, saves.watched))
+
+
+def _directory_synced(save: Watched) -> Finding:
+    contents = save.contents
     # Whatever else is removed afterwards matters to nobody.
     changed = (place for (place, file), (_, old) in zip(contents[1:], contents, strict=False) if file != old)
     replaced = max(changed, default=0)
-    synced = [place for place, event in enumerate(saves.seen.changes) if event.directory]
-    if saves.seen.here != RETURNED:
-        return Finding(False, f"save_checkpoint(Path({saves.path!r}), ...) ends with {saves.seen.here}")
-    if saves.seen.left_open:
-        return Finding(False, "After a save the folder is still open, and so after each: close it.")
+    synced = [place for place, event in enumerate(save.changes) if event.directory]
     if any(place > replaced for place in synced):
         return Finding(True, "The folder was sent to the disk after its last change.")
     text = "the folder was sent to the disk before that" if synced else "nothing sends the folder to the disk"
-    return Finding(False, f"After step-7.pt was replaced it returns; {text}.")
+    return Finding(False, f"After {save.path} got its file it returns; {text}.{save.how}")
 
 
 def next_save_works(saves: Saves) -> Finding:
@@ -239,6 +226,10 @@ def writing_failed(saves: Saves, in_time: bool) -> Iterator[Finding]:
             yield Finding(False, f"{error}, and the old one is gone.")
         elif came.remains:
             yield Finding(False, f"{error} and leaves {came.remains[0]} there, which fills the disk.")
+        elif came.gone:
+            yield Finding(False, f"{error}, and {came.gone[0]}, another checkpoint, is gone.")
+        elif came.left_open:
+            yield Finding(False, f"{error} and leaves its file open, for as long as the process lives.")
         elif came is saves.seen.interrupted and not came.last.ended.startswith("KeyboardInterrupt"):
             yield Finding(False, f"{error}; expected the same error as came.")
         elif came.last.ended.startswith("FileNotFoundError"):
@@ -248,12 +239,12 @@ def writing_failed(saves: Saves, in_time: bool) -> Iterator[Finding]:
             yield Finding(True, f"{error}, and there is a whole one.")
 
 
-def _all_synced(new: SavedFile, held: bytes | None) -> Finding:
+def _all_synced(save: Watched, new: SavedFile, held: bytes | None) -> Finding:
     """Passes if what was sent to the disk of the new file is all of it."""
     if held is None:
-        text = "step-7.pt is replaced by a file that no fsync has sent to the disk"
-        return Finding(False, f"{text}: a power failure now can leave it empty.")
+        text = f"The name {save.path} is given to a file that no fsync has sent to the disk"
+        return Finding(False, f"{text}: a power failure now can leave it empty.{save.how}")
     if held != new.content:
         text = f"fsync was called when the file had {len(held)} of its {len(new.content)} bytes"
-        return Finding(False, f"{text}: the rest was not yet with the operating system.")
-    return Finding(True, f"All {len(held)} bytes were sent to the disk before step-7.pt was replaced.")
+        return Finding(False, f"{text}: the rest was not yet with the operating system.{save.how}")
+    return Finding(True, f"All {len(held)} bytes were sent to the disk before the file got its name.")

@@ -94,7 +94,7 @@ def save_on_signal(answer: Answer, rng: Rng) -> Findings:
     one = [
         Telling(steps, (("before", step, rank, "SIGUSR1"),)),
         Telling(steps, (("after", step + 1, rank, "SIGTERM"),)),
-        Telling(steps, (("before", step, 0, "SIGTERM"),)),
+        Telling(steps, (("before", step + 2, 0, "SIGTERM"),)),
         Telling(steps, tuple(("before", step, each, "SIGUSR1") for each in (0, other))),
         Telling(steps, (("after", step, 0, "SIGUSR1"),), ranks=1),
     ]

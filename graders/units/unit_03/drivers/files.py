@@ -2,6 +2,7 @@
 behind comes back.
 """
 
+import gc
 import os
 import tempfile
 import warnings
@@ -15,6 +16,7 @@ import torch
 
 from graders.grading.answer import AnswerFunction, PlainData
 from graders.units.unit_03.fault_injection import (
+    RETURNED,
     Body,
     files_of,
     in_words,
@@ -66,8 +68,11 @@ def saving(answer: AnswerFunction, states: list[State], place: float) -> SavingR
         first, still_open = _loaded(path), open_files()
         left_open = directory.stat().st_ino in still_open
         file_left_open = path.exists() and path.stat().st_ino in still_open
-        here = run_forked(partial(_saved_here, answer, path, states[0]))["ended"]
-        changes = _changes(run_forked(watched(directory, saves[1])))
+        here, alone, alone_saved = _alone(answer, directory, states[4])
+        relative = partial(_saved_from, directory.parent, answer, path, states[1])
+        ended_second, changes = _watched(directory, relative)
+        if ended_second != RETURNED:
+            raise RuntimeError(ended_second)
         second, others = _loaded(path), sorted(set(os.listdir(directory)) - {path.name})
 
         last = 1 + int(place * (sum(change.files is not None for change in changes) - 1))
@@ -77,20 +82,16 @@ def saving(answer: AnswerFunction, states: list[State], place: float) -> SavingR
         _lengthen(directory)
         following = ended(saves[3])
 
-        def failed(body: Body) -> FailedSave:
-            before = set(os.listdir(directory))
-            came = run_forked(body)
-            remains = sorted(set(os.listdir(directory)) - before)
-            return FailedSave(LastSave(came["ended"], _loaded(path)), remains, came["value"] == "untried")
-
+        failed = partial(_failed, path)
         full = failed(with_short_files(size, saves[4], deadly=False))
         refused = failed(partial(answer, path, states[4] | {"schedule": lambda step: step}))
         interrupted = failed(partial(answer, path, states[4] | {"schedule": _Interrupted()}))
         unopened = failed(with_no_more_files(saves[4]))
         syncs = (failed(with_failing_syncs(saves[4], of_folders=folders)) for folders in (False, True))
+        begun = (str(directory), first, here, alone, alone_saved, left_open, file_left_open)
         seen = (changes, second, others, killed, killed_writing, first_killed, following)
         refusals = (full, refused, interrupted, unopened, *syncs)
-        return SavingReply(str(directory), first, here, left_open, file_left_open, *seen, *refusals)
+        return SavingReply(*begun, *seen, *refusals)
 
 
 def _first_killed(answer: AnswerFunction, path: Path, state: State, size: int) -> Loaded:
@@ -102,24 +103,57 @@ def _first_killed(answer: AnswerFunction, path: Path, state: State, size: int) -
 def _lengthen(directory: Path) -> None:
     """Make what a killed save has left as long as a larger state's would be."""
     for remains in directory.glob("*.tmp"):
-        with remains.open("ab") as file:
-            file.write(bytes(1 << 17))
+        if remains.is_file():
+            with remains.open("ab") as file:
+                file.write(bytes(1 << 17))
 
 
-def _saved_here(answer: AnswerFunction, path: Path, state: State) -> None:
-    """Save under a path that is a name alone, in whose folder the process then is."""
-    os.chdir(path.parent)
-    answer(Path(path.name), state)
+def _alone(answer: AnswerFunction, directory: Path, state: State) -> tuple[str, list[Change], Loaded]:
+    """How a save ended whose path is a new name alone, what happened meanwhile, and what it saved."""
+    path = directory / "step-9.pt"
+    ended, changes = _watched(directory, partial(_saved_from, directory, answer, path, state))
+    left = _loaded(path)
+    path.unlink(missing_ok=True)
+    return ended, changes, left
 
 
-def _changes(told: dict[str, Any]) -> list[Change]:
-    """What a watched process tells of. Raises RuntimeError if it ended before it could, or badly."""
+def _saved_from(folder: Path, answer: AnswerFunction, path: Path, state: State) -> None:
+    """Save under a path that counts from a folder, in which the process then is."""
+    os.chdir(folder)
+    answer(path.relative_to(folder), state)
+
+
+def _failed(path: Path, body: Body) -> FailedSave:
+    """What came of a save that cannot go well, in a process of its own."""
+    before = set(os.listdir(path.parent))
+    came = run_forked(partial(_still_open, body))
+    value = came["value"] or {"ended": came["ended"], "untried": False, "open": False}
+    now = set(os.listdir(path.parent))
+    gone = sorted(name for name in before - now if not name.endswith(".tmp"))
+    last = LastSave(value["ended"], _loaded(path))
+    return FailedSave(last, sorted(now - before), gone, value["open"], value["untried"])
+
+
+def _still_open(body: Body) -> PlainData:
+    """How a body ends, and whether it leaves a file open."""
+    before, untried, ended = open_files(no_folders=True), False, RETURNED
+    try:
+        untried = body() == "untried"
+    except BaseException as error:  # KeyboardInterrupt is one of those that come
+        ended = in_words(error)
+    # What an error's traceback held is let go by now; what was in a circle, after this.
+    gc.collect()
+    left = open_files(no_folders=True) - before
+    return {"ended": ended, "untried": untried, "open": bool(left)}
+
+
+def _watched(directory: Path, body: Body) -> tuple[str, list[Change]]:
+    """How a save in a process of its own ended, and what happened meanwhile to the files of the directory."""
+    told = run_forked(watched(directory, body))
     if told["value"] is None:
-        raise RuntimeError(f"a save ended its process: {told['ended']}")
-    for event in told["value"]:
-        if "raised" in event:
-            raise RuntimeError(event["raised"])
-    return [
+        return f"a save ended its process: {told['ended']}", []
+    errors = [event["raised"] for event in told["value"] if "raised" in event]
+    return errors[0] if errors else RETURNED, [
         Change(
             {name: SavedFile(**file) for name, file in event["files"].items()} if "files" in event else None,
             event.get("synced", []),
@@ -127,6 +161,7 @@ def _changes(told: dict[str, Any]) -> list[Change]:
             event.get("renamed", []),
         )
         for event in told["value"]
+        if "raised" not in event
     ]
 
 

@@ -34,8 +34,9 @@ def training(
 
     recipe: batch_size, epochs, save_every, noisy (whether a step draws random numbers). samples: [N, 1 + F],
     whose first column is the sample's number. values: [F], the weights at first. kills: one a process but the
-    last; ("step", 3): killed after its third step; ("save", 1): not killed, but its first checkpoint is
-    damaged; ("nothing", 0): not killed. A single process is not forked: its error is told with its lines.
+    last; ("step", 3): killed after its third step; ("torn", 1): killed in its first save, whose file is
+    damaged; ("save", 1): that file is damaged, but it is not killed; ("nothing", 0): not killed. A single
+    process is not forked: its error is told with its lines.
     """
     with tempfile.TemporaryDirectory() as name:
         diary = Diary(Path(os.path.realpath(name)))
@@ -76,7 +77,7 @@ def _train(
     torch.manual_seed(5)
     model = Weights(values)
     optimizer = Momentum(model)
-    done = {"step": 0, "save": 0}
+    done = {"step": 0, "save": 0, "torn": 0}
 
     def count(what: str) -> bool:
         """Whether this is where the process ends."""
@@ -92,8 +93,11 @@ def _train(
 
     def save(path: Path, state: State) -> None:
         torch.save(state, path)
-        if count("save"):
+        torn = count("torn")
+        if count("save") or torn:
             os.truncate(path, 100)
+            if torn:
+                os.kill(os.getpid(), signal.SIGKILL)
             return
         named = os.path.relpath(path, diary.directory)
         diary.note(saved=named if isinstance(path, Path) else f"the text {path!r}")
