@@ -86,23 +86,15 @@ def batch_script(answer: Answer, rng: Rng) -> Findings:
     excluded = "node1,node3,node5", "node1,node2", "node1,node2,node3,node4,node6"
     well, ill, alone = job_reports(pairs, exclude=excluded)
     named = unasked(Script(text))
-<<<<<<< HEAD
-    yield "what is asked for", asked_for(well, nodes, gpus) if named.passed else named
-    yield "one task per GPU", (started := one_task_a_gpu(well, trials[0], nodes, gpus))
-    yield (
-        "a meeting place",
-        compare.first_failure(
-            [meeting_place(well), named_likewise(well, ill), ports_of_their_own(well, ill)]
-        ),
-    )
-=======
     given = compare.first_failure([asked_for(well, nodes, gpus), asked_for(alone, *sizes[2])])
     yield "what is asked for", given if named.passed else named
     started = one_task_a_gpu(well, trials[0], nodes, gpus)
     yield "one task per GPU", compare.first_failure([started, one_task_a_gpu(alone, trials[2], *sizes[2])])
-    met = [meeting_place(well), named_likewise(well, ill), meeting_place(alone), named_likewise(well, alone)]
+    met = [
+        *(meeting_place(well), named_likewise(well, ill), ports_of_their_own(well, ill)),
+        *(meeting_place(alone), named_likewise(well, alone)),
+    ]
     yield "a meeting place", compare.first_failure(met)
->>>>>>> 7d34ecfbbf5ef77398fe66dc6ff690352dbf0c21
     yield "fails with the training", fails_with_the_training(well if started.passed else None, ill)
 
 
