@@ -189,7 +189,7 @@ def mended_twice(answer: AnswerFunction, x: Tensor, layout: str, *more: PlainDat
     """As `mended`, twice, of x in a layout. result: dtype, shape and device of what the second call returned,
     for each part of a pair; same: whether that lies in the memory of x or of what the first call returned.
     """
-    x = _laid_out(x, layout, [])
+    x = x.to("meta") if layout == "meta" else _laid_out(x, layout, [])  # Messages are contiguous.
     first, second = answer(x, *more), answer(x, *more)
     _copied([first, second])  # Waits for both.
     parts = second if type(second) in (list, tuple) else [second]
