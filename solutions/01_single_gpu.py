@@ -911,8 +911,8 @@ Compute nodes often have no network. Get the data before, on a login node:
 ## 9 Where it comes from
 
 - **Data.** Digits: E. Alpaydin, C. Kaynak, *Optical recognition of handwritten digits*, UCI 1998. Fashion-MNIST: H. Xiao,
-  K. Rasul, R. Vollgraf, arXiv:1708.07747. CIFAR-10: A. Krizhevsky, *Learning multiple layers of features from tiny images*,
-  2009.
+  K. Rasul, R. Vollgraf, arXiv:1708.07747. CIFAR-10: A. Krizhevsky, *Learning multiple layers of features from tiny
+  images*, 2009.
 - **Optimizer.** I. Loshchilov, F. Hutter, *Decoupled weight decay regularization* (AdamW), arXiv:1711.05101, after
   D. Kingma, J. Ba, *Adam*, arXiv:1412.6980.
 - **Mixed precision.** P. Micikevicius et al., arXiv:1710.03740: 16-bit arithmetic with a 32-bit copy of the weights.

@@ -1450,7 +1450,8 @@ if dataset == "digits":
 # ```bash
 # export MASTER_ADDR=$head MASTER_PORT=29500
 # srun --nodes=2 --ntasks=8 --ntasks-per-node=4 bash -c \
-#      'export RANK=$SLURM_PROCID WORLD_SIZE=$SLURM_NTASKS LOCAL_RANK=$SLURM_LOCALID GROUP_RANK=$SLURM_NODEID
+#      'export RANK=$SLURM_PROCID WORLD_SIZE=$SLURM_NTASKS
+#       export LOCAL_RANK=$SLURM_LOCALID GROUP_RANK=$SLURM_NODEID
 #       exec python train_on_nodes.py'
 # ```
 #

@@ -739,7 +739,7 @@ aces = {
     "modules": ["WebProxy"],
     "launcher": ["srun", "--ntasks-per-node=2"],
     "mounted": ["/home", "/tmp"],
-    "folders": {"/scratch/data": "read", "/scratch/runs": "write"},
+    "folders": {"/scratch/images": "read", "/scratch/runs": "write"},
 }
 print(container_command(aces, "pytorch.sif", ["python", "train.py", "--note", "two words"]))
 
@@ -2230,8 +2230,8 @@ assert done.returncode == 0, done.stderr
 # - A. B. Yoo, M. A. Jette, M. Grondona, *SLURM: Simple Linux Utility for Resource Management*, Job Scheduling
 #   Strategies for Parallel Processing, LNCS 2862, 2003: one controller, one daemon per node, and nothing that a plugin
 #   could do.
-# - E. Gabriel et al., *Open MPI: Goals, Concept, and Design of a Next Generation MPI Implementation*, EuroPVM/MPI
-#   2004.
+# - E. Gabriel et al., *Open MPI: Goals, Concept, and Design of a Next Generation MPI Implementation*,
+#   EuroPVM/MPI 2004.
 # - LUMI documentation, *Distribution and binding*
 #   ([docs.lumi-supercomputer.eu](https://docs.lumi-supercomputer.eu/runjobs/scheduled-jobs/distribution-binding/)): 56
 #   of 64 cores per node, and the map that you have derived.

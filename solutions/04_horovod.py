@@ -402,8 +402,8 @@ assert all(greeting.endswith("the mean is 1.5") for greeting in greetings)
 #
 # ```python
 # tape = hvd.DistributedGradientTape(tape)                     # 4, in every step
-# hvd.broadcast_variables(model.variables, root_rank=0)        # 5, after the first step, which makes the optimizer's
-# hvd.broadcast_variables(optimizer.variables(), root_rank=0)
+# hvd.broadcast_variables(model.variables, root_rank=0)        # 5, after the first step,
+# hvd.broadcast_variables(optimizer.variables(), root_rank=0)  #    which makes the optimizer's
 # if hvd.rank() == 0:                                          # 6
 #     checkpoint.save(...)
 # ```

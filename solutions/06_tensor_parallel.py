@@ -1893,8 +1893,9 @@ assert counted["simulated"] == counted["real"] == 20 * 8 * 4 * 32 * 64 * 4
 # ```python
 # mesh = init_device_mesh("cuda", (nodes, gpus_per_node), mesh_dim_names=("data", "tensor"))
 # tensor, data = mesh["tensor"].get_group(), mesh["data"].get_group()
-# block.mlp = parallel_mlp(block.mlp, group=tensor)      # ranks of one node, neighbours by number
-# model = DistributedDataParallel(model, process_group=data)   # broadcasts, and averages, this part of it on all nodes
+# block.mlp = parallel_mlp(block.mlp, group=tensor)  # ranks of one node, neighbours by number
+# # Broadcasts, and averages, this part of the model on all nodes.
+# model = DistributedDataParallel(model, process_group=data)
 # ```
 #
 # The last dimension of a mesh has neighbouring ranks, and Slurm numbers the tasks of a node one after another, so the groups that talk

@@ -1705,9 +1705,10 @@ assert sum(len(step.messages) for step in logged.steps) == few * 2 * (few - 1)
 # if __name__ == "__main__":
 #     device = torch.device("cpu")
 #     if torch.cuda.is_available():
-#         device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))  # torchrun says which GPU is this rank's
+#         device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))  # torchrun says which is ours
 #         torch.cuda.set_device(device)
-#     dist.init_process_group()  # NCCL for tensors on GPUs, Gloo for those on CPUs; rank and size are torchrun's too
+#     # Rank and size are torchrun's too. NCCL for tensors on GPUs, Gloo for those on CPUs.
+#     dist.init_process_group()
 #     x = torch.ones(25_000_000, device=device)
 #     hierarchical_all_reduce(x, gpus_per_node=int(os.environ["LOCAL_WORLD_SIZE"]))
 #     dist.destroy_process_group()
@@ -1919,17 +1920,17 @@ for *others, own in zip(*design_seconds.values(), strict=True):
 # %% [markdown]
 # ## Where it comes from
 #
-# - R. Hockney, The communication challenge for MPP, Parallel Computing 20(3), 1994: $\alpha + b\beta$.
-# - R. Rabenseifner, Optimization of collective reduction operations, ICCS 2004; R. Thakur, R. Rabenseifner, W. Gropp,
-#   Optimization of collective communication operations in MPICH, Int. J. High Performance Computing Applications 19(1),
+# - R. Hockney, *The communication challenge for MPP*, Parallel Computing 20(3), 1994: $\alpha + b\beta$.
+# - R. Rabenseifner, *Optimization of collective reduction operations*, ICCS 2004; R. Thakur, R. Rabenseifner, W. Gropp,
+#   *Optimization of collective communication operations in MPICH*, Int. J. High Performance Computing Applications 19(1),
 #   2005: trees, halving and doubling, and which to choose when.
-# - P. Patarasuk, X. Yuan, Bandwidth optimal all-reduce algorithms for clusters of workstations, J. Parallel and
+# - P. Patarasuk, X. Yuan, *Bandwidth optimal all-reduce algorithms for clusters of workstations*, J. Parallel and
 #   Distributed Computing 69(2), 2009: the ring, and $2\frac{p-1}{p} b$ as a lower bound that it meets.
-# - A. Sergeev, M. Del Balso, Horovod, arXiv:1802.05799, 2018: the ring in TensorFlow. Standard distributed TensorFlow, with
+# - A. Sergeev, M. Del Balso, *Horovod: fast and easy distributed deep learning in TensorFlow*, arXiv:1802.05799, 2018: the ring in TensorFlow. Standard distributed TensorFlow, with
 #   parameter servers, lost about half of its GPUs' time at 128 GPUs. Horovod's documentation reports 90 % scaling efficiency
 #   for Inception V3 and ResNet-101 and 68 % for VGG-16 on 512 Pascal GPUs with 25 Gbit/s RoCE: VGG-16 has the most
 #   parameters for its computing.
-# - P. Goyal et al., Accurate, large minibatch SGD, arXiv:1706.02677, 2017: ImageNet in one hour on 256 GPUs, about 90 %
+# - P. Goyal et al., *Accurate, Large Minibatch SGD: Training ImageNet in 1 Hour*, arXiv:1706.02677, 2017: ImageNet in one hour on 256 GPUs, about 90 %
 #   efficient from 8 to 256, with halving and doubling between nodes.
 #
 # ## What goes wrong in practice

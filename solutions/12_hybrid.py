@@ -1839,7 +1839,8 @@ for theirs_mean, your_mean, difference, all_of_them, clipped in both.values():
 # torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
 # nodes = dist.get_world_size() // gpus
 # stages = 4
-# mesh = init_device_mesh("cuda", (nodes // stages, stages, gpus), mesh_dim_names=("data", "pipeline", "tensor"))
+# names = ("data", "pipeline", "tensor")
+# mesh = init_device_mesh("cuda", (nodes // stages, stages, gpus), mesh_dim_names=names)
 # ```
 #
 # ```bash

@@ -14,7 +14,9 @@ from typing import Any
 
 import nbformat
 import pytest
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
+from course_lib.figures.style import figure_bundle, new_figure
 from workbook.unit import read_unit
 
 playwright = pytest.importorskip(
@@ -36,6 +38,22 @@ FLAGS = [
 ]
 PATIENCE = 200_000
 """Milliseconds for whatever takes a moment on a machine that does nothing else."""
+
+PALE = """selector => {
+  const numbers = colour => colour.match(/[\\d.]+/g).map(Number);
+  const luminance = colour => numbers(colour).slice(0, 3).map(c => c / 255)
+    .map(c => c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4)
+    .reduce((sum, c, i) => sum + [0.2126, 0.7152, 0.0722][i] * c, 0);
+  const ground = element => {
+    const colour = getComputedStyle(element).backgroundColor;
+    return numbers(colour)[3] === 0 ? ground(element.parentElement) : colour;
+  };
+  return [...document.querySelectorAll(selector)].filter(word => {
+    const two = [getComputedStyle(word).color, ground(word)].map(luminance).sort((a, b) => a - b);
+    return (two[1] + 0.05) / (two[0] + 0.05) < 4.5;
+  }).map(word => word.textContent);
+}"""
+"""Of the words that a selector finds, those that stand out less than text should (WCAG 2.2: 4.5 to 1)."""
 
 pytestmark = [
     pytest.mark.timeout(1500),
@@ -247,6 +265,63 @@ def test_a_student_solves_an_exercise_and_runs_the_unit(page: Any) -> None:
     page.keyboard.press("ArrowRight")
     playwright.expect(figure).not_to_have_attribute("src", before, timeout=PATIENCE)
     keep(page, "5-slider-after")
+
+
+RAISES = 'def wrong(x):\n    raise ValueError(f"{x} " * 3)  # Said three times.\n\n\n@wrong\ndef right(): ...'
+SCRIPT = "```bash\n#!/bin/bash\n#SBATCH --nodes=2\nhead=$(hostname)\n```"
+
+
+def a_traceback() -> nbformat.NotebookNode:
+    """What IPython makes of an error, with its colours."""
+    ipython = [sys.executable, "-m", "IPython", "--colors=neutral", "--no-banner", "-c", RAISES]
+    said = subprocess.run(ipython, capture_output=True, text=True, check=False).stdout
+    assert "\x1b[" in said
+    return new_output("error", ename="ValueError", evalue="wrong", traceback=said.splitlines())
+
+
+def test_what_is_read_in_jupyterlab_can_be_read_light_and_dark(lab: Lab, tmp_path: Path) -> None:
+    figure, _ = new_figure(alt="Empty axes.", width=5.0, height=2.5)
+    picture = new_output("display_data", data=figure_bundle(figure))
+    cells = [
+        new_markdown_cell(f"{SCRIPT}\n\n<details><summary>Answer</summary>Yes.</details>\n\nThe next."),
+        new_code_cell(RAISES, outputs=[a_traceback(), picture]),
+        new_code_cell("", outputs=[new_output("stream", text="many words " * 60)]),
+    ]
+    nbformat.write(new_notebook(cells=cells), tmp_path / "work" / "looks.ipynb")
+    with playwright.sync_playwright() as player:
+        browser = player.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        page = browser.new_page(viewport={"width": 1200, "height": 1000})
+        dialog = page.locator("dialog.jp-Dialog").first
+        page.add_locator_handler(dialog, lambda: dialog.locator("button.jp-mod-accept").click())
+        for theme, dims in (("Light", "none"), ("Dark", "brightness(0.85)")):
+            chosen = page.request.put(
+                f"{lab.url}/lab/api/settings/@jupyterlab/apputils-extension:themes?token={lab.token}",
+                data={"raw": json.dumps({"theme": f"JupyterLab {theme}"})},
+                headers={"Authorization": f"token {lab.token}"},
+            )
+            assert chosen.ok, chosen.text()
+            page.goto(f"{lab.url}/lab/workspaces/{theme}/tree/looks.ipynb?token={lab.token}")
+            named = f"body[data-jp-theme-name='JupyterLab {theme}']"
+            page.wait_for_selector(named, timeout=PATIENCE, state="attached")
+            page.wait_for_selector(".jp-CodeCell .cm-content span", timeout=PATIENCE)
+            page.wait_for_selector(".jp-RenderedText .ansi-red-fg", timeout=PATIENCE)
+            keep(page, f"6-looks-{theme}")
+            for words in (
+                ".jp-CodeCell .cm-content span",
+                ".jp-RenderedMarkdown pre span",
+                ".jp-RenderedText span",
+            ):
+                assert page.locator(f".jp-Notebook {words}").count() >= 3, words
+                assert page.evaluate(PALE, f".jp-Notebook {words}") == [], theme
+            # Figures do not glare; a line ends with a whole word; what follows an answer stands clear of it.
+            for element, look, value in (
+                ("img[alt='Empty axes.']", "filter", dims),
+                (".jp-RenderedText pre", "wordBreak", "normal"),
+                (".jp-RenderedMarkdown details", "marginBottom", "14px"),
+            ):
+                first = page.locator(f".jp-Notebook {element}").first
+                assert first.evaluate(f"element => getComputedStyle(element).{look}") == value, (theme, look)
+        browser.close()
 
 
 def test_those_who_grade_keep_nbgraders_panels() -> None:

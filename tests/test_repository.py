@@ -29,7 +29,8 @@ NAMES = [path.stem for path in sorted(PLACES.solutions.glob("*.py"))]
 LINES, BODY = 300, 40
 """A module has no more lines, and a function's body no more, but where the module says why."""
 COLUMNS = 104
-"""Of a docstring in an exercise."""
+"""Of a docstring in an exercise, and of code in a text."""
+FENCED = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
 ROOMS = ("course_lib", "graders", "workbook", "mutants", "benchmarks")
 
 # Units are read where they are tested: every worker collects all tests.
@@ -96,6 +97,33 @@ def test_specifications_are_read_without_scrolling():
         if len(line) > COLUMNS
     ]
     assert not wide
+
+
+def test_code_in_a_text_is_read_without_scrolling():
+    # Invariant: none is so wide that JupyterLab breaks it, after which its end looks like a line of its own.
+    wide = [
+        f"{name}: {len(line)} columns: {line.strip()}"
+        for name in NAMES
+        for cell in units()[name].notebook.cells
+        if cell.cell_type == "markdown"
+        for block in FENCED.findall(cell.source)
+        for line in block.splitlines()
+        if len(line) > COLUMNS
+    ]
+    assert not wide
+
+
+def test_no_line_of_a_text_begins_with_a_year():
+    # Invariant: "2009." at the beginning of a line is no item of a list; Markdown would make it one.
+    years = [
+        f"{name}: {line}"
+        for name in NAMES
+        for cell in units()[name].notebook.cells
+        if cell.cell_type == "markdown"
+        for line in FENCED.sub("", cell.source).splitlines()
+        if re.match(r"\s*\d{3,}[.)](\s|$)", line)
+    ]
+    assert not years
 
 
 def _specifications(source: str) -> Iterator[str]:

@@ -496,7 +496,7 @@ def test_a_loop_that_stops_early_says_how_far_it_came(capsys):
     for number in progress(range(100), "step"):
         if number == 5:
             break
-    assert capsys.readouterr().out.splitlines()[-1].startswith("step 5/100")
+    assert capsys.readouterr().out.splitlines()[-1].startswith("step   5/100")
 
 
 def test_a_terminal_gets_a_bar(capsys):
@@ -597,12 +597,23 @@ def test_batch_curves_are_plain_lines_then_the_picture(batch, capsys):
     train(epochs=5)
     out = capsys.readouterr()
     assert [line.split("  ")[0] for line in out.out.splitlines()] == [f"epoch {k}/5" for k in range(1, 6)]
-    assert "train_loss 0.2  test_loss 0.4  test_accuracy 94" in out.out
+    assert re.search(r"train_loss 0\.2 +test_loss 0\.4 +test_accuracy 94 ", out.out)
     assert "\r" not in out.out
     assert out.err == ""
     (picture,) = batch.display_pub.outputs
     (alt,) = Images(picture["data"]["text/html"]).alts
     assert alt.startswith("Curves of net up to epoch 5: train loss from 1 to 0.2")
+
+
+def test_plain_lines_of_curves_stand_in_columns(batch, capsys):
+    # Numbers of any length, and a tenth step: each name and the time begin where they do in every line.
+    with LiveCurves("net", total=10, unit="epoch") as curves:
+        for epoch in range(10):
+            curves.log(loss=1 / 7**epoch, accuracy=90 + epoch / 2)
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 10
+    for word in ("/10", "loss", "accuracy", " s"):
+        assert len({line.index(word) for line in lines}) == 1, word
 
 
 def test_live_curves_replace_their_picture(live, capsys):
@@ -633,7 +644,7 @@ def test_a_stopped_training_shows_and_keeps_what_it_had(capsys):
 
     with pytest.raises(KeyboardInterrupt):
         interrupted()
-    assert capsys.readouterr().out.splitlines()[-1].startswith("step 7/100")
+    assert capsys.readouterr().out.splitlines()[-1].startswith("step   7/100")
     assert "up to step 7" in LiveCurves.reload("net").alt
 
 

@@ -76,6 +76,10 @@ CHARACTER_INCHES = 0.088
 _PIXELS_PER_INCH = 96
 _OVERSAMPLING = 1.5
 
+_MARGIN = 8
+_CARD = f"box-sizing:border-box;padding:{_MARGIN}px;margin:4px 0;border-radius:6px;background:white"
+"""Round a figure, in pixels: on a dark page its ground has an edge, which words should not touch."""
+
 _LOOK: dict[RcKeyType, Any] = {
     "axes.axisbelow": True,
     "axes.edgecolor": "#444444",
@@ -311,9 +315,9 @@ def figure_bundle(figure: Figure, alt: str = "") -> dict[str, str]:
 def figure_html(figure: Figure, alt: str = "") -> str:
     """The figure as an `<img>` that holds its PNG and its alternative text, and needs no other file."""
     text = html.escape(_checked(alt or getattr(figure, "alt", "")), quote=True)
-    width = round(figure.get_figwidth() * _PIXELS_PER_INCH)
+    width = round(figure.get_figwidth() * _PIXELS_PER_INCH) + 2 * _MARGIN
     data = base64.b64encode(figure_png(figure)).decode("ascii")
-    style = "max-width:100%;height:auto;background:white"
+    style = f"{_CARD};max-width:100%;height:auto"
     return f'<img alt="{text}" width="{width}" style="{style}" src="data:image/png;base64,{data}"/>'
 
 

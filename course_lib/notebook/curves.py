@@ -90,11 +90,11 @@ class LiveCurves:
 
     @property
     def _words(self) -> str:
-        """The values of the last step."""
+        """The values of the last step, each of one width, so that they stand in columns."""
         if not self.history.entries:
             return ""
         last = self.history.entries[-1].values
-        return "  ".join(f"{name} {value:.4g}" for name, value in last.items())
+        return "  ".join(f"{name} {value:<9.4g}" for name, value in last.items())
 
 
 def _number(value: SupportsFloat) -> float:

@@ -30,8 +30,10 @@ class Progress:
     seconds: float
 
     def __str__(self) -> str:
-        of_total = "" if self.total is None else f"/{self.total:g}"
-        return f"{self.unit} {self.done:g}{of_total}"
+        if self.total is None:
+            return f"{self.unit} {self.done:g}"
+        total = f"{self.total:g}"
+        return f"{self.unit} {self.done:>{len(total)}g}/{total}"
 
     @property
     def time(self) -> str:
