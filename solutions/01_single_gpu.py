@@ -329,7 +329,9 @@ wrong = (predicted != data.test.labels).nonzero().flatten()[:10].tolist()
 pairs = [(data.classes[data.test.labels[i]], data.classes[predicted[i]]) for i in wrong]
 told = "; ".join(f"{label} taken for {guess}" for label, guess in pairs) or "none"
 
-figure, axes = new_figure(alt=f"Test images that are classified wrongly: {told}.", height=1.4, columns=10)
+columns = max(2, len(wrong))
+alt = f"Test images that are classified wrongly: {told}."
+figure, axes = new_figure(alt=alt, height=1.4, width=0.9 * columns, columns=columns)
 for place in axes:
     place.set_axis_off()
 for place, index, (label, guess) in zip(axes, wrong, pairs):

@@ -1115,7 +1115,7 @@ def elastic_job(folder: Path) -> str:
 
 with tempfile.TemporaryDirectory() as name:
     told = elastic_job(Path(name))
-print(told)
+print(told, end="")
 assert sorted(told.splitlines()[1:3]) == ["rank 0 of 2, restart 0", "rank 1 of 2, restart 0"]
 
 # %% [markdown]
@@ -2191,7 +2191,7 @@ except NoAllocation as why:
             done = cluster.run(words, capture_output=True, timeout=300)
     except ClusterFailed as missing:
         done = subprocess.CompletedProcess([], 0, f"{missing}\n")
-print(done.stdout)
+print(done.stdout, end="")
 assert done.returncode == 0, done.stderr
 
 # %% [markdown]

@@ -14,7 +14,7 @@ from graders.grading.report import Report
 from graders.grading.run import grade
 from graders.student.kernel_answer import kernel_answer
 from graders.student.progress_log import hints_seen, progress_file, read_records, record_check
-from graders.student.progress_table import ProgressTable, progress_table
+from graders.student.progress_table import ProgressTable, Standing, progress_table
 from tests import sample_unit
 
 
@@ -65,6 +65,25 @@ def test_the_table_says_where_to_go_on() -> None:
     begun = ProgressTable((solved[0], *table.standings[1:]))
     assert begun.next_step == f"Next: {second.name}, in {second.unit}."
     assert ProgressTable(tuple(solved)).next_step == "All exercises are solved."
+
+
+def test_a_unit_that_nobody_has_begun_is_one_line() -> None:
+    # Invariant: a unit's exercises have rows if one was checked or had a hint, or if it is the next unit.
+    table = progress_table(list(read_records()))
+    first, *_, last = table.standings
+
+    def shown(*standings: Standing) -> set[str]:
+        now = {each.exercise.name: each for each in (*table.standings, *standings)}
+        unit = {each.exercise.name: each.exercise.unit for each in table.standings}
+        rows = ProgressTable(tuple(now.values())).rows()
+        return {unit[row.texts[0]] for row in rows if not row.total}
+
+    assert first.exercise.unit != last.exercise.unit
+    assert shown() == {first.exercise.unit}
+    for begun in (replace(last, attempts=1), replace(last, hints=1)):
+        assert shown(begun) == {first.exercise.unit, last.exercise.unit}
+    solved = [replace(each, points=each.exercise.points, attempts=1) for each in table.standings]
+    assert shown(*solved) == {each.exercise.unit for each in table.standings}
 
 
 def test_a_check_is_one_record() -> None:

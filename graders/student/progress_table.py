@@ -1,4 +1,7 @@
-"""How far a student has come with every exercise of every unit: the table that `progress()` shows."""
+"""How far a student has come with every exercise of every unit: the table that `progress()` shows.
+
+A unit that nobody has begun is one line, so that the table fits on a screen for as long as it can.
+"""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -52,7 +55,7 @@ SIGNS = {"solved": "✔", "under way": "…", "not attempted": "○"}
 
 @dataclass(frozen=True, slots=True)
 class ProgressTable:
-    """Every exercise of every unit, with a line for each unit and one for all."""
+    """Every exercise of the units that were begun and of the next one; a line a unit, and one for all."""
 
     standings: tuple[Standing, ...]
 
@@ -61,14 +64,21 @@ class ProgressTable:
         for unit, group in groupby(self.standings, lambda standing: standing.exercise.unit):
             of_unit = list(group)
             yield _total(unit, of_unit)
-            yield from map(_row, of_unit)
+            begun = any(standing.attempts or standing.hints for standing in of_unit)
+            if begun or (self._next is not None and self._next.unit == unit):
+                yield from map(_row, of_unit)
         yield _total("together", self.standings)
 
     @property
-    def next_step(self) -> str:
-        """Where to go on, in words: the first exercise that is not solved."""
+    def _next(self) -> Exercise | None:
+        """The first exercise that is not solved, if there is one."""
         left = (standing.exercise for standing in self.standings if standing.state != "solved")
-        exercise = next(left, None)
+        return next(left, None)
+
+    @property
+    def next_step(self) -> str:
+        """Where to go on, in words."""
+        exercise = self._next
         return f"Next: {exercise.name}, in {exercise.unit}." if exercise else "All exercises are solved."
 
     def __rich__(self) -> Table:
