@@ -136,7 +136,7 @@ def _draw_core(axes: Axes, x: float, y: float, core: int, rank: int | None) -> N
     colour = "white" if rank is None else rank_colour(rank)
     box = Rectangle((x, y), 0.42, 0.42, facecolor=colour, edgecolor="#888888", linewidth=0.7, zorder=3)
     axes.add_patch(box)
-    ink = "#777777" if rank is None else ink_on(colour)
+    ink = "#595959" if rank is None else ink_on(colour)
     weight = "normal" if rank is None else "bold"
     axes.text(
         x + 0.21,
@@ -144,7 +144,7 @@ def _draw_core(axes: Axes, x: float, y: float, core: int, rank: int | None) -> N
         str(core),
         ha="center",
         va="center",
-        fontsize=6.5,
+        fontsize=8,
         color=ink,
         weight=weight,
         zorder=5,
