@@ -16,6 +16,10 @@ once known, stays: whoever is told of it may go on.
 What comes later may pass what waits, if it delays nothing: a message that is free to go does not stand behind
 one whose receiver is busy, as network cards keep a queue for each receiver.
 
+Messages that are ready at the same moment are served as their calls meet, rank after rank, and not as each
+sender has called. Where all ranks send to all others at once this is a good order on a power of two of ranks;
+on others it takes as long as on the next power of two.
+
 A receive from anyone takes what was sent first. In Gloo and MPI it takes what is announced to the receiver
 first: the same, where links are alike; where they are not, a near rank's message may win over an earlier one.
 """
