@@ -75,6 +75,13 @@ def by_times(parallel_fraction, workers):
     return (serial + parallel_fraction) / (serial + shared)
 
 
+@right("amdahl_speedup")
+def of_lists(parallel_fraction, workers):
+    """Keeps the time of each worker, as the unit's example does."""
+    rest, parts = 1 - parallel_fraction, [parallel_fraction / workers] * workers
+    return (rest + sum(parts)) / (rest + max(parts))
+
+
 @right("mend_statistics")
 def gathered(mine):
     """Gathers each rank's results, in double precision."""

@@ -1,10 +1,12 @@
 """Mistakes that people make in unit 00."""
 
 import os
+from functools import cache
 
 import torch
 import torch.distributed as dist
 
+from course_lib import Cluster, launch
 from tests.answers import wrong
 
 # ---------------------------------------------------------------------------------------- rank_coordinates
@@ -190,6 +192,45 @@ def eight_a_node(rank, gpus, cyclic):
         return _blocks(rank, gpus)
     rounds = [(node, local) for local in range(8) for node, count in enumerate(gpus) if local < count]
     return rounds[rank] if rank < len(rounds) else None
+
+
+@wrong("rank_coordinates", fails="full nodes are passed over")
+def hundred_nodes(rank, gpus, cyclic):
+    """Sorts by one number, in which node 100 is the next round."""
+    return _sorted(gpus, lambda place: 100 * place[1] + place[0])[rank] if cyclic else _blocks(rank, gpus)
+
+
+@wrong("rank_coordinates", fails="nodes of unlike sizes")
+def refuses_unlike_nodes(rank, gpus, cyclic):
+    """Raises where nodes have not equally many GPUs; ranks in turn are another matter."""
+    assert cyclic or len(set(gpus)) == 1, "not yet"
+    return (_in_turn if cyclic else _blocks)(rank, gpus)
+
+
+@wrong("rank_coordinates", fails="from its arguments alone")
+def asks_a_launch(rank, gpus, cyclic):
+    """Starts ranks, and lets them look into their environment."""
+    if len(set(gpus)) > 1 or cyclic:
+        return (_in_turn if cyclic else _blocks)(rank, gpus)
+    return launch(_told, cluster=Cluster(nodes=len(gpus), devices_per_node=gpus[0])).results[rank]
+
+
+def _told():
+    return int(os.environ["GROUP_RANK"]), int(os.environ["LOCAL_RANK"])
+
+
+@wrong("rank_coordinates", fails="from its arguments alone")
+def sorts_what_it_keeps(rank, gpus, cyclic):
+    """Keeps the places of a machine and sorts them in place: who asks for blocks next gets them so."""
+    places = _kept(tuple(gpus))
+    if cyclic:
+        places.sort(key=lambda place: place[::-1])
+    return places[rank]
+
+
+@cache
+def _kept(gpus):
+    return _sorted(gpus, None)
 
 
 # ------------------------------------------------------------------------------------------ pass_the_token

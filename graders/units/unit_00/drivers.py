@@ -36,6 +36,18 @@ def place(answer: AnswerFunction, rank: int, gpus: list[int], cyclic: bool) -> P
 
 
 @dataclass(frozen=True, slots=True)
+class PlacesReply(DriverReply):
+    """places: what the answer returned for each question."""
+
+    places: list[PlainData]
+
+
+def places(answer: AnswerFunction, questions: list[tuple[int, list[int], bool]]) -> PlacesReply:
+    """Where the answer puts ranks, asked for one after another: of each the rank, the GPUs, and `cyclic`."""
+    return PlacesReply([answer(rank, list(gpus), cyclic) for rank, gpus, cyclic in questions])
+
+
+@dataclass(frozen=True, slots=True)
 class ExchangedReply(DriverReply):
     """kept: what the answer returned, or what came where the grader stood in the ring."""
 
