@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -645,6 +646,16 @@ def test_a_notebooks_classes_stay_its_own():
     cell = notebook("class Result:\n    def __init__(self, x): self.x = x\ndef f():\n    return Result(3)\n")
     (result,) = launch(cell["f"], ranks=1).results
     assert type(result) is cell["Result"]
+
+
+def test_a_rank_has_the_results_that_a_function_keeps_for_itself():
+    # Invariant: as in processes, what functools.cache keeps is what this rank has computed.
+    @cache
+    def who():
+        return dist.get_rank()
+
+    assert launch(lambda: (who(), who()), ranks=3).results == [(0, 0), (1, 1), (2, 2)]
+    assert who.cache_info().currsize == 0
 
 
 def test_arguments_are_copies_and_keep_their_ties():

@@ -96,9 +96,11 @@ def same(seen: Any, expected: Any) -> bool:
     return bool(seen == expected)
 
 
-def near(seen: Any, expected: float, what: str, rtol: float = 1e-6, unit: str = "") -> Finding:
-    """Passes if seen is a finite real number within rtol of expected."""
-    passed = abs(as_float(seen) - expected) <= rtol * max(1.0, abs(expected))
+def near(
+    seen: Any, expected: float, what: str, rtol: float = 1e-6, unit: str = "", least: float = 1.0
+) -> Finding:
+    """Passes if seen is a finite real number within rtol of expected, or of `least` where that is more."""
+    passed = abs(as_float(seen) - expected) <= rtol * max(least, abs(expected))
     text = f"a tensor, {shown(seen)}" if isinstance(seen, Tensor) else f"{shown(seen)}{unit}"
     return Finding(passed, f"{what} is {text}; expected {_number(expected)}{unit}.")
 
@@ -164,7 +166,9 @@ def _likeness(seen: Tensor, expected: Tensor, rtol: float, atol: float) -> tuple
     factor = float(a @ b / (b @ b))
     if abs(factor - 1) > 1e-3 and torch.allclose(a, factor * b, rtol=rtol, atol=atol * abs(factor)):
         return Kind.SCALED, f"; all of it is {factor:.4g} times what it should be"
-    if torch.equal(a.sort().values, b.sort().values):
+    # Of large whole numbers a and b have lost the last digits.
+    numbers = (a, b) if seen.is_complex() else (seen.flatten(), expected.flatten())
+    if torch.equal(*(each.sort().values for each in numbers)):
         return Kind.REORDERED, "; the same numbers in another order"
     return Kind.OTHER, ""
 

@@ -6,7 +6,7 @@ import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from course_lib.runtime.communication.errors import BufferInUse
+from course_lib.runtime.communication.errors import BufferInUse, NeverWaited
 from course_lib.threads import one_thread
 from graders.grading.answer import Answer, AnswerFailed, FailureKind, GraderMistake
 from graders.grading.exercise import Criterion, Exercise, Finding, Findings, MachineLacks, Verdict
@@ -233,7 +233,7 @@ _OTHER_KINDS = frozenset(
     {FailureKind.LEFT_OPEN, FailureKind.NOT_PLAIN, FailureKind.ENDED, FailureKind.UNREADABLE}
 )
 _SLIPS = frozenset({"NameError", "UnboundLocalError", "SyntaxError", "ImportError", "ModuleNotFoundError"})
-_SLIPS |= {"AttributeError", "TypeError", BufferInUse.__name__}
+_SLIPS |= {"AttributeError", "TypeError", BufferInUse.__name__, NeverWaited.__name__}
 """Errors that are about Python, or that say themselves what to do."""
 
 

@@ -422,6 +422,55 @@ def adds_in_single_precision(token):
 
 
 @wrong("pass_the_token", fails="the token comes back")
+def adds_in_double_precision(token):
+    """The same with 53 bits: int64 has 63."""
+    rank, size = _me()
+    if size == 1:
+        return token
+    if rank == 0:
+        dist.send(token, 1)
+        dist.recv(token, size - 1)
+    else:
+        dist.recv(token, rank - 1)
+        token = (token.double() + rank).to(token.dtype)
+        dist.send(token, (rank + 1) % size)
+    return token
+
+
+@wrong("pass_the_token", fails="the token comes back")
+def asks_and_never_waits(token):
+    """Asks until the message is over: on Gloo that is never, unless somebody waits."""
+
+    def send(tensor, target):
+        handle = dist.isend(tensor.clone(), target)
+        while not handle.is_completed():
+            pass
+
+    return _pass(token, send)
+
+
+@wrong("pass_the_token", fails="the token comes back")
+def node_for_rank(token):
+    """The number of the node, which is the rank where each rank has a node to itself."""
+    return _pass(token, dist.send, rank=int(os.environ["GROUP_RANK"]))
+
+
+@wrong("pass_the_token", fails="only send and recv")
+def in_a_group_of_its_own(token):
+    """Makes a group of all ranks; there is one."""
+    ring = dist.new_group()
+    rank, size = _me()
+    if rank > 0:
+        dist.recv(token, rank - 1, group=ring)
+        token += rank
+    if size > 1:
+        dist.send(token, (rank + 1) % size, group=ring)
+    if rank == 0 < size - 1:
+        dist.recv(token, size - 1, group=ring)
+    return token
+
+
+@wrong("pass_the_token", fails="the token comes back")
 def one_dimension_taken_for_granted(token):
     """Receives into a vector, whatever the token's shape."""
     rank, size = _me()
@@ -515,7 +564,8 @@ def adds_as_a_whole_number(token):
 @wrong("pass_the_token", fails="one message a rank, to the next")
 def sends_in_double_precision(token):
     """The next rank, in a tensor of the token's dtype, could not receive it."""
-    return _pass(token.double(), dist.send).to(token.dtype)
+    wide = token.double() if token.is_floating_point() else token
+    return _pass(wide, dist.send).to(token.dtype)
 
 
 @wrong("pass_the_token", fails="one message a rank, to the next")
@@ -863,7 +913,7 @@ def leaves_out_single_numbers(mine):
     return _mean(mine), _over_all(largest, dist.ReduceOp.MAX)
 
 
-@wrong("mend_statistics", fails="no more than three small calls")
+@wrong("mend_statistics", fails="three small calls, the same on all ranks")
 def sends_all_numbers(mine):
     """Gathers the numbers themselves."""
     counts = [torch.zeros(1, dtype=torch.int64) for _ in range(dist.get_world_size())]
@@ -876,7 +926,7 @@ def sends_all_numbers(mine):
     return everything.mean().item(), everything.max().item()
 
 
-@wrong("mend_statistics", fails="no more than three small calls")
+@wrong("mend_statistics", fails="three small calls, the same on all ranks")
 def meets_in_a_barrier_first(mine):
     """A barrier mends nothing, and is one more call."""
     dist.barrier()
@@ -915,3 +965,53 @@ def compares_in_16_bits(mine):
     """bfloat16 has eight bits of a number."""
     largest = mine.max() if len(mine) else torch.tensor(float("-inf"))
     return _mean(mine), _over_all(largest.bfloat16(), dist.ReduceOp.MAX)
+
+
+@wrong("mend_statistics", fails="the mean")
+def counts_what_is_not_zero(mine):
+    """0 is a number, too."""
+    largest = mine.max() if len(mine) else torch.tensor(float("-inf"))
+    return _over_all(mine.sum()) / _over_all(torch.count_nonzero(mine)), _over_all(largest, dist.ReduceOp.MAX)
+
+
+@wrong("mend_statistics", fails="the mean")
+def rounds_to_three_digits(mine):
+    """Numbers may be small."""
+    mean, largest = _with_lowest(mine, len(mine) > 0)
+    return round(mean, 3), round(largest, 3)
+
+
+@wrong("mend_statistics", fails="three small calls, the same on all ranks")
+def the_two_of_a_pair_in_turn(mine):
+    """Two ranks send each other their largest, one first and the other second."""
+    if dist.get_world_size() != 2:
+        return _with_lowest(mine, len(mine) > 0)
+    both = torch.tensor([mine.sum().item(), len(mine)])
+    dist.all_reduce(both)
+    mine, other = mine.max().clone(), torch.empty(())
+    calls = [lambda: dist.send(mine, 1 - dist.get_rank()), lambda: dist.recv(other, 1 - dist.get_rank())]
+    for call in calls if dist.get_rank() == 0 else reversed(calls):
+        call()
+    return (both[0] / both[1]).item(), max(mine, other).item()
+
+
+@wrong("mend_statistics", fails="three small calls, the same on all ranks")
+def only_those_who_have_some(mine):
+    """Makes a group of the ranks that have numbers, and the others are told by the first of them."""
+    every = [torch.zeros(2) for _ in range(dist.get_world_size())]
+    dist.all_gather(every, torch.tensor([mine.sum().item(), len(mine)]))
+    having = [rank for rank, (_, count) in enumerate(every) if count > 0]
+    group, largest = dist.new_group(having), torch.zeros(())
+    if len(mine):
+        largest = mine.max()
+        dist.all_reduce(largest, op=dist.ReduceOp.MAX, group=group)
+    dist.broadcast(largest, having[0])
+    total, count = torch.stack(every).sum(0).tolist()
+    return total / count, largest.item()
+
+
+@wrong("mend_statistics", fails="a rank without numbers")
+def writes_into_what_it_keeps(mine, lowest=torch.tensor(float("-inf"))):  # noqa: B008
+    """What is given to a maximum is the maximum afterwards, and is there at the next call."""
+    largest = mine.max() if len(mine) else lowest
+    return _mean(mine), _over_all(largest, dist.ReduceOp.MAX)

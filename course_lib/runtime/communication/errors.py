@@ -10,6 +10,10 @@ class BufferInUse(RuntimeError):
     """Memory of a call that is under way was given to another call, or written."""
 
 
+class NeverWaited(RuntimeError):
+    """Nobody waits for a call, and it was asked again and again whether it is over."""
+
+
 @dataclass(frozen=True, slots=True)
 class PendingCall:
     """A call that a rank has made and that has not completed."""

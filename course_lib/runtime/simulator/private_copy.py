@@ -6,11 +6,13 @@ import pickle
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import _lru_cache_wrapper, lru_cache
 from types import CodeType, ModuleType
 from typing import Any, TypeVar
 
 import cloudpickle
 import torch
+from cloudpickle.cloudpickle import _lookup_module_and_qualname
 
 from course_lib.runtime.simulator.replaced import replaced
 
@@ -64,6 +66,19 @@ class _RankPickler(cloudpickle.Pickler):  # type: ignore[misc]
             return None
         self._shared.append(value)
         return len(self._shared) - 1
+
+    def reducer_override(self, value: Any) -> Any:
+        """A function of the notebook's that keeps its results keeps them on each rank by itself."""
+        # A library's is found by its name, and stays the same object.
+        if isinstance(value, _lru_cache_wrapper) and _lookup_module_and_qualname(value) is None:
+            parameters = value.cache_parameters()
+            return _kept_anew, (value.__wrapped__, parameters["maxsize"], parameters["typed"])
+        return super().reducer_override(value)
+
+
+def _kept_anew(function: Callable[..., Any], maxsize: int | None, typed: bool) -> Any:
+    """The function with a cache of its own, an empty one."""
+    return lru_cache(maxsize, typed)(function)
 
 
 class _RankUnpickler(pickle.Unpickler):

@@ -6,6 +6,7 @@ whoever waits for it moves the rank's clock.
 
 import sys
 from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from types import FrameType
 from typing import Any, cast
 
@@ -19,8 +20,14 @@ from torch._C._distributed_c10d import GradBucket
 
 from course_lib.runtime.communication.call import Operation
 from course_lib.runtime.communication.callsite import is_library
+from course_lib.runtime.communication.errors import NeverWaited
 from course_lib.runtime.simulator.engine import RankEngine
 from course_lib.runtime.simulator.open_buffers import OpenBuffers
+
+as_on_gloo: ContextVar[bool] = ContextVar("as_on_gloo", default=False)
+"""Whether a message of this rank's is over only when its `wait` has returned, as on Gloo."""
+ASKED_IN_VAIN = 1000
+"""How often one may ask there whether it is: on Gloo a loop that asks comes to no end."""
 
 
 class SimulatedFuture(torch.futures.Future[Any]):
@@ -96,9 +103,11 @@ class SimulatedWork(dist.Work):
         self._operation = operation
         self._result = result
         self._buffers = buffers
+        self._asked: int | None = 0
 
     def wait(self, timeout: Any = None) -> bool:
         """Block until the operation is done."""
+        self._asked = None
         if self._buffers.is_over_here(self._operation):
             return True
         self._engine.wait(self._operation)
@@ -107,7 +116,19 @@ class SimulatedWork(dist.Work):
         return True
 
     def is_completed(self) -> bool:
-        """Whether the operation is over; asking takes a little virtual time."""
+        """Whether the operation is over; asking takes a little virtual time.
+
+        Raises NeverWaited if it is asked too often where only who waits is told.
+        """
+        if as_on_gloo.get() and self._asked is not None and self._operation.call.is_message:
+            self._asked += 1
+            if self._asked > ASKED_IN_VAIN:
+                op = self._operation.call.op
+                raise NeverWaited(
+                    f"is_completed of this {op} was asked {ASKED_IN_VAIN:,} times, and nobody has waited for "
+                    f"it: on Gloo it stays False until then. Call wait()."
+                )
+            return False
         over = self._engine.poll(self._operation)
         if over:
             self._buffers.end(self._operation)

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from graders.grading.communication import in_words
 from graders.grading.kit import (
     Answer,
     Criterion,
@@ -20,6 +21,8 @@ from graders.grading.kit import (
 from graders.units.unit_00 import drivers
 from graders.units.unit_00.drivers import StatisticsReply
 
+NOTHING = 1e-12
+"""A number so near to 0 may be any other such."""
 SMALL = 8
 """Bytes of a call: one number, or two of 32 bits."""
 MANY = 2051
@@ -44,16 +47,16 @@ FAR_BELOW = [-1.5e38, -1.125e38]
             "The largest of all ranks' largest, by an all_reduce with ReduceOp.MAX. All may be below 0.",
         ),
         Criterion(
+            "three small calls, the same on all ranks",
+            1,
+            "Every rank works on its own numbers; only results are sent. No group is needed, and no barrier.",
+        ),
+        Criterion(
             "a rank without numbers",
             2,
             "It must not leave before the calls, and what it contributes must change nothing: 0 to a sum. "
-            "And to a maximum?",
+            "And to a maximum? Make it anew each time: a collective writes into what it is given.",
             needs=("the mean", "the largest"),
-        ),
-        Criterion(
-            "no more than three small calls",
-            1,
-            "Every rank works on its own numbers; only results are sent.",
         ),
     ),
     hints=(
@@ -67,21 +70,43 @@ FAR_BELOW = [-1.5e38, -1.125e38]
 def mend_statistics(answer: Answer, rng: Rng) -> Findings:
     """Ranks with different counts, two ranks and one, then a first and a last rank without numbers."""
     counts = [rng.integer(2, 4) for _ in range(rng.integer(2, 3))]
-    several = [_drawn(rng, [*counts, 5]), _drawn(rng, [3, 2], both_signs=True), _drawn(rng, [MANY])]
+    both_signs = _drawn(rng, [3, 3], both_signs=True)
+    both_signs[1][1] = 0  # it is a number, too
+    several = [_drawn(rng, [*counts, 5]), both_signs, *_of_other_sizes(rng), _drawn(rng, [MANY])]
     full = [(numbers, _launched(answer, numbers)) for numbers in several]
     yield "the mean", compare.first_failure(_right(run, numbers, 0) for numbers, run in full)
     yield "the largest", compare.first_failure(_right(run, numbers, 1) for numbers, run in full)
+    few = compare.first_failure(check(run) for _, run in full for check in (_small, _alike))
+    yield "three small calls, the same on all ranks", few
+    yield "a rank without numbers", _without_numbers(answer, rng, few.passed)
+
+
+def _of_other_sizes(rng: Rng) -> list[list[Tensor]]:
+    """Numbers of two ranks, near to 0 and far from it, so that float32 has their sum; of few digits, so that
+    one can type them in.
+    """
+    little, much = rng.integers(1, 99, 3) * 1e-9, -rng.integers(101, 999, 3) * 1e33
+    return [[numbers[:2].float(), numbers[2:].float()] for numbers in (little, much)]
+
+
+def _without_numbers(answer: Answer, rng: Rng, few: bool) -> Finding:
+    """Passes if ranks without numbers make the calls that the others make, and change nothing.
+
+    few: whether the answer makes few calls, and alike ones, where all have numbers. Else it was told so.
+    """
     one_number = [*_drawn(rng, [0, 3, 0]), torch.tensor([-0.25])]  # a rank's only one is the largest of all
     only_zeros = [*_drawn(rng, [2, 0]), torch.zeros(2)]  # they are numbers, and the largest
     far_below = [torch.tensor([number]) for number in FAR_BELOW] + [torch.zeros(0)]
-    empty = [(numbers, _launched(answer, numbers)) for numbers in (one_number, only_zeros, far_below)]
-    yield (
-        "a rank without numbers",
-        compare.first_failure(
-            _right(run, numbers, position) for numbers, run in empty for position in (0, 1)
-        ),
-    )
-    yield "no more than three small calls", compare.first_failure(_small(run) for _, run in full + empty)
+    for numbers in (one_number, only_zeros, far_below):
+        run = _launched(answer, numbers)
+        finding = compare.first_failure(_right(run, numbers, position) for position in (0, 1))
+        if finding.passed and few:
+            finding = compare.first_failure((_small(run), _alike(run)))
+        if not finding.passed:
+            return finding
+    # Larger numbers first: what is left of them would be the largest.
+    again = _launched(answer, only_zeros[:2], earlier=[-only_zeros[0], torch.zeros(0)])
+    return compare.first_failure(_right(again, only_zeros[:2], position, again=True) for position in (0, 1))
 
 
 def _drawn(rng: Rng, counts: Sequence[int], both_signs: bool = False) -> list[Tensor]:
@@ -95,19 +120,27 @@ def _drawn(rng: Rng, counts: Sequence[int], both_signs: bool = False) -> list[Te
     return drawn
 
 
-def _launched(answer: Answer, numbers: list[Tensor]) -> Observed[StatisticsReply]:
-    return answer.launch(drivers.statistics, per_rank(numbers), ranks=len(numbers))
+def _launched(
+    answer: Answer, numbers: list[Tensor], earlier: Sequence[Tensor] | None = None
+) -> Observed[StatisticsReply]:
+    """earlier: other numbers, for a first call whose results nobody looks at."""
+    before = per_rank(earlier) if earlier else None
+    return answer.launch(drivers.statistics, per_rank(numbers), before, ranks=len(numbers))
 
 
-def _right(observed: Observed[StatisticsReply], numbers: list[Tensor], position: int) -> Finding:
+def _right(
+    observed: Observed[StatisticsReply], numbers: list[Tensor], position: int, again: bool = False
+) -> Finding:
     """Passes if every rank returned a pair with the right float at `position`, and left its numbers alone."""
-    everything = torch.cat(numbers)
+    everything = torch.cat(numbers).double()
     expected = (everything.mean() if position == 0 else everything.max()).item()
     name = ("mean", "largest")[position]
     told = f"with {_in_words(numbers)}"
     if len(everything) > MANY // 2:
         counts = ", ".join(str(len(own)) for own in numbers)
         told = f"with {len(everything)} numbers on {compare.counted(len(numbers), 'rank')} ({counts})"
+    if again:
+        told = f"called a second time, after the same numbers above 0, {told}"
     for rank, reply in enumerate(observed.results):
         result: PlainData = reply.result
         if type(result) is not tuple or len(result) != 2:
@@ -116,7 +149,8 @@ def _right(observed: Observed[StatisticsReply], numbers: list[Tensor], position:
             return Finding(
                 False, f"{told}, the {name} on rank {rank} is {result[position]!r:.80}; expected a float."
             )
-        finding = compare.near(result[position], expected, f"{told}, the {name} on rank {rank}", rtol=1e-5)
+        what = f"{told}, the {name} on rank {rank}"
+        finding = compare.near(result[position], expected, what, rtol=1e-5, least=NOTHING)
         if not finding.passed:
             return finding
         if not compare.same(reply.numbers, numbers[rank]):
@@ -135,12 +169,21 @@ def _in_words(numbers: list[Tensor]) -> str:
 
 
 def _small(observed: Observed[StatisticsReply]) -> Finding:
-    """Passes if no rank makes more than three calls, or a large one."""
-    for rank in range(len(observed.results)):
-        made = [(event.op, event.nbytes) for event in observed.communication(rank)]
-        if len(made) > 3 or any(nbytes > SMALL for _, nbytes in made):
-            calls = ", ".join(f"{op} of {nbytes} bytes" for op, nbytes in made)
-            return Finding(
-                False, f"rank {rank} makes these calls: {calls}; allowed are three of {SMALL} bytes."
-            )
+    """Passes if no rank makes more than three calls, or a large one; to make a group is one."""
+    for rank, reply in enumerate(observed.results):
+        calls = [f"{event.op} of {event.nbytes} bytes" for event in observed.communication(rank)]
+        calls += ["new_group"] * reply.groups
+        if len(calls) > 3 or any(event.nbytes > SMALL for event in observed.communication(rank)):
+            made = f"rank {rank} makes these calls: {', '.join(calls)}"
+            return Finding(False, f"{made}; allowed are three of {SMALL} bytes.")
     return Finding(True, f"No rank makes more than three calls, none of more than {SMALL} bytes.")
+
+
+def _alike(observed: Observed[StatisticsReply]) -> Finding:
+    """Passes if every rank makes the calls that rank 0 makes."""
+    first, *others = [observed.calls(rank) for rank in range(len(observed.results))]
+    for rank, calls in enumerate(others, start=1):
+        if calls != first:
+            text = f"rank 0 calls {in_words(first)}, and rank {rank} calls {in_words(calls)}"
+            return Finding(False, f"{text}; expected the same calls on every rank.")
+    return Finding(True, f"Every rank calls {in_words(first)}.")
