@@ -913,7 +913,7 @@ def leaves_out_single_numbers(mine):
     return _mean(mine), _over_all(largest, dist.ReduceOp.MAX)
 
 
-@wrong("mend_statistics", fails="three small calls, the same on all ranks")
+@wrong("mend_statistics", fails="three small calls that all ranks make")
 def sends_all_numbers(mine):
     """Gathers the numbers themselves."""
     counts = [torch.zeros(1, dtype=torch.int64) for _ in range(dist.get_world_size())]
@@ -926,7 +926,7 @@ def sends_all_numbers(mine):
     return everything.mean().item(), everything.max().item()
 
 
-@wrong("mend_statistics", fails="three small calls, the same on all ranks")
+@wrong("mend_statistics", fails="three small calls that all ranks make")
 def meets_in_a_barrier_first(mine):
     """A barrier mends nothing, and is one more call."""
     dist.barrier()
@@ -981,7 +981,7 @@ def rounds_to_three_digits(mine):
     return round(mean, 3), round(largest, 3)
 
 
-@wrong("mend_statistics", fails="three small calls, the same on all ranks")
+@wrong("mend_statistics", fails="three small calls that all ranks make")
 def the_two_of_a_pair_in_turn(mine):
     """Two ranks send each other their largest, one first and the other second."""
     if dist.get_world_size() != 2:
@@ -995,7 +995,7 @@ def the_two_of_a_pair_in_turn(mine):
     return (both[0] / both[1]).item(), max(mine, other).item()
 
 
-@wrong("mend_statistics", fails="three small calls, the same on all ranks")
+@wrong("mend_statistics", fails="three small calls that all ranks make")
 def only_those_who_have_some(mine):
     """Makes a group of the ranks that have numbers, and the others are told by the first of them."""
     every = [torch.zeros(2) for _ in range(dist.get_world_size())]

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import cloudpickle
 import torch
-from cloudpickle.cloudpickle import _lookup_module_and_qualname
+from cloudpickle.cloudpickle import _is_registered_pickle_by_value, _lookup_module_and_qualname
 
 from course_lib.runtime.simulator.replaced import replaced
 
@@ -69,11 +69,16 @@ class _RankPickler(cloudpickle.Pickler):  # type: ignore[misc]
 
     def reducer_override(self, value: Any) -> Any:
         """A function of the notebook's that keeps its results keeps them on each rank by itself."""
-        # A library's is found by its name, and stays the same object.
-        if isinstance(value, _lru_cache_wrapper) and _lookup_module_and_qualname(value) is None:
+        if isinstance(value, _lru_cache_wrapper) and not _is_of_a_library(value):
             parameters = value.cache_parameters()
             return _kept_anew, (value.__wrapped__, parameters["maxsize"], parameters["typed"])
         return super().reducer_override(value)
+
+
+def _is_of_a_library(function: Any) -> bool:
+    """Whether cloudpickle would write its name alone, as it does for functions of importable modules."""
+    found = _lookup_module_and_qualname(function)
+    return found is not None and not _is_registered_pickle_by_value(found[0])
 
 
 def _kept_anew(function: Callable[..., Any], maxsize: int | None, typed: bool) -> Any:

@@ -47,7 +47,7 @@ FAR_BELOW = [-1.5e38, -1.125e38]
             "The largest of all ranks' largest, by an all_reduce with ReduceOp.MAX. All may be below 0.",
         ),
         Criterion(
-            "three small calls, the same on all ranks",
+            "three small calls that all ranks make",
             1,
             "Every rank works on its own numbers; only results are sent. No group is needed, and no barrier.",
         ),
@@ -77,7 +77,7 @@ def mend_statistics(answer: Answer, rng: Rng) -> Findings:
     yield "the mean", compare.first_failure(_right(run, numbers, 0) for numbers, run in full)
     yield "the largest", compare.first_failure(_right(run, numbers, 1) for numbers, run in full)
     few = compare.first_failure(check(run) for _, run in full for check in (_small, _alike))
-    yield "three small calls, the same on all ranks", few
+    yield "three small calls that all ranks make", few
     yield "a rank without numbers", _without_numbers(answer, rng, few.passed)
 
 
