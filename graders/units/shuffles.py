@@ -113,6 +113,14 @@ def placed_evenly(orders: Sequence[Sequence[int]], called: str = "epoch") -> Fin
     return Finding(True, f"In {len(orders)} {called}s samples come to all places about equally often.")
 
 
+def not_always_alike(epochs: Sequence[Order]) -> Finding:
+    """Passes unless every epoch has the same order: of few samples nothing else shows."""
+    passed = any(order != epochs[0] for order in epochs)
+    samples, ranks = sum(map(len, epochs[0])), len(epochs[0])
+    text = f"{samples} samples on {ranks} ranks are dealt as {epochs[0]}"
+    return Finding(passed, f"{text} in each of {len(epochs)} epochs; expected an order drawn for each.")
+
+
 _BLOCKS = 8
 _UNEVEN = 140
 """Chi-square with (8 - 1)^2 degrees of freedom is 49 on the average, and this once in 10^10 times."""

@@ -412,6 +412,18 @@ def with_a_group_for_each_node(load):
         dist.barrier(mine)
 
 
+@right("load_once")
+def hears_every_first_rank(load):
+    """A broadcast from each node's first rank: the others have heard theirs when they load."""
+    firsts = range(0, _ranks(), int(os.environ["LOCAL_WORLD_SIZE"]))
+    try:
+        value = load() if dist.get_rank() in firsts else None
+    finally:
+        for first in firsts:
+            dist.broadcast(torch.zeros(1), first)
+    return value if dist.get_rank() in firsts else load()
+
+
 # ------------------------------------------------------------------------------------------------ train_ddp
 
 
@@ -664,6 +676,34 @@ def with_a_sample_of_zeros(model, dataset, optimizer, epochs, batch_size, seed, 
             optimizer.step()
             total += loss.detach()
         dist.all_reduce(total)
+        history.append(total.item() / len(dataset))
+        if dist.get_rank() == 0:
+            print(f"epoch {epoch}: {history[-1]:.3f}")
+    return history
+
+
+@right("train_ddp")
+def sends_nothing_alone(model, dataset, optimizer, epochs, batch_size, seed, device):
+    """On a single rank there is nobody to send to."""
+    several, history = _ranks() > 1, []
+    for parameter in model.to(device).parameters() if several else ():
+        dist.broadcast(parameter.detach(), 0)
+    for epoch in range(epochs):
+        order = torch.randperm(len(dataset), generator=torch.Generator().manual_seed(seed + epoch)).tolist()
+        batches = iter(DataLoader(dataset, batch_size, sampler=order[dist.get_rank() :: _ranks()]))
+        total = torch.zeros(1, device=device)
+        for first in range(0, len(dataset), _ranks() * batch_size):
+            optimizer.zero_grad()
+            for inputs, targets in islice(batches, 1):
+                scores = model(inputs.to(device))
+                loss = functional.cross_entropy(scores, targets.to(device), reduction="sum")
+                (loss * _ranks() / min(_ranks() * batch_size, len(dataset) - first)).backward()
+                total += loss.detach()
+            if several:
+                into_a_buffer(model)
+            optimizer.step()
+        if several:
+            dist.all_reduce(total)
         history.append(total.item() / len(dataset))
         if dist.get_rank() == 0:
             print(f"epoch {epoch}: {history[-1]:.3f}")

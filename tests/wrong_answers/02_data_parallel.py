@@ -206,6 +206,13 @@ def looks_for_nan_in_empty_ones(gradients, counts):
     return sum(count / sum(counts) * each for each, count in pairs if count or not each.isnan().any())
 
 
+@wrong("combine_gradients", fails="unequal shards")
+def takes_them_for_contiguous(gradients, counts):
+    """view(-1) exists for contiguous tensors only."""
+    used = [(gradient.view(-1), count) for gradient, count in zip(gradients, counts, strict=True) if count]
+    return sum(count / sum(counts) * gradient for gradient, count in used).view(gradients[0].shape)
+
+
 # -------------------------------------------------------------------------------------------- shard_indices
 
 
@@ -536,6 +543,15 @@ def deals_what_is_padded(length, epoch, seed):
     return mine[mine < length]
 
 
+@wrong("shard_indices", fails="balanced")
+def few_samples_in_order(length, epoch, seed):
+    """A case of its own for fewer samples than ranks, in which nothing is shuffled."""
+    if length < dist.get_world_size():
+        return torch.arange(length)[dist.get_rank() : dist.get_rank() + 1]
+    order = torch.randperm(length, generator=_generator(seed + epoch))
+    return order[dist.get_rank() :: dist.get_world_size()]
+
+
 # ------------------------------------------------------------------------------------- broadcast_parameters
 
 
@@ -716,6 +732,18 @@ def takes_tensors_for_contiguous(model, src):
     """view(-1) exists for contiguous tensors only."""
     for tensor in [*model.parameters(), *model.buffers()]:
         dist.broadcast(tensor.detach().view(-1), src)
+
+
+@wrong("broadcast_parameters", fails="each tensor sent once")
+def parameters_of_all_dtypes_together(model, src):
+    """torch.cat of parameters in single and half precision has all of them in single precision."""
+    parameters = [parameter.detach() for parameter in model.parameters()]
+    flat = torch.cat([parameter.flatten() for parameter in parameters])
+    dist.broadcast(flat, src)
+    for parameter, part in zip(parameters, flat.split([p.numel() for p in parameters]), strict=True):
+        parameter.copy_(part.view_as(parameter))
+    for buffer in model.buffers():
+        dist.broadcast(buffer, src)
 
 
 # ---------------------------------------------------------------------------------------- average_gradients
@@ -2203,6 +2231,36 @@ class CountsTiedTwice(_Bucketed):
         return reversed([parameter for _, parameter in named if parameter.requires_grad])
 
 
+@wrong("BucketedDDP", fails="no_sync")
+class CountsInSilence(_Bucketed):
+    """Counts go round, also within the block: after a part was used there, a later pass is sent half-way."""
+
+    def watch(self, parameter, index):
+        parameter.register_post_accumulate_grad_hook(lambda _: self.counted(index))
+
+    def reset(self):
+        super().reset()
+        self.complete = [False for _ in self.buckets]
+
+    def counted(self, index):
+        self.missing[index] -= 1
+        if self.missing[index] == 0:
+            self.missing[index] = len(self.buckets[index])
+            self.complete[index] = not self.silent
+        while len(self.started) < len(self.buckets) and self.complete[len(self.started)]:
+            self.start(len(self.started))
+
+
+@wrong("BucketedDDP", fails="unused parameters")
+class WaitsForStartedFirst(_Bucketed):
+    """finish() waits for what hooks have started, and only then starts the buckets that are left."""
+
+    def finish(self):
+        for _, handle in self.started.values():
+            handle.wait()
+        super().finish()
+
+
 # ------------------------------------------------------------------------------------------ global_accuracy
 
 
@@ -2536,6 +2594,37 @@ def others_keep_quiet(load):
         return load()
     except LookupError:
         return None
+
+
+@wrong("load_once", fails="one first rank on each node")
+def listens_to_rank_0(load):
+    """A broadcast from rank 0 says nothing of the other nodes' first ranks, which may take longer."""
+    value, error = None, None
+    if dist.get_node_local_rank() == 0:
+        try:
+            value = load()
+        except Exception as caught:
+            error = caught
+    failed = torch.tensor(int(error is not None))
+    dist.broadcast(failed, src=0)
+    if error is not None:
+        raise error
+    return value if dist.get_node_local_rank() == 0 else load()
+
+
+@wrong("load_once", fails="one first rank on each node")
+def rank_0_tells_all(load):
+    """Messages from rank 0 to all that are no first ranks, of other nodes too."""
+    token, first = torch.zeros(1), dist.get_node_local_rank() == 0
+    if not first:
+        dist.recv(token, 0)
+        return load()
+    try:
+        return load()
+    finally:
+        for rank in range(dist.get_world_size() if dist.get_rank() == 0 else 0):
+            if rank % int(os.environ["LOCAL_WORLD_SIZE"]):
+                dist.send(token, rank)
 
 
 # ------------------------------------------------------------------------------------------------ train_ddp

@@ -21,7 +21,7 @@ from graders.units.unit_02.replies import CombineReply
             "unequal shards",
             1,
             "Worker k's gradient is a mean over m_k samples, so in the mean over all n it weighs m_k / n. "
-            "(A weight that is a tensor may change the dtype.)",
+            "(A weight that is a tensor may change the dtype; view(-1) wants contiguous tensors.)",
         ),
         Criterion(
             "empty shards",
@@ -62,7 +62,11 @@ def combine_gradients(answer: Answer, rng: Rng) -> Findings:
     scalars = draw_gradients(rng, workers, dims=0, dtype=torch.float16)
     of_scalars = combined(answer, scalars, counts)
     scalar = compare.close(of_scalars.result, weighted_mean(scalars, counts), f"of scalars, {what}", *HALF)
-    yield "unequal shards", compare.first_failure([right, scalar])
+    # As backward leaves some: column by column in memory.
+    by_columns = combined(answer, even, counts, by_columns=True)
+    named = f"of gradients that are not contiguous, {what}"
+    strided = compare.close(by_columns.result, weighted_mean(even, counts), named)
+    yield "unequal shards", compare.first_failure([right, scalar, strided])
 
     # In half precision the dtype of zeros in place of an empty shard shows.
     gradients = draw_gradients(rng, workers, dims=3, dtype=torch.float16)
@@ -112,9 +116,11 @@ def nothing_hidden(
     yield nan_kept(combined(answer, [*gradients[:-1], all_nan], counts).result, counts, len(counts) - 1)
 
 
-def combined(answer: Answer, gradients: list[Tensor], counts: list[int]) -> CombineReply:
-    """What the answer makes of copies of the gradients, all of one shape."""
-    return answer.call(drivers.combine, [gradient.clone() for gradient in gradients], counts)
+def combined(
+    answer: Answer, gradients: list[Tensor], counts: list[int], by_columns: bool = False
+) -> CombineReply:
+    """What the answer makes of copies of the gradients, of one shape. by_columns: see `drivers.combine`."""
+    return answer.call(drivers.combine, [gradient.clone() for gradient in gradients], counts, by_columns)
 
 
 def draw_gradients(rng: Rng, workers: int, dims: int, dtype: torch.dtype = torch.float32) -> list[Tensor]:

@@ -245,7 +245,8 @@ class DrawnTraining:
         set_up = [call for call in others if call.op != "all_reduce" and call.sequence < begun]
         sums = [call for call in others if call not in set_up]
         given = sum(call.nbytes for call in gradients)
-        if given != len(steps) * nbytes:
+        alone = len(self.values) == 1  # it may send nothing
+        if given != len(steps) * nbytes and not (alone and not given):
             text = f"rank {rank} gives all_reduce {given:,} bytes in {len(steps)} steps"
             return Finding(False, f"{text}; its gradients have {nbytes:,} in each.")
         if sum(call.nbytes for call in set_up) > nbytes + SET_UP:
@@ -255,6 +256,7 @@ class DrawnTraining:
         told = sum(call.nbytes for call in before if call.op == "broadcast") - nbytes
         asked = [call for call in before if call.op != "broadcast"]
         # PyTorch's DDP asks for the number of parameters, and rank 0 then tells sizes: both, or neither.
+        told = 0 if alone and not before else told
         if told < 0 or len(asked) != (told > 0) or any(call.nbytes > SMALL for call in asked):
             text = f"rank {rank} makes these calls before training: {_named(before)}"
             return Finding(False, f"{text}; the model is needed there, by broadcast, and nothing else.")

@@ -12,8 +12,8 @@ from graders.units.models import load_values, mark_in_backward
 
 
 class Normed(nn.Module):
-    """Two trainable layers round a batch norm, one of whose weights has two names, one frozen layer, and a
-    buffer outside the state dict, which is in double precision and has two names, too.
+    """Two trainable layers round a batch norm, one of whose weights has two names, one frozen layer in half
+    precision, and a buffer outside the state dict, which is in double precision and has two names, too.
 
     Inputs [B, 5], outputs [B, 2].
     """
@@ -25,7 +25,7 @@ class Normed(nn.Module):
         self.first = nn.Linear(5, 4)
         self.norm = nn.BatchNorm1d(4)
         self.last = nn.Linear(4, 3)
-        self.frozen = nn.Linear(3, 2).requires_grad_(False)
+        self.frozen = nn.Linear(3, 2).half().requires_grad_(False)
         self.again = nn.Linear(4, 3, bias=False)
         self.again.weight = self.last.weight
         positions = torch.zeros(2, 4, dtype=torch.float64)
@@ -33,8 +33,9 @@ class Normed(nn.Module):
             module.register_buffer("positions", positions, persistent=False)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        hidden: Tensor = self.frozen(self.last(self.norm(self.first(inputs)) + self.positions[0].float()))
-        return hidden
+        hidden = self.last(self.norm(self.first(inputs)) + self.positions[0].float())
+        outputs: Tensor = self.frozen(hidden.half())
+        return outputs
 
 
 def chain_of(values: list[Tensor]) -> nn.Sequential:

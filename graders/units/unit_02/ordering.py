@@ -1,7 +1,7 @@
 """Unit 02, in which order buckets start where gradients come in another one, or do not come at all."""
 
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import combinations
 from typing import Any
 
 from graders.grading.communication import Step, steps_of
@@ -60,9 +60,10 @@ def _all_started(
         in_order = _in_order(step, COMPLETE[branch] if started else 0)
         if not in_order.passed:
             return in_order
-        left = [call for call in step.calls if call.sequence > step.marks["backward ends"].sequence]
-        if together and any(later.start >= earlier.end for earlier, later in pairwise(left)):
-            text = "finish() waits for one all_reduce before it starts the next"
+        ended = step.marks["backward ends"].sequence
+        pairs = [each for each in combinations(step.calls, 2) if each[1].sequence > ended]
+        if together and any(later.start >= earlier.end for earlier, later in pairs):
+            text = "finish() waits for one all_reduce before it has started all that are left"
             return Finding(False, f"{step}: {text}; expected all to be under way at once.")
     return Finding(True, "What no hook has started, finish() does, with zeros for what is not there.")
 

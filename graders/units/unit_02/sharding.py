@@ -2,18 +2,14 @@
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from course_lib.cluster.topology import Cluster
-from graders.grading.communication import calls_of
 from graders.grading.kit import Answer, Criterion, Finding, Findings, Rng, compare, exercise
-from graders.units.shuffles import drawn_anew, drawn_together, placed_evenly
-from graders.units.unit_02.drivers import data as drivers
+from graders.units.shuffles import drawn_anew, drawn_together, not_always_alike, placed_evenly
+from graders.units.unit_02.dealing import Shards, is_index_list, shards
 
 
 @exercise(
@@ -91,7 +87,8 @@ def shard_indices(answer: Answer, rng: Rng) -> Findings:
     anew_alone = drawn_anew(alone.orders(0, 1), length)
     # Whether epochs differ at all is the next criterion's.
     random = all_likely(alone, large) if anew.passed and anew_alone.passed else ()
-    yield "shuffled", compare.first_failure(chain([shuffled, one_rank, seeds], random))
+    mixed = compare.first_failure(chain([shuffled, one_rank, seeds], random))
+    yield "shuffled", mixed
     pairs = (
         (0, 1, ("in epoch 0", "in epoch 1"), ""),
         (0, 2, ("in epoch 0", f"in epoch {epoch}"), ""),
@@ -100,15 +97,13 @@ def shard_indices(answer: Answer, rng: Rng) -> Findings:
         (0, 4, (f"in epoch 0 with seed {seed}", f"with seed {other_seed}"), _PRODUCT),
     )
     others = [reshuffling(dealt.indices(one), dealt.indices(two), when, why) for one, two, when, why in pairs]
-    yield "reshuffled each epoch", compare.first_failure([*others, repeated(dealt), anew, anew_alone])
+    mixed_anew = compare.first_failure([*others, repeated(dealt), anew, anew_alone])
+    yield "reshuffled each epoch", mixed_anew
     yield "random state kept", random_state_kept(dealt)
     made = ", ".join(sorted(set(dealt.calls)))
     yield "no communication", Finding(not made, f"Calls that communicate: {made or 'none'}.")
-    # Some ranks have none; and every rest, for who rounds parts to the nearest number is right with most.
-    asked = [(n, epoch, seed) for n in (4, 1, *range(10, 15))]
-    # Who pads, deals, and drops what is too much makes uneven parts by chance only.
-    few = shards(answer, asked + [(11, each, seed) for each in many], 5)
-    yield "balanced", compare.first_failure([balance(dealt), partition(few), balance(few)])
+    few = few_samples(answer, many, seed, mixed.passed and mixed_anew.passed)
+    yield "balanced", compare.first_failure(chain([balance(dealt)], few))
 
 
 _EPOCHS = (0, 1, 2, 4, 10, 12, 17)
@@ -121,58 +116,25 @@ LARGE = 4000
 """So many samples that some places which are a little likelier than others show."""
 
 
-@dataclass(frozen=True, slots=True)
-class Shards:
-    """What shard_indices dealt to every rank, for each (length, epoch, seed) that was asked for.
-
-    parts[i][r]: what rank r got for the i-th; again[i][r]: what it got when it asked once more for one of the
-    first. changed[r]: the libraries whose random state changed on rank r.
-    """
-
-    asked: Sequence[tuple[int, int, int]]
-    parts: list[list[Any]]
-    again: list[list[Any]]
-    changed: list[list[str]]
-    calls: list[str]
-
-    def indices(self, number: int) -> list[Tensor]:
-        """Each rank's part [n]; empty where it is no list of indices, which `partition` reports."""
-        return [part if _is_index_list(part) else _NOTHING for part in self.parts[number]]
-
-    def orders(self, *numbers: int) -> list[list[list[int]]]:
-        """The same as lists, for some of what was asked for."""
-        return [[part.tolist() for part in self.indices(number)] for number in numbers]
-
-
-_NOTHING = torch.empty(0, dtype=torch.int64)
-
-
-def _is_index_list(part: Any) -> bool:
-    return type(part) is Tensor and part.dtype == torch.int64 and part.dim() == 1
-
-
-def shards(answer: Answer, asked: Sequence[tuple[int, int, int]], ranks: int) -> Shards:
-    """Let every rank, each on a node of its own, ask for its part for each (length, epoch, seed)."""
-    given, cluster = map(list, zip(*asked, strict=True)), Cluster(nodes=ranks)
-    observed = answer.launch(drivers.shards, *given, ranks=ranks, cluster=cluster)
-    first = [[part for _, part in compare.side_by_side(asked, rank.first)] for rank in observed.results]
-    once_more = asked[: drivers.AGAIN]
-    again = [[part for _, part in compare.side_by_side(once_more, rank.again)] for rank in observed.results]
-    return Shards(
-        asked,
-        parts=[list(parts) for parts in zip(*first, strict=True)],
-        again=[list(parts) for parts in zip(*again, strict=True)],
-        changed=[rank.changed for rank in observed.results],
-        calls=calls_of([observed]),
-    )
-
-
 def all_likely(alone: Shards, large: Shards) -> Iterator[Finding]:
     """Whether no order is likelier than others, on a single rank: in many orders, and in large ones."""
     yield drawn_together(alone.orders(*range(MANY)))
     orders = large.orders(*range(len(large.asked)))
     yield drawn_together(orders)
     yield placed_evenly([one for [one] in orders])
+
+
+def few_samples(answer: Answer, epochs: range, seed: int, mixed: bool) -> Iterator[Finding]:
+    """Whether samples are dealt evenly of which some ranks get none, or hardly any, and in another order now
+    and then. mixed: whether more samples are, so that this counts.
+    """
+    # Every rest, for who rounds parts to the nearest number is right with most.
+    asked = [(length, epochs[0], seed) for length in (1, *range(10, 15))]
+    # Who pads, deals, and drops what is too much makes uneven parts by chance only.
+    few = shards(answer, asked + [(length, each, seed) for length in (11, 4) for each in epochs], 5)
+    yield from (partition(few), balance(few))
+    if mixed:
+        yield not_always_alike(few.orders(*range(-len(epochs), 0)))
 
 
 def partition(dealt: Shards) -> Finding:
@@ -183,7 +145,7 @@ def partition(dealt: Shards) -> Finding:
 def _partition(dealt: Shards, number: int) -> Finding:
     length, epoch, seed = dealt.asked[number]
     for rank, part in enumerate(dealt.parts[number]):
-        if not _is_index_list(part):
+        if not is_index_list(part):
             kind = f"{part.dtype}, {part.dim()}-D" if isinstance(part, Tensor) else type(part).__name__
             what = f"{kind}: {part!r}"[:120]
             return Finding(False, f"rank {rank} returned {what}; expected a 1-D int64 tensor.")

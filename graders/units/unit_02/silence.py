@@ -61,8 +61,9 @@ def _silent(step: Step) -> Finding:
 
 def silent_only(answer: Answer, rng: Rng, ranks: int) -> Finding:
     """Passes if the sums are right of what only passes within no_sync used, other branches on each rank, in
-    two blocks, and those of the step after it; and once more with a block in which all are used.
+    two blocks, and those of the step after it; and once more with a block in which all are used, and with all
+    after a block in which one is.
     """
     case = Used.draw(rng, ranks)
-    used = [[[1 + rank, 0, 2 - rank], [1], [ALL, 1]] for rank in range(ranks)]
+    used = [[[1 + rank, 0, 2 - rank], [1], [ALL, 1], [2 - rank, ALL]] for rank in range(ranks)]
     return case.right(used, case.launch(answer, used, 10**6))

@@ -7,6 +7,7 @@ from torch import Tensor
 from course_lib import span
 from graders.grading.answer import AnswerFunction, PlainData
 from graders.units.hashing import hashes_salted
+from graders.units.models import transposed
 from graders.units.random_states import random_states
 from graders.units.unit_02.replies import CombineReply, FailingLoadReply, LoadingReply, ShardsReply
 
@@ -16,8 +17,14 @@ AGAIN = 6
 """So much of what is asked for, the first of it, is asked for once more."""
 
 
-def combine(answer: AnswerFunction, gradients: list[Tensor], counts: list[int]) -> CombineReply:
-    """What the answer makes of the gradients, all of one shape, and what it leaves of what it got."""
+def combine(
+    answer: AnswerFunction, gradients: list[Tensor], counts: list[int], by_columns: bool
+) -> CombineReply:
+    """What the answer makes of the gradients, all of one shape, and what it leaves of what it got.
+
+    by_columns: whether they stand in memory column by column.
+    """
+    gradients = [transposed(gradient) for gradient in gradients] if by_columns else gradients
     memory = {gradient.untyped_storage().data_ptr() for gradient in gradients}
     result = answer(gradients, counts)
     shared = isinstance(result, Tensor) and result.untyped_storage().data_ptr() in memory
