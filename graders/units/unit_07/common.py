@@ -27,18 +27,18 @@ def common_findings(
     values: str,
     roots: Sequence[World] = (),
     slow: Sequence[World] = (),
-    following: Sequence[World] = (),
+    following: Sequence[Sequence[World]] = (),
     special: Sequence[World] = (),
 ) -> Findings:
     """What holds for every collective: values, ranks, lengths, dtypes, in place, layout, group, messages.
     `values` is the name of the first criterion; worlds of one inner list share a launch. roots: those with
     another root than place 0, if there are roots; where these fail, all but the group and the calls that
     overlap are tried with root 0. many: none where `roots` have all numbers of ranks. slow: those in which
-    it has to be right with a slow rank, too. following: those of calls where a later one begins before
-    the first is over. Of these two there is one at most. special: those of numbers of ranks, of `many` or
-    `roots`, of which some ranks have a part of their own; with these, too, any dtype and layout is right,
-    unless numbers of ranks or lengths are wrong, which has been told. What rows have found right meets in
-    the rows after them: dtypes with shapes, layouts with dtypes, groups with all of these.
+    it has to be right with a slow rank, too. following: in each launch those of calls where a later one
+    begins before the first is over. Of these two there is one at most. special: those of numbers of ranks,
+    of `many` or `roots`, of which some ranks have a part of their own; with these, too, any dtype and layout
+    is right, unless numbers of ranks or lengths are wrong, which has been told. What rows have found right
+    meets in the rows after them: dtypes with shapes, layouts with dtypes, groups with all of these.
     """
     first = [play(answer, rng, collective, [world]) for world in basic]
     yield values, _built(first, results(*first))
@@ -88,11 +88,15 @@ def by_messages(played: Played) -> Finding:
 
 
 def in_any_order(
-    answer: Answer, rng: Rng, collective: Collective, slow: Sequence[World], following: Sequence[World]
+    answer: Answer,
+    rng: Rng,
+    collective: Collective,
+    slow: Sequence[World],
+    following: Sequence[Sequence[World]],
 ) -> Finding:
     """Passes if results are right where messages come in another order than they are waited for."""
     found = [Finding(True, "Nothing comes in another order.")]
-    found += [before_it_is_over(answer, rng, collective, following) for _ in following[:1]]
+    found += [before_it_is_over(answer, rng, collective, worlds) for worlds in following]
     found += [with_a_slow_rank(answer, rng, collective, world) for world in slow]
     return compare.first_failure(found)
 
@@ -139,7 +143,7 @@ def common(
     values: str,
     rooted: bool = False,
     slow: Sequence[World] = (),
-    following: Sequence[World] = (),
+    following: Sequence[Sequence[World]] = (),
     sizes: Sequence[int] = (3, 5, 6, 7, 8),
     roots_alone: bool = True,
 ) -> Findings:

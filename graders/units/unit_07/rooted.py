@@ -48,7 +48,7 @@ from graders.units.unit_07.worlds import BYTES, World
 )
 def scatter_from(answer: Answer, rng: Rng) -> Findings:
     """A part for everyone, from any root."""
-    following = World(4, 40), World(4, 4, root=1)
+    following = [(World(4, 40), World(4, 4, root=1))]
     yield from common(
         answer,
         rng,
@@ -96,7 +96,7 @@ def scatter_from(answer: Answer, rng: Rng) -> Findings:
 )
 def gather_to(answer: Answer, rng: Rng) -> Findings:
     """Everyone's part, at any root."""
-    following = World(4, 40), World(4, 4, root=1)
+    following = [(World(4, 40), World(4, 4, root=1))]
     yield from common(
         answer,
         rng,
