@@ -14,6 +14,7 @@ from graders.units.unit_07.criteria import (
     RIGHT_BY_MESSAGES,
     on_a_subgroup,
 )
+from graders.units.unit_07.cuts import cut_as_asked
 from graders.units.unit_07.shapes import takes_a_number
 from graders.units.unit_07.worlds import BYTES, World, drawn_members
 
@@ -45,7 +46,8 @@ from graders.units.unit_07.worlds import BYTES, World, drawn_members
             "bytes between nodes",
             2,
             "With N nodes, all ranks of a node together send at most 2 (N - 1) / N of the tensor to other "
-            "nodes: each rank carries one chunk across, cut from x.flatten() and not from rows.",
+            "nodes: each rank carries one chunk across, cut by torch.tensor_split from x.flatten() and not "
+            "from rows, then once more in a part for each node.",
             needs=RIGHT_BY_MESSAGES,
         ),
         Criterion(
@@ -126,7 +128,10 @@ def _costs(answer: Answer, rng: Rng) -> Findings:
     # In a pass round a ring a rank leaves out one chunk: of 1 or 0 elements between nodes, of 3 in the node.
     crossing += [_crosses(each, 2 * few * BYTES) for each in short]
     # In each pass the node's four ranks leave out a part each, of one element at least, on a ring.
-    crossing += [_crosses(each, 2 * (odd - 4) * BYTES) for each in uneven if round_rings(each).passed]
+    uneven = [each for each in uneven if round_rings(each).passed]
+    crossing += [_crosses(each, 2 * (odd - 4) * BYTES) for each in uneven]
+    # Chunks of 11 and 10 elements, of parts of 3 and 2: wherever these are cut, bytes are the same.
+    crossing += [cut_as_asked(answer, rng, kinds.HIERARCHICAL, 16, 42, 4) for _ in uneven]
     crossing.append(_crosses(apart, passed_on))
     yield "bytes between nodes", (crosses := compare.first_failure(crossing))
     near = [_stays(played, 2 * (node - 1) * length // node * BYTES)]

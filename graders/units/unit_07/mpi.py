@@ -1,7 +1,8 @@
 """Unit 07, the same with MPI: an all-reduce run by mpirun."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from itertools import chain
 
 import torch
 from torch import Tensor
@@ -21,6 +22,7 @@ from graders.grading.kit import (
     exercise,
 )
 from graders.units.unit_07 import drivers
+from graders.units.unit_07.cuts import begins_where
 from graders.units.unit_07.drivers import MpiReply
 from graders.units.unit_07.mpi_calls import COLLECTIVES, RECEIVES, SENDS
 from graders.units.unit_07.worlds import World, drawn_of
@@ -72,7 +74,7 @@ def mpi_ring_all_reduce(answer: Answer, rng: Rng) -> Findings:
     yield "the sum on every rank", _built(run, sums(run, [0, 4, 5, 6]))
     yield "any length", (any_length := sums(run, [1, 2, 7]))
     # Of chunks that differ in length the row before this one has told.
-    of_dtypes = [3, 10, 8, 9] if any_length.passed else [3, 10]
+    of_dtypes = [3, 11, 9, 10] if any_length.passed else [3, 11]
     yield "any dtype", sums(run, of_dtypes) if narrow.passed else narrow
     yield "in place", changed_in_place(run)
     yield from messages_and_bytes(run)
@@ -87,6 +89,7 @@ WORLDS = [
     World(RANKS, 30_000, torch.float64),
     World(1, 4, torch.float64),
     World(2, 1, torch.float64),
+    World(RANKS, 8, torch.float64, orders=True),
 ]
 NARROW = [World(RANKS, 8), World(RANKS, 4, torch.int32), World(2, 4, torch.int16)]
 """Elements of 4 and 2 bytes, in chunks of which some are no whole number of 8."""
@@ -202,7 +205,15 @@ def messages_and_bytes(run: MpiRun) -> Findings:
     calls = only_calls(names, SENDS | RECEIVES, "the answer")
     yield "only messages", compare.first_failure([calls, all_send(run), all_waited_for(run)])
     yield "to the next place", to_the_next(run)
-    yield "bytes and messages", compare.first_failure(map(sent_by_ranks, run.cases, run.told))
+    costs = chain(map(sent_by_ranks, run.cases, run.told), cut_by_ranks(run))
+    yield "bytes and messages", compare.first_failure(costs)
+
+
+def cut_by_ranks(run: MpiRun) -> Iterator[Finding]:
+    """Whether chunks are cut as asked, where sums tell it."""
+    for world, told in zip(run.worlds, run.told, strict=True):
+        parts = torch.arange(world.length).tensor_split(world.ranks)
+        yield from (begins_where(parts, each.array, str(world)) for each in told if world.orders)
 
 
 def sent_by_ranks(given: list[Tensor], told: list[MpiReply]) -> Finding:

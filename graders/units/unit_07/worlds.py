@@ -36,7 +36,7 @@ class World:
     root: place of the root in the group. layout: how tensors stand in memory, see the driver's LAYOUTS.
     members: the group's global ranks where it is not the default group. node: ranks a node, as the answer is
     told; 0: it is told nothing of nodes. single: whether a tensor is one number, without a dimension; its
-    length is 1.
+    length is 1. orders: whether sums tell in which order they were added up, see `ORDERS`.
     """
 
     ranks: int
@@ -48,6 +48,7 @@ class World:
     members: tuple[int, ...] | None = None
     node: int = 0
     single: bool = False
+    orders: bool = False
 
     def shape(self, length: int | None = None) -> tuple[int, ...]:
         """Of a tensor of so many elements or rows, by default of the world's length."""
@@ -117,10 +118,20 @@ def drawn_of(rng: Rng, world: World, place: int) -> Tensor:
     It has digits from 1 to 4 in a decimal place of its own, the last one for place 0. A 0 in a sum is a rank
     that is missing, a digit above 4 one that came twice. Where places do not suffice, as `drawn`.
     """
+    if world.orders:
+        node = max(1, world.node)
+        value = 0.0 if place % node else ORDERS[place // node]
+        return torch.full(world.shape(), value, dtype=world.dtype)
     if not world.has_digits:
         return drawn(rng, world)
     numbers: Tensor = rng.integers(1, 4, *world.shape()).to(world.dtype) * 10**place
     return numbers
+
+
+ORDERS = (2.0**60, 1.0, -(2.0**60), 1.0)
+"""What the first rank of each node has in all elements; others have 0. Added up round a ring of four, this
+is 1 where the sum begins at the first or third, else 0; of three, 1 where it begins at the third.
+"""
 
 
 WHOSE = (
