@@ -499,6 +499,22 @@ def from_any_parent(x, src=0, group=None):
     return x.copy_(data)
 
 
+@wrong("broadcast_tree", fails="calls that overlap")
+def far_ones_first_from_any_parent(x, src=0, group=None):
+    """The same where far places get it first: other ranks are through early."""
+    rank, size = _place(group)
+    place, data = (rank - _root(group, src)) % size, x.contiguous()
+    distance = 1 << (size - 1).bit_length()
+    if place:
+        dist.recv(data, group=group)
+        distance = place & -place
+    while distance > 1:
+        distance //= 2
+        if place + distance < size:
+            dist.send(data, group_dst=(rank + distance) % size, group=group)
+    return x.copy_(data)
+
+
 @wrong("broadcast_tree", fails="on a subgroup")
 def ranks_of_the_world(x, src=0, group=None):
     """Takes rank and size from the default group."""
@@ -1787,10 +1803,42 @@ def even_ones_by_turns(x, group=None):
 
 @wrong("ring_all_reduce", fails="bytes and messages")
 def all_but_the_last_alike(x, group=None):
-    """Of 9 elements 4 ranks get 3, 3, 3 and none, as torch.chunk cuts them, and not 3, 2, 2 and 2."""
+    """Of 10 elements 4 ranks get 3, 3, 3 and 1, as torch.chunk cuts them, and not 3, 3, 2 and 2."""
     data, size = x.contiguous(), dist.get_world_size(group)
     flat, length = data.view(-1), -(-x.numel() // size)
     chunks = [flat[place * length :][:length] for place in range(size)]
+    _reduce_scatter(chunks, group)
+    _all_gather(chunks, group)
+    return x.copy_(data)
+
+
+def _in_proportion(flat, count):
+    """Of 10 elements 4 ranks get 2, 3, 2 and 3."""
+    length = len(flat)
+    return [flat[place * length // count : (place + 1) * length // count] for place in range(count)]
+
+
+def _rest_to_the_last(flat, count):
+    """Of 10 elements 4 ranks get 2, 2, 2 and 4."""
+    length = len(flat) // count
+    return [*(flat[place * length :][:length] for place in range(count - 1)), flat[(count - 1) * length :]]
+
+
+@wrong("ring_all_reduce", fails="bytes and messages")
+def bounds_in_proportion(x, group=None):
+    """i * n // p: as many long chunks as tensor_split makes, but others, so that no bytes tell."""
+    data = x.contiguous()
+    chunks = _in_proportion(data.view(-1), dist.get_world_size(group))
+    _reduce_scatter(chunks, group)
+    _all_gather(chunks, group)
+    return x.copy_(data)
+
+
+@wrong("ring_all_reduce", fails="bytes and messages")
+def the_last_has_the_rest(x, group=None):
+    """Chunks of n // p, and what is left over in the last one. It takes longer, but not more rounds."""
+    data = x.contiguous()
+    chunks = _rest_to_the_last(data.view(-1), dist.get_world_size(group))
     _reduce_scatter(chunks, group)
     _all_gather(chunks, group)
     return x.copy_(data)
@@ -2051,7 +2099,7 @@ def guests_keep_it_for_themselves(x, group=None):
 # -------------------------------------------------------------------------------- halving_doubling_all_reduce
 
 
-def _halving_doubling(flat, group, core, halve=True):
+def _halving_doubling(flat, group, core, halve=True, anybody=False):
     rank, _ = _place(group)
     part, rounds, distance = flat, [], core // 2
     while distance:
@@ -2059,7 +2107,7 @@ def _halving_doubling(flat, group, core, halve=True):
         lower, upper = part[:middle], part[middle:]
         kept, given = (upper, lower) if rank & distance else (lower, upper)
         arriving = torch.empty_like(kept)
-        _both(given, rank ^ distance, arriving, rank ^ distance, group)
+        _both(given, rank ^ distance, arriving, None if anybody else rank ^ distance, group)
         kept += arriving
         rounds.append((rank ^ distance, kept, given))
         part, distance = kept, distance // 2
@@ -2114,6 +2162,12 @@ def both_receive_first(x, group=None):
     dist.send(x, group_dst=partner, group=group)
     x += arriving
     return x
+
+
+@wrong("halving_doubling_all_reduce", fails="any number of ranks")
+def halves_with_anybody(x, group=None):
+    """recv without a source: of five ranks one waits for its guest, while others go on."""
+    return _folded(x, group, lambda *given: _halving_doubling(*given, anybody=True))
 
 
 @wrong("halving_doubling_all_reduce", fails="any number of ranks")
@@ -2681,6 +2735,31 @@ def all_parts_but_the_last_alike(x, gpus_per_node, group=None):
     return x.copy_(data)
 
 
+def _cut_by(cut, x, gpus_per_node, group):
+    (rank, size), data = _place(group), x.contiguous()
+    node, local = divmod(rank, gpus_per_node)
+    near = list(range(node * gpus_per_node, (node + 1) * gpus_per_node))
+    rail = list(range(local, size, gpus_per_node))
+    chunks = cut(data.view(-1), gpus_per_node)
+    parts = cut(chunks[local], len(rail))
+    _among(chunks, near, rank, group, [REDUCE])
+    _among(parts, rail, rank, group, [REDUCE, GATHER])
+    _among(chunks, near, rank, group, [GATHER])
+    return x.copy_(data)
+
+
+@wrong("hierarchical_all_reduce", fails="bytes between nodes")
+def nodes_bounds_in_proportion(x, gpus_per_node, group=None):
+    """i * n // p: chunks of the right lengths, but in another order, so that no bytes tell."""
+    return _cut_by(_in_proportion, x, gpus_per_node, group)
+
+
+@wrong("hierarchical_all_reduce", fails="bytes between nodes")
+def the_last_of_a_node_has_the_rest(x, gpus_per_node, group=None):
+    """Chunks of n // p, and what is left over in the last one."""
+    return _cut_by(_rest_to_the_last, x, gpus_per_node, group)
+
+
 @wrong("hierarchical_all_reduce", fails="bytes between nodes")
 def nodes_taken_for_gpus(x, gpus_per_node, group=None):
     """As large as there are nodes: the same only where there are as many of them as GPUs in each."""
@@ -3104,6 +3183,13 @@ def nothing_takes_no_time(algorithm, nbytes, ranks, alpha, beta, gamma=0.0):
 def adds_whole_tensors(algorithm, nbytes, ranks, alpha, beta, gamma=0.0):
     """However many tensors come, as if one of them were added."""
     return _right_time(algorithm, nbytes, ranks, alpha, beta) + nbytes * gamma
+
+
+@wrong("predict_time", fails="reduction")
+def whole_bytes_are_added(algorithm, nbytes, ranks, alpha, beta, gamma=0.0):
+    """Adds chunks of nbytes // ranks: two ranks, and half a byte less, are a matter of the seventh digit."""
+    rounded = (ranks - 1) * (nbytes // ranks - nbytes / ranks) * gamma if algorithm == "ring" else 0
+    return _right_time(algorithm, nbytes, ranks, alpha, beta, gamma) + rounded
 
 
 # --------------------------------------------------------------------------------------------- fit_alpha_beta
@@ -4414,6 +4500,12 @@ def mpi_chunks_rounded_up(comm, x):
     """Of four elements, three ranks get 2, 2 and 0 in place of 2, 1 and 1."""
     part = -(-len(x) // comm.Get_size())
     return _mpi_ring(comm, x, [x[i * part : (i + 1) * part] for i in range(comm.Get_size())])
+
+
+@wrong("mpi_ring_all_reduce", fails="bytes and messages")
+def mpi_bounds_in_proportion(comm, x):
+    """Of eight elements, three ranks get 2, 3 and 3 in place of 3, 3 and 2: as many bytes in all."""
+    return _mpi_ring(comm, x, _in_proportion(x, comm.Get_size()))
 
 
 @wrong("mpi_ring_all_reduce", fails="bytes and messages")

@@ -137,9 +137,10 @@ def _predicts(
     wanted = expected_time(algorithm, nbytes, ranks, alpha, beta, gamma)
     number = compare.as_float(seen)
     passed = abs(number - wanted) <= 1e-9 * max(wanted, 1e-12)
-    text = compare.shown(seen, 80) if math.isnan(number) else f"{number:.6g} s"
+    digits = 6 if f"{number:.6g}" != f"{wanted:.6g}" else 12
+    text = compare.shown(seen, 80) if math.isnan(number) else f"{number:.{digits}g} s"
     asked = (
         f'"{algorithm}", {nbytes:,} bytes, {compare.counted(ranks, "rank")}, alpha={alpha:g}, beta={beta:g}'
     )
     asked += f", gamma={gamma:g}" if gamma else ""
-    return Finding(passed, f"{asked}: {text}; expected {wanted:.6g} s.")
+    return Finding(passed, f"{asked}: {text}; expected {wanted:.{digits}g} s.")

@@ -31,7 +31,7 @@ from graders.units.unit_07.worlds import BYTES, IN_ROUNDS, World
             "any number of ranks",
             2,
             "Let c be the largest power of two that is at most p. Ranks from c on give their tensor to "
-            "rank - c, and get the result back.",
+            "rank - c, and get the result back. Name the source of each recv.",
         ),
         WHOLE_LENGTHS,
         ANY_DTYPE,

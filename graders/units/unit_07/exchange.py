@@ -36,7 +36,10 @@ from graders.units.unit_07.worlds import BYTES, World
             "rank ^ s needs a power of two. What if in each step all ranks send equally far round the ring? "
             "From whom does a rank receive then?",
         ),
-        _lengths("Parts may differ in length; outputs[i] has the right one already."),
+        _lengths(
+            "Parts may differ in length; outputs[i] has the right one already. Name the source of each recv: "
+            "another rank's part may be longer."
+        ),
         ANY_DTYPE,
         Criterion("in place", 1, "Fill outputs and return it; inputs stay as they are."),
         LAYOUT_IN_PLACE,

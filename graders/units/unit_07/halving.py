@@ -32,7 +32,7 @@ from graders.units.unit_07.worlds import BYTES, IN_ROUNDS, World
             "any number of ranks",
             2,
             "Let c be the largest power of two that is at most p. Ranks from c on give their tensor to "
-            "rank - c, and get the result back.",
+            "rank - c, and get the result back. Name the source of each recv.",
         ),
         _lengths("Both partners must cut in the same place; halves may differ by one and may be empty."),
         ANY_DTYPE,
