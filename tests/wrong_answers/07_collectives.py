@@ -1803,7 +1803,7 @@ def even_ones_by_turns(x, group=None):
 
 @wrong("ring_all_reduce", fails="bytes and messages")
 def all_but_the_last_alike(x, group=None):
-    """Of 10 elements 4 ranks get 3, 3, 3 and 1, as torch.chunk cuts them, and not 3, 3, 2 and 2."""
+    """Of 9 elements 4 ranks get 3, 3, 3 and none, as torch.chunk cuts them, and not 3, 2, 2 and 2."""
     data, size = x.contiguous(), dist.get_world_size(group)
     flat, length = data.view(-1), -(-x.numel() // size)
     chunks = [flat[place * length :][:length] for place in range(size)]
