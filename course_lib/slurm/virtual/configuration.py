@@ -41,8 +41,9 @@ JobCompLoc={directory}/log/jobcomp.txt
 # A batch job starts at once where there is room, not with the others of the next three seconds; one that
 # waited for its time or its turn within five seconds, not within 60.
 SchedulerParameters=batch_sched_delay=0,sched_interval=5
-# Jobs' numbers have five digits, as on clusters: scripts make a port of the last four.
-FirstJobId=21001
+# Jobs' numbers have seven digits, as on clusters, so none is a port; scripts make one of the last four, which
+# begin with a zero now and then.
+FirstJobId=4210801
 SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU_Memory
 DefMemPerCPU=1000

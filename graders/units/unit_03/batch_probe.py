@@ -30,7 +30,7 @@ def main() -> None:
     if int(status):
         # It has failed before it could meet anybody.
         sys.exit(int(status))
-    with suppress(OSError, ValueError, KeyError):
+    with suppress(OSError, ValueError, KeyError, OverflowError):
         rank, address, port = (os.environ[name] for name in ("SLURM_PROCID", "MASTER_ADDR", "MASTER_PORT"))
         note["met"] = _meet(int(rank), address, int(port))
     path.write_text(json.dumps(note))

@@ -1,5 +1,6 @@
 """Unit 03, a batch script."""
 
+import shlex
 from collections import Counter
 
 from course_lib.slurm.lint import Script, complaints_about
@@ -69,12 +70,16 @@ def batch_script(answer: Answer, rng: Rng) -> Findings:
     """The text is read first; then it is submitted, with a command that ends well and with one that fails."""
     nodes, gpus = rng.choice(((2, 3), (3, 2)))
     text = answer.call(call, nodes, gpus, "python train.py --epochs 3")
+    # A quoted word may have several lines, whatever stands round the command in the script.
+    words = ("--note", f'run "{rng.integer(1, 99)}" for $5 \\n {{{{x}}}} %%', "two\n  lines", "--rate", "0.1")
+    lines = answer.call(call, nodes, gpus, shlex.join(["python", "train.py", *words]))
     reading = readable_script(text)
+    if reading.passed and not (again := readable_script(lines)).passed:
+        reading = Finding(False, f"With a word of two lines in command: {again.seen}")
     yield "sbatch reads it", reading
     if not reading.passed:
         raise AnswerFailed(FailureKind.NOT_ASKED, 'It was not submitted: first fix "sbatch reads it".')
 
-    words = ("--note", f'run "{rng.integer(1, 99)}" for $5 \\n {{{{x}}}} %%', "--rate", "0.1")
     trials = [new_trial(words, status) for status in (0, 3, 0)]
     # The last one is for one node.
     sizes = (nodes, gpus), (nodes, gpus), (1, rng.integer(4, 5))
@@ -170,13 +175,25 @@ def meeting_place(report: JobReport) -> Finding:
     shown = " and ".join(f"MASTER_ADDR={address}, MASTER_PORT={port}" for address, port in sorted(named))
     if len(named) != 1:
         return Finding(False, f"The processes do not agree on one place: {shown:.300}.")
+    (port,) = (port for _, port in named)
+    if port.isdecimal() and not (len(port) < 6 and 0 < int(port) <= LAST_PORT):
+        job = (report.fields or {}).get("JobId")
+        text = f"In job {job} MASTER_PORT is {port:.20}; ports are the numbers from 1 to {LAST_PORT}."
+        return Finding(
+            False, text, hint="A job's number may have seven digits: make a port of its remainder."
+        )
     # Rank 0 itself waits for the others: whom it has not seen is told of them.
     lost = [note for note in report.notes if note.get("met") is not True]
     others = [note for note in lost if str(note.get("SLURM_PROCID")) != "0"] or lost
     if others:
         hosts = " and ".join(sorted({str(note["host"]) for note in others}))
-        return Finding(False, f"With {shown}, the ranks on {hosts} found nobody there.")
+        said = f" {_said(report)}" if port == "None" else ""
+        return Finding(False, f"With {shown}, the ranks on {hosts} found nobody there.{said}")
     return Finding(True, f"With {shown} all ranks met rank 0.")
+
+
+LAST_PORT = 65_535
+"""The largest number of a port."""
 
 
 def named_likewise(well: JobReport, ill: JobReport) -> Finding:
