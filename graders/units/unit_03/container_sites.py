@@ -56,7 +56,7 @@ _PLACES = {"/data": "read", "/runs": "write", "/tmp": "write"}
 def with_folders(site: Site, number: int, bare: bool) -> list[Site]:
     """The site with folders that are mounted, that are not, and that only look as if they were.
 
-    bare: the last ones are of a machine without GPUs, where nothing is mounted.
+    bare: some are of a machine without GPUs, where nothing is mounted. In the last one nothing is missing.
     """
     there = {f"/home/student{number}/code": "write", "/tmp": "write", "/scratch/shared/a/sets": "read"}
     data = {"/data/sets": "read", "/data2": "write", f"/home/student{number}/code": "read"}
@@ -65,6 +65,7 @@ def with_folders(site: Site, number: int, bare: bool) -> list[Site]:
         replace(site, mounted=("/home", "/tmp", "/scratch/shared"), folders=missing | there),
         replace(site, mounted=("/data2/in",), folders=data),
         *[replace(site, gpus=None, mounted=(), folders=there)] * bare,
+        replace(site, folders={"/tmp": "write"}),
     ]
 
 

@@ -96,7 +96,10 @@ def container_command(answer: Answer, rng: Rng) -> Findings:
     yield "one container per task", (one := compare.first_failure(one_a_task(*each) for each in both))
     amd = replace(with_modules, gpus="AMD", folders={f"/scratch/{number}": "read"})
     none = replace(plain, gpus=None)
-    seen = compare.first_failure([gpus(alone, plain), each(gpus, [amd, none])])
+    right = compare.first_failure(right_program(*each) for each in both).passed
+    seen = compare.first_failure(
+        [gpus(alone, plain), each(gpus, [amd, none]), *[each(still_starts, [amd, none])] * right]
+    )
     yield "GPUs", seen
     loading = [with_modules, amd, *[replace(none, modules=(f"gcc/{number}",))] * seen.passed]
     yield "modules", compare.first_failure([modules(alone, plain), each(modules, loading)])
@@ -144,6 +147,16 @@ def gpus(ran: Commands, site: Site) -> Finding:
         return started
     wanted = {"NVIDIA": ("--nv",), "AMD": ("--rocm",)}.get(site.gpus or "", ())
     return compare.equal(started.options, wanted, f"Options for GPUs, where they are {site.gpus}")
+
+
+def still_starts(ran: Commands, site: Site) -> Finding:
+    """Passes if the program is right on other GPUs, and on none."""
+    finding = right_program(ran, site)
+    where = f"With {site.gpus or 'no'} GPUs: {finding.seen}"
+    return finding if finding.passed else Finding(False, where, hint=_NO_WORD)
+
+
+_NO_WORD = "Where there are no GPUs the option is left out: an empty word is a word, and may be the image."
 
 
 def modules(ran: Commands, site: Site) -> Finding:
@@ -224,15 +237,15 @@ def start_of(ran: Commands, site: Site) -> Started | Finding:
     binds: list[str] = []
     while rest and rest[0].startswith("-"):
         # A short option's value may follow at once; what begins after -- is no option.
-        name, _, value = re.sub("^-B(?=.)", "--bind=", rest.pop(0)).partition("=")
+        name, given, value = re.sub("^-B(?=.)", "--bind=", rest.pop(0)).partition("=")
         if name == "--" and not value:
             break
         if name in ("--nv", "--rocm"):
             options.append(name)
-        elif name in ("--bind", "-B") and (value or rest):
-            binds += (value or rest.pop(0)).split(",")
-        elif name == "--mount" and (value or rest):
-            binds.append(as_bind(value or rest.pop(0)))
+        elif name in ("--bind", "-B") and (given or rest):
+            binds += (value if given else rest.pop(0)).split(",")
+        elif name == "--mount" and (given or rest):
+            binds.append(as_bind(value if given else rest.pop(0)))
         else:
             return Finding(False, f"{said}; {name} is not asked for.")
     if not rest:

@@ -183,9 +183,11 @@ def draw_dimensions(rng: Rng, width: int = 2, lists: bool = True) -> list[HostLi
         outer = [_range(rack + 2, rack + 3), *outer, *outer]
     two = _product("rack", [_range(rack, rack + 1, wider)], "-node", [_join(*inner)])
     joined = _product("n1", [_range(rack, rack + 1)], [_range(node, node + 1, width)])
+    # Brackets that are alike.
+    twins = _product("a", [_range(node, node + 1, width)], "b", [_range(node, node + 1, width)])
     single = _product("gpu", [_range(rack, rack, wider)], "-", [_range(node, node, width)])
     long = _product("x1000c", [_join(*outer)], "s0b", [_range(8, 11 if width > 1 else 9)])
-    return [two, joined, single, long, long + _plain("login2") + two]
+    return [two, joined, twins, single, long, long + _plain("login2") + two]
 
 
 def _plain(name: str) -> HostList:
