@@ -208,14 +208,19 @@ def writing_failed(saves: Saves, in_time: bool) -> Iterator[Finding]:
     it gets its name, as another row wants it; where it is not, the new one is there by then.
     """
     old, new = saves.states[3], saves.states[4]
-    for where, came, whole in (
-        ("When the file may not grow further", saves.seen.full, [old]),
-        ("Of a state with a function", saves.seen.refused, [old]),
-        ("Interrupted (KeyboardInterrupt) while torch.save writes", saves.seen.interrupted, [old]),
-        ("With too many open files", saves.seen.unopened, [old]),
-        ("When fsync of the file fails", saves.seen.unsynced, [old] if in_time else [old, new]),
+    for where, came, whole, kind in (
+        ("When the file may not grow further", saves.seen.full, [old], ""),
+        ("Of a state with a function", saves.seen.refused, [old], ""),
+        (
+            "Interrupted (KeyboardInterrupt) while torch.save writes",
+            saves.seen.interrupted,
+            [old],
+            "KeyboardInterrupt",
+        ),
+        ("With too many open files", saves.seen.unopened, [old], ""),
+        ("When fsync of the file fails", saves.seen.unsynced, [old] if in_time else [old, new], "OSError"),
         # By then the new one is there; but it may be gone after a power failure.
-        ("When fsync of the folder fails", saves.seen.folder_unsynced, [old, new]),
+        ("When fsync of the folder fails", saves.seen.folder_unsynced, [old, new], "OSError"),
     ):
         error = f"{where} it raises ({came.last.ended})"
         if came.untried:
@@ -230,11 +235,11 @@ def writing_failed(saves: Saves, in_time: bool) -> Iterator[Finding]:
             yield Finding(False, f"{error}, and {came.gone[0]}, another checkpoint, is gone.")
         elif came.left_open:
             yield Finding(False, f"{error} and leaves its file open, for as long as the process lives.")
-        elif came is saves.seen.interrupted and not came.last.ended.startswith("KeyboardInterrupt"):
-            yield Finding(False, f"{error}; expected the same error as came.")
         elif came.last.ended.startswith("FileNotFoundError"):
             text = "that is the removal of a file that is not there; expected what went wrong before"
             yield Finding(False, f"{error}: {text}.")
+        elif not came.last.ended.startswith(kind):
+            yield Finding(False, f"{error}; expected the same error as came, of the kind {kind}.")
         else:
             yield Finding(True, f"{error}, and there is a whole one.")
 

@@ -64,7 +64,8 @@ def saving(answer: AnswerFunction, states: list[State], place: float) -> SavingR
             return LastSave(run_forked(body)["ended"], _loaded(path))
 
         saves[0]()
-        size = int(place * path.stat().st_size) if path.exists() else 1
+        whole = path.stat().st_size if path.exists() else 2
+        size = max(1, int(place * whole))
         first, still_open = _loaded(path), open_files()
         left_open = directory.stat().st_ino in still_open
         file_left_open = path.exists() and path.stat().st_ino in still_open
@@ -83,7 +84,8 @@ def saving(answer: AnswerFunction, states: list[State], place: float) -> SavingR
         following = ended(saves[3])
 
         failed = partial(_failed, path)
-        full = failed(with_short_files(size, saves[4], deadly=False))
+        # Without room for the last byte: it is still in Python's buffer, so that closing the file fails, too.
+        full = failed(with_short_files(max(1, whole - 1), saves[4], deadly=False))
         refused = failed(partial(answer, path, states[4] | {"schedule": lambda step: step}))
         interrupted = failed(partial(answer, path, states[4] | {"schedule": _Interrupted()}))
         unopened = failed(with_no_more_files(saves[4]))
