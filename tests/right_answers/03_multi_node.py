@@ -186,8 +186,8 @@ def short_options(form, queues):
     if wrong:
         raise BadForm("\n".join(wrong))
     lines = [f"-p {queue} -N {numbers['Nodes']} -n {numbers['Tasks']}", f"-t {hours}:{minutes}:{seconds}"]
-    lines += [f"-A {project}"] if project else []
-    lines += [f"--reservation {reservation}"] if reservation else []
+    lines += [f"-A {shlex.quote(project)}"] if project else []
+    lines += [f"--reservation {shlex.quote(reservation)}"] if reservation else []
     lines += [f"-J {shlex.quote(name)}"] if name else []
     return (
         "#!/bin/sh\n#SBATCH "
@@ -264,21 +264,18 @@ def in_place_of_the_shell(form, queues):
         "Job Name": "-J",
     }
     lines = [f"#SBATCH {short} {shlex.quote(typed[name])}" for name, short in names.items() if name in typed]
-    lines += [f"#SBATCH --reservation={typed['Reservation']}"] if "Reservation" in typed else []
+    lines += [f"#SBATCH --reservation={shlex.quote(typed['Reservation'])}"] if "Reservation" in typed else []
     return "\n".join(["#!/bin/bash", *lines, "module load python3", "exec jupyter lab --no-browser", ""])
 
 
 @right("form_to_script")
 def forgives_blanks(form, queues):
-    """Cuts blanks off, reads numbers as int does, puts values in double quotes; notes tell the mistakes."""
+    """Cuts blanks off, numbers too, puts values in double quotes; notes tell the mistakes."""
     typed = {name: text.strip() for name, text in form.items() if text.strip()}
     wrong = []
 
     def number(text):
-        try:
-            return int(text)
-        except ValueError:
-            return 0
+        return int(text) if text.strip().isdecimal() else 0
 
     limits = queues.get(typed.get("System"), {}).get(typed.get("Queue"))
     if typed.get("System") not in queues:
@@ -450,7 +447,7 @@ def as_in_many_a_script(nodes, gpus_per_node, command):
 #SBATCH --output=logs/%x.out --open-mode=append
 module load cuda
 MASTER_ADDR=$(hostname -s); export MASTER_ADDR
-export MASTER_PORT=$((10000 + ${{SLURM_JOB_ID: -4}}))
+export MASTER_PORT=$((10000 + 10#${{SLURM_JOB_ID: -4}}))
 srun --unbuffered --cpu-bind=none bash -c '{wrapper}' bash {command}
 status=$?
 echo "ended with $status"

@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import textwrap
 import threading
 import time
 import warnings
@@ -173,6 +174,20 @@ def pairs_instead_of_products(text):
         longest = max([len(_numbers(piece)) for piece in pieces[1::2]], default=1)
         choices = [_numbers(piece) if place % 2 else [piece] * longest for place, piece in enumerate(pieces)]
         hosts += ["".join(parts) for parts in zip(*choices, strict=False)]
+    return hosts
+
+
+@wrong("expand_hostlist", fails="two brackets")
+def replaces_all_that_are_alike(text):
+    """str.replace without a count: of two brackets that are alike both get the number."""
+    hosts = _names(text)
+    while any("[" in host for host in hosts):
+        found = [(host, re.search(r"\[([^\]]*)\]", host)) for host in hosts]
+        hosts = [
+            host.replace(match[0], number) if match else host
+            for host, match in found
+            for number in (_numbers(match[1]) if match else [""])
+        ]
     return hosts
 
 
@@ -736,6 +751,24 @@ def counts_the_quotes(form, queues):
     return _unless(list(_mistakes(field | quoted, queues)), field)
 
 
+@wrong("form_to_script", fails="a name of two words")
+def quotes_by_hand(form, queues):
+    """A name may have a quote of this kind itself."""
+    asked = _asked(_judged(form, queues))
+    name = asked.pop("--job-name", "")
+    line = f"#SBATCH --job-name='{name}'\n" if name else ""
+    return _script(asked).replace("#SBATCH", f"{line}#SBATCH", 1)
+
+
+@wrong("form_to_script", fails="a name of two words")
+def only_the_name_in_quotes(form, queues):
+    """Any value that has blanks is quoted."""
+    asked = _asked(_judged(form, queues))
+    name = {"--job-name": shlex.quote(asked["--job-name"])} if "--job-name" in asked else {}
+    lines = [f"#SBATCH {option}={value}\n" for option, value in (asked | name).items()]
+    return f"#!/bin/bash\n{''.join(lines)}\njupyter lab --no-browser\n"
+
+
 @wrong("form_to_script", fails="what is asked for")
 def a_reservation_is_a_queue(form, queues):
     """Nodes that are kept free are asked for by --reservation."""
@@ -1129,6 +1162,13 @@ def zero_is_nothing(form, queues):
 
 
 @wrong("form_to_script", fails="limits")
+def what_int_reads(form, queues):
+    """int() reads a sign, too, which is no digit."""
+    signed = {name: form[name].removeprefix("+") for name in ("Nodes", "Tasks") if name in form}
+    return _script(_asked(_judged({**form, **signed}, queues)))
+
+
+@wrong("form_to_script", fails="limits")
 def zero_in_one_way(form, queues):
     """0:0:0 is 00:00:00 as well."""
     field = _filled(form)
@@ -1324,6 +1364,12 @@ def folders_or_gpus(site, image, command):
     return _text(site, image, command, gpus=[] if _binds(site) else _gpus(site))
 
 
+@wrong("container_command", fails="GPUs")
+def an_empty_word_without_gpus(site, image, command):
+    """Where there are no GPUs an empty word stands in the option's place, and so in the image's."""
+    return _text(site, image, command, gpus=[], binds=[*_binds(site), "".join(_gpus(site))])
+
+
 @wrong("container_command", fails="modules")
 def on_top_of_what_is_loaded(site, image, command):
     """What .bashrc has loaded stays loaded."""
@@ -1407,6 +1453,13 @@ def read_only_in_place_of_the_target(site, image, command):
 def last_folder_only(site, image, command):
     """An option in a dict is there once."""
     return _text(site, image, command, binds=_binds(site)[-1:])
+
+
+@wrong("container_command", fails="folders")
+def one_bind_always(site, image, command):
+    """All in one --bind, also where there is nothing to bind."""
+    binds = [bind.removeprefix("--bind=") for bind in _binds(site)]
+    return _text(site, image, command, binds=["--bind", ",".join(binds)])
 
 
 @wrong("container_command", fails="a folder within a folder")
@@ -2153,6 +2206,13 @@ def a_port_that_is_written_down(nodes, gpus_per_node, command):
 
 
 @wrong("batch_script", fails="a meeting place")
+def a_port_for_each_job_ever(nodes, gpus_per_node, command):
+    """After some years jobs have numbers of seven digits."""
+    meet = _MEET.replace(_PORT, "MASTER_PORT=$((10000 + SLURM_JOB_ID))")
+    return _HEAD + _options(nodes, gpus_per_node) + meet + f"srun {command}\n"
+
+
+@wrong("batch_script", fails="a meeting place")
 def what_stands_in_the_bracket(nodes, gpus_per_node, command):
     """The name of one node alone has no bracket."""
     meet = """
@@ -2193,6 +2253,14 @@ def a_task_a_node_a_node(nodes, gpus_per_node, command):
 def half_a_character(nodes, gpus_per_node, command):
     """No file can hold it."""
     return _HEAD + "# \ud800\n" + _options(nodes, gpus_per_node) + _MEET + f"srun {command}\n"
+
+
+@wrong("batch_script", fails="sbatch reads it")
+def indented_with_its_command(nodes, gpus_per_node, command):
+    """dedent takes off what all lines begin with: a word of the command may have lines of its own."""
+    script = _HEAD + _options(nodes, gpus_per_node) + _MEET
+    lines = "".join(f"    {line.strip()}\n" for line in script.splitlines())
+    return textwrap.dedent(f"{lines}    srun {command}\n")
 
 
 # ------------------------------------------------------------------------------------- checkpoints, survival
@@ -2571,6 +2639,38 @@ def an_error_of_its_own(path, state):
     _sync_folder(path.parent)
 
 
+@wrong("save_checkpoint", fails="when writing fails")
+def an_error_for_errors(path, state):
+    """Whoever waits for an OSError, to make room on the disk, hears of something else."""
+    temporary = path.with_suffix(".tmp")
+    try:
+        _written(state, temporary)
+        os.replace(temporary, path)
+    except Exception as error:
+        raise RuntimeError(f"{path} was not saved") from error
+    finally:
+        temporary.unlink(missing_ok=True)
+    _sync_folder(path.parent)
+
+
+@wrong("save_checkpoint", fails="when writing fails")
+def closes_before_it_removes(path, state):
+    """On a full disk closing writes once more, fails once more, and nothing is removed."""
+    temporary = path.with_suffix(".tmp")
+    file = temporary.open("wb")
+    try:
+        torch.save(state, file)
+        file.flush()
+        os.fsync(file.fileno())
+        file.close()
+        os.replace(temporary, path)
+    except BaseException:
+        file.close()
+        temporary.unlink()
+        raise
+    _sync_folder(path.parent)
+
+
 @wrong("save_checkpoint", fails="on the disk before its name")
 def flushes_large_ones_only(path, state):
     """What is larger than Python's buffer goes past it; a small state is still there."""
@@ -2761,6 +2861,17 @@ def expects_one_kind_of_error(directory):
         try:
             return torch.load(path)
         except RuntimeError:
+            warnings.warn(f"{path.name} cannot be read", stacklevel=2)
+    return None
+
+
+@wrong("load_latest", fails="tells and keeps")
+def expects_files_only(directory):
+    """A folder may be called so, and then neither of these errors comes."""
+    for path in _numbered(directory):
+        try:
+            return _whole(path)
+        except (zipfile.BadZipFile, RuntimeError, EOFError, ValueError):
             warnings.warn(f"{path.name} cannot be read", stacklevel=2)
     return None
 
