@@ -132,6 +132,15 @@ def gradients_by_functions(device: torch.device) -> object:
     return torch.func.grad(loss)({name: each.detach() for name, each in net.named_parameters()})
 
 
+def loaded(device: torch.device) -> nn.Module:
+    file = io.BytesIO()
+    torch.save(model(HOST).state_dict(), file)
+    file.seek(0)
+    net = model(device)
+    net.load_state_dict(torch.load(file, map_location=device))
+    return net
+
+
 RUNS: dict[str, Program] = {
     "a training": trained,
     "gradients clipped": with_clipping,
@@ -150,6 +159,7 @@ RUNS: dict[str, Program] = {
     "parameters moved one by one": parameters_moved_one_by_one,
     "mixed precision that is off": without_mixed_precision,
     "moved by another thread": in_another_thread,
+    "loaded for it": loaded,
     "gradients by functions": gradients_by_functions,
     "a model copied": lambda d: copy.deepcopy(model(d))(x(d)),
     "there already": lambda d: x(d).to(d),

@@ -1,5 +1,6 @@
 """Right answers to unit 01, written in other ways than the solutions."""
 
+import io
 import itertools
 import time
 from typing import NamedTuple
@@ -307,6 +308,22 @@ def with_a_default_device(model, train_loader, validation_loader, optimizer, epo
             total += with_a_loss_module(model, inputs, targets, optimizer) * len(targets)
             samples += len(targets)
         history.append((total.item() / samples, *as_inference(model, _Moved(validation_loader, device))))
+    return history
+
+
+@right("fit")
+def with_a_checkpoint_after_each_epoch(model, train_loader, validation_loader, optimizer, epochs, device):
+    """Written to memory, and read again to where the model is."""
+    model.to(device)
+    history = []
+    for _ in range(epochs):
+        history.append(
+            _one_epoch(model, _Moved(train_loader, device), _Moved(validation_loader, device), optimizer)
+        )
+        file = io.BytesIO()
+        torch.save(model.state_dict(), file)
+        file.seek(0)
+        model.load_state_dict(torch.load(file, map_location=device))
     return history
 
 

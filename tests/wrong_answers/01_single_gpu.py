@@ -350,6 +350,45 @@ def rows_of_a_table(model, inputs, targets, optimizer):
     return loss.detach()
 
 
+@wrong("train_step", fails="the model's mode")
+def a_single_sample_without_batch_norm(model, inputs, targets, optimizer):
+    """A batch norm cannot train on one sample; but who calls has chosen the mode."""
+    mode = model.training
+    if len(inputs) == 1:
+        model.eval()
+    loss = _step(model, inputs, targets, optimizer)
+    model.train(mode)
+    return loss
+
+
+@wrong("train_step", fails="the model's mode")
+def updates_in_training_mode_only(model, inputs, targets, optimizer):
+    """One function for both phases, as tutorials have it: a model with frozen batch norms learns nothing."""
+    with torch.set_grad_enabled(model.training):
+        loss = functional.cross_entropy(model(inputs), targets)
+        if model.training:
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    return loss.detach()
+
+
+@wrong("train_step", fails="one update")
+def without_the_hooks(model, inputs, targets, optimizer):
+    """model.forward(inputs) leaves out what weight norm, profilers and sharding hook to a call."""
+    optimizer.zero_grad()
+    loss = functional.cross_entropy(model.forward(inputs), targets)
+    loss.backward()
+    optimizer.step()
+    return loss.detach()
+
+
+@wrong("train_step", fails="one update")
+def an_optimizer_for_each_step(model, inputs, targets, optimizer):
+    """With the rate of the one that is given, and never any momentum."""
+    return _step(model, inputs, targets, type(optimizer)(model.parameters(), **optimizer.defaults))
+
+
 # ------------------------------------------------------------------------------------------------ evaluate
 
 
@@ -725,6 +764,71 @@ def sums_of_the_host(model, loader):
     return loss / total, correct / total
 
 
+@wrong("evaluate", fails="accuracy")
+def six_digits(model, loader):
+    """As many as `print` shows of a float with %f."""
+    mode = model.training
+    loss, hits, samples = _sums(model.eval(), loader)
+    model.train(mode)
+    return float(f"{loss / samples:f}"), float(f"{hits / samples:f}")
+
+
+@wrong("evaluate", fails="accuracy")
+def share_of_what_is_wrong(model, loader):
+    """The error rate."""
+    mode = model.training
+    loss, hits, samples = _sums(model.eval(), loader)
+    model.train(mode)
+    return loss / samples, 1 - hits / samples
+
+
+@wrong("evaluate", fails="loss")
+def largest_logit_for_all(model, loader):
+    """The largest logit in the place of the logarithm of all exponentials: right where one is far above."""
+    mode = model.training
+    model.eval()
+    loss, hits, samples = 0.0, 0, 0
+    with torch.no_grad():
+        for inputs, targets in loader:
+            logits = model(inputs)
+            loss += (logits.amax(1) - logits.gather(1, targets[:, None]).squeeze(1)).sum().item()
+            hits += (logits.argmax(1) == targets).sum().item()
+            samples += len(targets)
+    model.train(mode)
+    return loss / samples, hits / samples
+
+
+@wrong("evaluate", fails="loss")
+def on_a_device_of_its_own(model, loader):
+    """The usual line; but where the model is, is the caller's choice, who finds it on the host."""
+    device, mode = torch.device("cuda" if torch.cuda.is_available() else "cpu"), model.training
+    batches = ((inputs.to(device), targets.to(device)) for inputs, targets in loader)
+    loss, hits, samples = _sums(model.to(device).eval(), batches)
+    model.train(mode)
+    return loss / samples, hits / samples
+
+
+@wrong("evaluate", fails="uneven last batch")
+def asks_the_data_set_if_there_is_one(model, loader):
+    """With a sampler, or drop_last, that has other samples than the loader."""
+    mode = model.training
+    loss, hits, samples = _sums(model.eval(), loader)
+    model.train(mode)
+    if hasattr(loader, "dataset"):
+        samples = len(loader.dataset)
+    return loss / samples, hits / samples
+
+
+@wrong("evaluate", fails="evaluation mode")
+def evaluates_without_the_hooks(model, loader):
+    """model.forward(inputs) is not the model's call."""
+    mode = model.training
+    with torch.no_grad():
+        loss, hits, samples = _evaluated(model.eval().forward, loader)
+    model.train(mode)
+    return loss / samples, hits / samples
+
+
 # ----------------------------------------------------------------------------------------------------- fit
 
 
@@ -872,10 +976,80 @@ def stops_early(model, train_loader, validation_loader, optimizer, epochs, devic
 
 
 @wrong("fit", fails="every epoch anew")
-def stops_with_a_patience_of_ten(model, train_loader, validation_loader, optimizer, epochs, device):
-    """The usual patience."""
+def stops_with_a_patience_of_twenty(model, train_loader, validation_loader, optimizer, epochs, device):
+    """A long one."""
     this = _Fit(model, train_loader, validation_loader, optimizer, epochs, device)
-    return this.run(stop=lambda history: _epochs_since_the_best(history) >= 10)
+    return this.run(stop=lambda history: _epochs_since_the_best(history) >= 20)
+
+
+@wrong("fit", fails="every epoch anew")
+def stops_when_the_loss_is_small(model, train_loader, validation_loader, optimizer, epochs, device):
+    """What has converged could get better all the same."""
+    this = _Fit(model, train_loader, validation_loader, optimizer, epochs, device)
+    return this.run(stop=lambda history: history[-1][0] < 0.01)
+
+
+@wrong("fit", fails="every epoch anew")
+def stops_when_the_loss_is_large(model, train_loader, validation_loader, optimizer, epochs, device):
+    """Takes a loss of more than a thousand for the end of a training."""
+    this = _Fit(model, train_loader, validation_loader, optimizer, epochs, device)
+    return this.run(stop=lambda history: history[-1][0] > 1000)
+
+
+@wrong("fit", fails="every epoch anew")
+def lowers_the_rate_every_thirty_epochs(model, train_loader, validation_loader, optimizer, epochs, device):
+    """As for ImageNet; the learning rate is the caller's."""
+    this = _Fit(model, train_loader, validation_loader, optimizer, epochs, device)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 30)
+    epoch = this.epoch
+
+    def scheduled():
+        numbers = epoch()
+        scheduler.step()
+        return numbers
+
+    this.epoch = scheduled
+    return this.run()
+
+
+@wrong("fit", fails="every epoch anew")
+def one_generator_for_all_epochs(model, train_loader, validation_loader, optimizer, epochs, device):
+    """It is empty when the second epoch begins."""
+    this = _Fit(model, train_loader, validation_loader, optimizer, epochs, device)
+    moved = this.moved(validation_loader)
+    this.validated = lambda: _means(model, moved)
+    return this.run()
+
+
+@wrong("fit", fails="every epoch anew")
+def keeps_the_validation_from_the_random_state(
+    model, train_loader, validation_loader, optimizer, epochs, device
+):
+    """What the validation draws is then drawn once more by the next epoch."""
+    this = _Fit(model, train_loader, validation_loader, optimizer, epochs, device)
+    validated = this.validated
+
+    def apart():
+        with torch.random.fork_rng():
+            return validated()
+
+    this.validated = apart
+    return this.run()
+
+
+@wrong("fit", fails="every epoch anew")
+def seeds_by_the_epoch(model, train_loader, validation_loader, optimizer, epochs, device):
+    """So that epochs differ; but two trainings do not, nor do two calls for an epoch each."""
+    this = _Fit(model, train_loader, validation_loader, optimizer, epochs, device)
+    epoch, done = this.epoch, []
+
+    def seeded():
+        np.random.seed(len(done))
+        done.append(epoch())
+        return done[-1]
+
+    this.epoch = seeded
+    return this.run()
 
 
 @wrong("fit", fails="every epoch anew")
@@ -1475,6 +1649,24 @@ def saves_after_every_step(model, train_loader, validation_loader, optimizer, ep
     return this.run()
 
 
+@wrong("fit", fails="on the device")
+def moves_to_a_gpu_only(model, train_loader, validation_loader, optimizer, epochs, device):
+    """Takes the host for the place where every model is."""
+    this = _Fit(model, train_loader, validation_loader, optimizer, epochs, device)
+    if device.type != "cpu":
+        model.to(device)
+    return [this.epoch() for _ in range(epochs)]
+
+
+@wrong("fit", fails="on the device")
+def moves_the_parameters_only(model, train_loader, validation_loader, optimizer, epochs, device):
+    """Buffers, such as a batch norm's means, stay where they are."""
+    this = _Fit(model, train_loader, validation_loader, optimizer, epochs, device)
+    for parameter in model.parameters():
+        parameter.data = parameter.data.to(device)
+    return [this.epoch() for _ in range(epochs)]
+
+
 # ------------------------------------------------------------------------------------ accumulate_gradients
 
 
@@ -1789,6 +1981,30 @@ def hooks_that_stay(model, micro_batches, loss_fn):
     return total
 
 
+@wrong("accumulate_gradients", fails="equal micro-batches")
+def clips_at_the_end(model, micro_batches, loss_fn):
+    """What the caller may want, after this."""
+    loss = _accumulated(model, micro_batches, loss_fn)
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 5.0)
+    return loss
+
+
+@wrong("accumulate_gradients", fails="one graph at a time")
+def without_the_call_of_the_model(model, micro_batches, loss_fn):
+    """model.forward(inputs) leaves the hooks out."""
+    return _accumulated(model.forward, micro_batches, loss_fn)
+
+
+@wrong("accumulate_gradients", fails="one graph at a time")
+def on_a_copy_of_the_model(model, micro_batches, loss_fn):
+    """Takes the memory of two, and leaves a batch norm's means of the one that was given as they are."""
+    other = copy.deepcopy(model)
+    loss = _accumulated(other, micro_batches, loss_fn)
+    for parameter, copied in zip(model.parameters(), other.parameters(), strict=True):
+        parameter.grad = copied.grad
+    return loss
+
+
 # -------------------------------------------------------------------------------------- measure_throughput
 
 
@@ -1940,6 +2156,19 @@ def _measured(step, batch_size, warmup, steps, synchronize):
 def two_digits(step, batch_size, warmup, steps, synchronize):
     """Rounded for a table: at one sample in ten minutes nothing is left."""
     return round(_measured(step, batch_size, warmup, steps, synchronize), 2)
+
+
+@wrong("measure_throughput", fails="samples a second")
+def rate_of_six_digits(step, batch_size, warmup, steps, synchronize):
+    """At a sample in ten days nothing is left."""
+    return round(_measured(step, batch_size, warmup, steps, synchronize), 6)
+
+
+@wrong("measure_throughput", fails="samples a second")
+def tenths_of_milliseconds(step, batch_size, warmup, steps, synchronize):
+    """Rounds the time before it divides: of fast steps nothing is left."""
+    rate = _measured(step, batch_size, warmup, steps, synchronize)
+    return batch_size * steps / round(batch_size * steps / rate, 4)
 
 
 @wrong("measure_throughput", fails="samples a second")
@@ -2226,3 +2455,22 @@ def a_part_of_a_list_in_a_text(parameters, optimizer, precision):
     if optimizer not in ("sgd", "momentum", "adam") or precision not in "fp32, bf16, mixed":
         raise ValueError(f"{optimizer}, {precision}")
     return _right(parameters, optimizer, precision or "fp32")
+
+
+@wrong("training_memory_bytes", fails="unknown names")
+def knows_more_optimizers(parameters, optimizer, precision):
+    """RMSprop keeps one number, and is not listed."""
+    return _right(parameters, {"rmsprop": "momentum", "nadam": "adam"}.get(optimizer, optimizer), precision)
+
+
+@wrong("training_memory_bytes", fails="unknown names")
+def other_names_of_precisions(parameters, optimizer, precision):
+    """PyTorch's."""
+    names = {"float32": "fp32", "bfloat16": "bf16", "bf16-mixed": "mixed"}
+    return _right(parameters, optimizer, names.get(precision, precision))
+
+
+@wrong("training_memory_bytes", fails="unknown names")
+def with_spaces_around(parameters, optimizer, precision):
+    """Is kind to those who write too much."""
+    return _right(parameters, optimizer.strip(), precision.strip())

@@ -39,6 +39,7 @@ def gpu() -> torch.device:
         ("_copy_from", _copy_from),
     ):
         _LIBRARY.impl(operation, kernel, "Lazy")  # type: ignore[no-untyped-call]
+    torch.serialization.register_package(0, lambda _: None, _loaded)
     return torch.device(NAME, 0)
 
 
@@ -59,6 +60,11 @@ def _copy_from(come: Tensor, to: Tensor, non_blocking: bool = False) -> Tensor:
     here, there = (each._numbers if isinstance(each, OnDevice) else each for each in (to, come))
     here.copy_(there)
     return to
+
+
+def _loaded(storage: Any, location: str) -> Any:
+    """A storage that is loaded for the device lies on the host, whence `load_state_dict` moves it."""
+    return storage if location.startswith(NAME) else None
 
 
 class OnDevice(Tensor):

@@ -10,9 +10,9 @@ from graders.grading.kit import Answer, Criterion, Finding, Findings, Rng, compa
 from graders.units.raised import on_a_gpu
 from graders.units.unit_01 import drivers
 from graders.units.unit_01.drivers import LOSSES, AccumulationReply
-from graders.units.unit_01.problems import Problem, joined
+from graders.units.unit_01.problems import STEEP, Problem, joined
 from graders.units.unit_01.steps import asks_for_no_number, in_single, nan_told
-from graders.units.unit_01.watched import Batch, in_words
+from graders.units.unit_01.watched import NOT_CALLED, Batch, in_words
 
 
 @exercise(
@@ -61,7 +61,7 @@ from graders.units.unit_01.watched import Batch, in_words
 def accumulate_gradients(answer: Answer, rng: Rng) -> Findings:
     """Equal micro-batches, uneven ones, and that only one of them is in memory at a time."""
     size = rng.integer(3, 6)
-    equal = Accumulation.draw(rng, [size] * rng.integer(2, 4), "cross_entropy")
+    equal = Accumulation.draw_steep(rng, [size] * rng.integer(2, 4))
     in_evaluation = equal.seen(answer, training=False)
     yield "equal micro-batches", gradients_as_expected(equal, in_evaluation)
 
@@ -95,6 +95,15 @@ class Accumulation:
         """loss: one of the driver's `LOSSES`."""
         problem = Problem.draw(rng)
         return cls(problem, problem.draw_batches(rng, sizes), loss)
+
+    @classmethod
+    def draw_steep(cls, rng: Rng, sizes: Sequence[int]) -> "Accumulation":
+        """One of cross-entropy whose gradient is longer than those that one would clip to."""
+        problem = Problem.draw(rng)
+        problem.values[2].mul_(STEEP / 10)
+        inputs = [problem.draw_inputs(rng, size) for size in sizes]
+        batches = [(each, problem.draw_mistaken(rng, each)) for each in inputs]
+        return cls(problem, batches, "cross_entropy")
 
     def diverging(self) -> "Accumulation":
         """The same with NaN in a sample of the first micro-batch."""
@@ -208,7 +217,9 @@ def one_graph_at_a_time(accumulation: Accumulation, seen: AccumulationReply) -> 
     """Passes if each micro-batch goes forward and then backward before the next one goes forward, and if what
     its forward pass kept is gone by then. In which order the micro-batches come is no matter.
     """
-    passes = ", ".join(seen.log) or "none"
+    if not seen.log:
+        return Finding(False, f"accumulate_gradients {NOT_CALLED}; expected model(inputs).")
+    passes = ", ".join(seen.log)
     forwards = [text for text in seen.log if text.startswith("forward")]
     in_turn = [text for forward in forwards for text in (forward, forward.replace("forward", "backward"))]
     if seen.log != in_turn or sorted(forwards) != sorted(f"forward {size}" for size in accumulation.sizes):

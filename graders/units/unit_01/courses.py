@@ -10,11 +10,14 @@ from graders.grading.kit import Answer, Rng
 from graders.units.models import copies_of
 from graders.units.unit_01 import drivers
 from graders.units.unit_01.drivers import FitReply
-from graders.units.unit_01.problems import Problem, joined
+from graders.units.unit_01.optimizers import used_before
+from graders.units.unit_01.problems import STEEP, Problem, joined
 from graders.units.unit_01.watched import Batch, Watched
 
 RATES = {"lr": 0.1, "momentum": 0.9}
-PLAIN = {"lr": 0.1}
+SLOW = {"lr": 0.005, "momentum": 0.9}
+"""Where gradients are long: larger steps would make much of how somebody rounds."""
+PLAIN = {"lr": 0.005}
 """Of an optimizer that keeps nothing: what one keeps would stay on the host when its model moves."""
 CLIMBS = {"lr": 0.25, "maximize": True}
 
@@ -30,13 +33,15 @@ class Course:
 
     @classmethod
     def draw(cls, rng: Rng) -> "Course":
-        """Four batches, of which the last has one sample, and two for validation, of another size."""
+        """Four batches, of which the last has one sample, and two for validation, of another size. Gradients
+        are longer than any that one would clip to.
+        """
         problem = Problem.draw(rng)
-        size = rng.integer(6, 9)
+        size = rng.integer(6, 7)  # Over 15 or 25 samples means may have few digits.
         train = problem.draw_batches(rng, [size, size, size, 1])
         validation = problem.draw_batches(rng, [size + 5, 1])
-        problem.values[2].mul_(4)
-        return cls(problem, train, validation, RATES)
+        problem.values[2].mul_(STEEP / 10)
+        return cls(problem, train, validation, SLOW)
 
     @classmethod
     def draw_worsening(cls, rng: Rng) -> "Course":
@@ -57,7 +62,7 @@ class Course:
         problem = Problem.draw(rng)
         inputs = problem.draw_inputs(rng, 8)
         model = problem.model()
-        drivers.used_before(model, CLIMBS)
+        used_before(model, CLIMBS)
         with torch.no_grad():
             batch = inputs, model(inputs).argmax(1)
         return cls(problem, [batch], [batch], CLIMBS)
@@ -71,11 +76,16 @@ class Course:
         return cls(problem, [batch], [batch], RATES)
 
     @classmethod
-    def draw_standing(cls, rng: Rng) -> "Course":
-        """One in which nothing moves, with a learning rate of 0."""
+    def draw_standing(cls, rng: Rng, right: bool) -> "Course":
+        """One in which nothing moves, with a learning rate of 0. right: whether its model is sure of all
+        labels, with a loss of 0; if not, it is sure of others, and losses are some millions.
+        """
         problem = Problem.draw(rng)
-        batches = problem.draw_batches(rng, [4])
-        return cls(problem, batches, batches, RATES | {"lr": 0.0})
+        problem.values[2].mul_(STEEP**3)
+        inputs = problem.draw_inputs(rng, 4)
+        with torch.no_grad():
+            labels = problem.model()(inputs).argmax(1) if right else problem.draw_mistaken(rng, inputs)
+        return cls(problem, [(inputs, labels)], [(inputs, labels)], RATES | {"lr": 0.0})
 
     @classmethod
     def draw_long(cls, rng: Rng) -> "Course":
@@ -87,16 +97,23 @@ class Course:
         """The same for a model that moves to the device after its optimizer has been used."""
         return replace(self, rates=PLAIN)
 
-    def seen(self, answer: Answer, epochs: int, training: bool = True, on_gpu: bool = False) -> FitReply:
+    def seen(
+        self,
+        answer: Answer,
+        epochs: int,
+        training: bool = True,
+        on_gpu: bool = False,
+        from_gpu: bool = False,
+    ) -> FitReply:
         """What the answer did; see the driver."""
         batches = self.train, self.validation
-        arguments = self.problem.values, batches, self.rates, epochs, training, on_gpu
+        arguments = self.problem.values, batches, self.rates, epochs, training, on_gpu, from_gpu
         return answer.call(drivers.fitting, *arguments)
 
     def expected(self, epochs: int) -> tuple[list[tuple[float, float, float]], list[Tensor]]:
         """The history, and the parameters after so many epochs, of their shapes."""
         model = self.problem.model()
-        optimizer = drivers.used_before(model, self.rates)
+        optimizer = used_before(model, self.rates)
         history = []
         for epoch in range(epochs):
             total, samples = 0.0, 0

@@ -18,6 +18,7 @@ from graders.grading.answer import AnswerFunction, DriverReply, PlainData
 from graders.units.gpu import HOST, Gpu, gpu, on_host, plain
 from graders.units.unit_01.clocks import set_back
 from graders.units.unit_01.loader import Loader
+from graders.units.unit_01.optimizers import settings_of, used_before
 from graders.units.unit_01.seeds import SeedsNoted
 from graders.units.unit_01.slow_device import SlowDevice
 from graders.units.unit_01.watched import Batch, Mode, Watched, mode_of
@@ -60,9 +61,10 @@ def steps(
 ) -> list[StepReply]:
     """What each of several steps did.
 
-    values: as for Watched. stale: gradients that are there before the first step. batches: inputs [B, F, 1]
-    and labels [B] each. rates: the arguments of torch.optim.SGD, which has a group for each layer. training:
-    the mode in which the model comes. on_gpu: whether model and batches are on one.
+    values: as for Watched. stale: gradients that are there before the first step; if None, there are none
+    before any step. batches: inputs [B, F, 1] and labels [B] each. rates: the arguments of torch.optim.SGD,
+    which has a group for each layer. training: the mode in which the model comes. on_gpu: whether model and
+    batches are on one.
     """
     model = Watched(values).train(training)
     if stale is not None:
@@ -76,6 +78,8 @@ def steps(
     for inputs, targets in batches:
         model.log, model.modes = [], []
         waits: list[str] = []
+        if stale is None:
+            optimizer.zero_grad()
         with _with_gpu(on_gpu, waits):
             loss = answer(model, inputs, targets, optimizer)
         parameters = [*map(on_host, model.parameters())]
@@ -88,13 +92,14 @@ def steps(
 class EvaluationReply(DriverReply):
     """What an evaluation did.
 
-    result: what it returned. modes, graphs: as in Watched. Afterwards: for the model and each of its modules
-    whether it is in training mode, whether gradients are on, and whether every parameter requires one.
+    result: what it returned. modes, graphs, devices: as in Watched. Afterwards: for the model and each of its
+    modules whether it is in training mode, whether gradients are on, and whether every parameter needs one.
     """
 
     result: PlainData
     modes: list[Mode]
     graphs: list[bool]
+    devices: list[str]
     training: list[bool]
     grad_enabled: bool
     trainable: bool
@@ -107,24 +112,27 @@ def evaluation(
     batch_size: int,
     training: bool,
     on_gpu: bool,
+    spare: int,
 ) -> EvaluationReply:
     """How the answer evaluates a model found in the given mode. samples: inputs [N, F, 1], labels [N].
     on_gpu: whether model and batches are on one.
 
-    The loader is a generator: it has no length and no data set, and can be gone through once.
+    The loader is a generator: it has no length and no data set, and can be gone through once. Or, if some
+    samples are to spare, it is one of torch's, whose data set has these as well, and which leaves them out.
     """
     model = Watched(values).train(training)
-    batches = list(DataLoader(TensorDataset(*samples), batch_size=batch_size))
-    if on_gpu:
-        batches = _moved(model, batches)
+    data = TensorDataset(*(torch.cat([each, each[:spare]]) for each in samples))
+    loader = DataLoader(data, batch_size, sampler=range(len(samples[1])))
+    batches = _moved(model, [*loader]) if on_gpu else loader
     # An answer that turns gradients off and not on again must not do so to the whole kernel.
     with torch.enable_grad():
         with _with_gpu(on_gpu, []):
-            result = answer(model, (batch for batch in batches))
+            result = answer(model, batches if spare else (batch for batch in batches))
         grad_enabled = torch.is_grad_enabled()
     trainable = all(parameter.requires_grad for parameter in model.parameters())
     left = [module.training for module in model.modules()]
-    return EvaluationReply(plain(result), model.modes, model.graphs, left, grad_enabled, trainable)
+    how = model.modes, model.graphs, model.devices
+    return EvaluationReply(plain(result), *how, left, grad_enabled, trainable)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,9 +141,9 @@ class FitReply(DriverReply):
 
     history: what it returned. parameters: copies of them afterwards. log, modes, graphs: as in Watched, with
     "waits" in the log where, with batches on the host, it asked for numbers of the device. passes: how often
-    it went through the training and the validation set. left: on which devices the model was left. seed_kept:
-    whether PyTorch's random seed was not set. drawn: the next random numbers of Python's and NumPy's modules,
-    which were seeded by the number of epochs.
+    it went through the training and the validation set. left: on which devices the model was left. settings:
+    whether those of the optimizer are as they were. seed_kept, drawn: as in SeedsNoted, seeded by the number
+    of epochs.
     """
 
     history: PlainData
@@ -146,17 +154,9 @@ class FitReply(DriverReply):
     passes: tuple[int, int]
     devices: list[str]
     left: list[str]
+    settings: bool
     seed_kept: bool
-    drawn: tuple[float, float]
-
-
-def used_before(model: Watched, rates: dict[str, float]) -> torch.optim.Optimizer:
-    """An optimizer that has taken a step along ones already, which are still in the gradients."""
-    optimizer = torch.optim.SGD(model.parameters(), **rates)  # type: ignore[arg-type]
-    for parameter in model.parameters():
-        parameter.grad = torch.ones_like(parameter)
-    optimizer.step()
-    return optimizer
+    drawn: list[tuple[float, float]]
 
 
 def fitting(
@@ -167,21 +167,27 @@ def fitting(
     epochs: int,
     training: bool,
     on_gpu: bool,
+    from_gpu: bool,
 ) -> FitReply:
     """How the answer trains. batches: for training and for validation, inputs [B, F, 1] and labels [B].
 
-    on_gpu: the device is a GPU; the model and the batches lie on the host. If not, it is the processor.
+    on_gpu: the device is a GPU; if not, it is the processor. from_gpu: the model lies on a GPU; if not, on
+    the host, where the batches lie.
     """
     model = Watched(values).train(training)
     optimizer = used_before(model, rates)
+    settings = settings_of(optimizer)
+    if from_gpu:
+        _moved(model, [])
     with SeedsNoted(epochs) as seeds:
         train, validation = (Loader(part, shuffle=seeds.shuffle) for part in batches)
-        with torch.enable_grad(), _with_gpu(on_gpu, model.log):
+        with torch.enable_grad(), _with_gpu(on_gpu or from_gpu, model.log):
             history = answer(model, train, validation, optimizer, epochs, gpu() if on_gpu else HOST)
     passes = train.passes, validation.passes
-    left = sorted({parameter.device.type for parameter in model.parameters()})
-    how = model.log, model.modes, model.graphs, passes, model.devices, left, seeds.kept, seeds.drawn
-    return FitReply(plain(history), [*map(on_host, model.parameters())], *how)
+    left = sorted({each.device.type for each in (*model.parameters(), *model.buffers())})
+    how = model.log, model.modes, model.graphs, passes, model.devices, left
+    kept = settings == settings_of(optimizer), seeds.kept, seeds.drawn
+    return FitReply(plain(history), [*map(on_host, model.parameters())], *how, *kept)
 
 
 @dataclass(frozen=True, slots=True)

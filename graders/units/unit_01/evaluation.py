@@ -3,16 +3,18 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import isnan
+from typing import Any
 
 import torch
 from torch.nn import functional
 
 from graders.grading.kit import Answer, Criterion, Finding, Findings, PlainData, Rng, compare, exercise
+from graders.units.gpu import gpu
 from graders.units.raised import on_a_gpu
 from graders.units.unit_01 import drivers
 from graders.units.unit_01.drivers import EvaluationReply
 from graders.units.unit_01.problems import STEEP, Problem
-from graders.units.unit_01.watched import Batch
+from graders.units.unit_01.watched import NOT_CALLED, Batch
 
 
 @exercise(
@@ -68,20 +70,18 @@ def evaluate(answer: Answer, rng: Rng) -> Findings:
     even = Evaluation.draw(rng, left_over=0)
     seen = even.seen(answer)
     unsure = Evaluation.draw(rng, left_over=0, steepness=1 / STEEP)
-    both = ((even, seen), (unsure, unsure.seen(answer)))
-    yield (
-        "accuracy",
-        compare.first_failure(accuracy_as_expected(each, reply.result) for each, reply in both),
-    )
+    both = ((even, seen.result), (unsure, unsure.seen(answer).result))
+    yield "accuracy", compare.first_failure(accuracy_as_expected(*each) for each in both)
     broken = Evaluation.draw(rng, left_over=0)
     broken.samples[0][-1] = torch.nan
     left = {training: broken.seen(answer, training) for training in (True, False)}
     told = (nan_told(reply.result) for reply in left.values())
-    there = on_a_gpu(lambda: loss_as_expected(even, even.seen(answer, on_gpu=True).result))
-    yield "loss", compare.first_failure([loss_as_expected(even, seen.result), there, *told])
+    there = on_a_gpu(lambda: loss_there(even, answer))
+    losses = (loss_as_expected(*each) for each in both)
+    yield "loss", compare.first_failure([*losses, there, *told])
 
     uneven = Evaluation.draw(rng, left_over=1)
-    result = uneven.seen(answer).result
+    result = uneven.seen(answer, spare=3).result
     checks = (accuracy_as_expected, loss_as_expected)
     yield "uneven last batch", compare.first_failure(check(uneven, result) for check in checks)
 
@@ -104,8 +104,8 @@ class Evaluation:
         steepness: how sure of itself the model is; what is wrong then has probabilities near 0, or all have
         nearly the same.
 
-        Of the full batches every second sample is classified wrongly, so that the mean of the batches'
-        accuracies is another number than the accuracy.
+        Of the full batches every third sample is classified wrongly, so that the mean of the batches'
+        accuracies is another number than the accuracy, and so is the share of what is wrong.
         """
         problem = Problem.draw(rng)
         for value in problem.values[2:]:
@@ -113,17 +113,20 @@ class Evaluation:
         # Of the last class there is no sample: labels do not say how many there are.
         classes = problem.classes - 1
         problem.values[3][classes] = -1e4
-        batch_size, batches = rng.integer(6, 9), rng.integer(2, 4)
+        # No number of samples, with one left over too, is 25: over it means have few digits.
+        batch_size, batches = rng.choice([6, 7, 9]), rng.integer(2, 3)
         full = batch_size * batches
         inputs = problem.draw_inputs(rng, full + left_over)
         predicted = problem.model()(inputs).argmax(1)
-        wrong = (torch.arange(full + left_over) % 2 == 0) & (torch.arange(full + left_over) < full)
+        wrong = (torch.arange(full + left_over) % 3 == 0) & (torch.arange(full + left_over) < full)
         shift = rng.integers(1, classes - 1, full + left_over) * wrong
         return cls(problem, (inputs, (predicted + shift) % classes), batch_size)
 
-    def seen(self, answer: Answer, training: bool = True, on_gpu: bool = False) -> EvaluationReply:
+    def seen(
+        self, answer: Answer, training: bool = True, on_gpu: bool = False, spare: int = 0
+    ) -> EvaluationReply:
         """What the answer returned and how it used the model; see the driver."""
-        arguments = self.problem.values, self.samples, self.batch_size, training, on_gpu
+        arguments = self.problem.values, self.samples, self.batch_size, training, on_gpu, spare
         return answer.call(drivers.evaluation, *arguments)
 
     @property
@@ -144,8 +147,7 @@ def accuracy_as_expected(evaluation: Evaluation, result: PlainData) -> Finding:
     """Passes if the second of the pair is the accuracy over all samples."""
     if not _is_pair(result):
         return Finding(False, _no_pair(result))
-    what = f"the accuracy over {evaluation.size}"
-    return compare.near(result[1], evaluation.expected()[1], what)
+    return accuracy_near(result[1], evaluation.expected()[1], f"the accuracy over {evaluation.size}")
 
 
 def loss_as_expected(evaluation: Evaluation, result: PlainData) -> Finding:
@@ -166,9 +168,17 @@ def nan_told(result: PlainData) -> Finding:
 
 def loss_near(seen: PlainData, expected: float, what: str) -> Finding:
     """Passes if `seen` is the loss expected, with all its digits."""
-    finding = compare.near(seen, expected, what, rtol=1e-4)
-    # Single precision has no numbers of so few digits but multiples of 1/32.
-    if finding.passed and seen == round(seen, 5) and not (32 * seen).is_integer():
+    return _with_all_digits(compare.near(seen, expected, what, rtol=1e-4), seen, expected, what)
+
+
+def accuracy_near(seen: PlainData, expected: float, what: str) -> Finding:
+    """Passes if `seen` is the accuracy expected, with all its digits."""
+    return _with_all_digits(compare.near(seen, expected, what), seen, expected, what)
+
+
+def _with_all_digits(finding: Finding, seen: Any, expected: float, what: str) -> Finding:
+    # Single precision has no numbers of so few digits but multiples of 1/256.
+    if finding.passed and seen == round(seen, 8) != expected and not (256 * seen).is_integer():
         text = f"{what} has been rounded to {compare.shown(seen)}; expected what the division gives"
         return Finding(False, f"{text}.")
     return finding
@@ -182,10 +192,19 @@ def _no_pair(result: PlainData) -> str:
     return f"evaluate returned {result!r:.80}; expected a pair (loss, accuracy), two floats in a tuple."
 
 
+def loss_there(evaluation: Evaluation, answer: Answer) -> Finding:
+    """Passes if the loss is right on a GPU, too, and the model has stayed there."""
+    seen = evaluation.seen(answer, on_gpu=True)
+    elsewhere = sum(device != gpu().type for device in seen.devices)
+    text = f"The model came on the GPU, and {elsewhere} of {len(seen.devices)} forward passes ran elsewhere"
+    stayed = Finding(not elsewhere, f"{text}; expected none.")
+    return compare.first_failure([loss_as_expected(evaluation, seen.result), stayed])
+
+
 def evaluation_mode(seen: EvaluationReply) -> Finding:
     """Passes if no forward pass found the model in training mode."""
     if not seen.modes:
-        return Finding(False, "The model that was given made no forward pass; was it copied?")
+        return Finding(False, f"evaluate {NOT_CALLED}; expected model(inputs).")
     trained = [mode for mode in seen.modes if mode is not False]
     if None in trained:
         text = "A forward pass found some of the model's modules in training mode, and others not"

@@ -4,12 +4,15 @@ from collections.abc import Iterator, Sequence
 from itertools import chain, pairwise
 from math import isnan
 
+import torch
+
 from graders.grading.kit import Answer, Criterion, Finding, Findings, Rng, compare, exercise
-from graders.units.gpu import WAITS, gpu
+from graders.units.gpu import HOST, WAITS, gpu
 from graders.units.unit_01.courses import Course
 from graders.units.unit_01.drivers import FitReply
-from graders.units.unit_01.evaluation import loss_near
+from graders.units.unit_01.evaluation import accuracy_near, loss_near
 from graders.units.unit_01.steps import nan_in_all
+from graders.units.unit_01.watched import NOT_CALLED
 
 
 @exercise(
@@ -65,9 +68,9 @@ from graders.units.unit_01.steps import nan_in_all
 def fit(answer: Answer, rng: Rng) -> Findings:
     """One epoch, then several, then how the model, the loaders and the device were used."""
     case = Course.draw(rng)
-    one, several = case.seen(answer, 1), case.seen(answer, 3)
+    one = case.seen(answer, 1)
     yield "one epoch", parameters_as_expected(case, one, 1)
-    none = case.seen(answer, 0)
+    several, none = case.seen(answer, 3), case.seen(answer, 0)
     diverging = Course.draw_diverging(rng)
     diverged = diverging.seen(answer, EPOCHS)
     all_run = chain(anew(case, one, several, none), to_the_end(answer, rng), [to_nan(diverging, diverged)])
@@ -83,7 +86,7 @@ def fit(answer: Answer, rng: Rng) -> Findings:
     moving = case.moving()
     moved = moving.seen(answer, epochs, on_gpu=True)
     there = [parameters_as_expected(moving, moved, epochs), on_the_device(moved)]
-    yield "on the device", compare.first_failure(there)
+    yield "on the device", compare.first_failure(chain(there, to_the_host(moving, answer)))
     long = Course.draw_long(rng)
     cases = ((moving, moved), (long, long.seen(answer, 1, on_gpu=True)))
     yield "waits once an epoch", compare.first_failure(waits_at_the_end(*each) for each in cases)
@@ -125,14 +128,19 @@ def anew(case: Course, one: FitReply, several: FitReply, none: FitReply) -> list
             several.seed_kept,
             "A random seed was set, or a random state put back: a shuffling loader would repeat its order.",
         ),
-        *(
-            Finding(
-                first != second,
-                f"fit has set a random seed of {library}: augmentation would repeat its numbers.",
-            )
-            for library, first, second in zip(("Python's", "NumPy's"), one.drawn, several.drawn, strict=True)
+        *seeds_kept(one, several),
+        Finding(
+            several.settings, "fit has changed the optimizer's settings; its learning rate is the caller's."
         ),
     ]
+
+
+def seeds_kept(one: FitReply, other: FitReply) -> Iterator[Finding]:
+    """Pass if in two runs nobody has set the seeds of Python's and of NumPy's module, or put a state back."""
+    for number, library in enumerate(("Python's", "NumPy's")):
+        drawn = [numbers[number] for run in (one, other) for numbers in run.drawn]
+        text = f"fit has set a random seed of {library}, or put a random state back"
+        yield Finding(len({*drawn}) == len(drawn), f"{text}: augmentation would repeat its numbers.")
 
 
 def once_an_epoch(seen: FitReply, epochs: int, told: str = "") -> Finding:
@@ -145,23 +153,26 @@ def once_an_epoch(seen: FitReply, epochs: int, told: str = "") -> Finding:
 
 
 EPOCHS = 13
-"""More than people, or a scheduler, wait for a validation to get better."""
+"""More than people, or a scheduler, usually wait for a validation to get better."""
+PATIENCE = 22
+"""More than the longest that they do."""
 
 
 def to_the_end(answer: Answer, rng: Rng) -> Iterator[Finding]:
     """Pass if trainings of which only the validation gets worse, or all, and one that stands still, run all
     their epochs, and the last weights stay.
     """
-    for case, told in (
-        (Course.draw_worsening(rng), "of which the first validates best"),
-        (Course.draw_climbing(rng), "of which the first is the best in all"),
+    for case, epochs, told in (
+        (Course.draw_worsening(rng), PATIENCE, "of which the first validates best"),
+        (Course.draw_climbing(rng), EPOCHS, "of which the first is the best in all"),
     ):
-        seen = case.seen(answer, EPOCHS)
-        yield once_an_epoch(seen, EPOCHS, f", {told},")
-        finding = parameters_as_expected(case, seen, EPOCHS)
-        yield finding if finding.passed else Finding(False, f"{finding.seen} ({EPOCHS} epochs, {told})")
-    seen = Course.draw_standing(rng).seen(answer, EPOCHS)
-    yield once_an_epoch(seen, EPOCHS, " with a learning rate of 0")
+        seen = case.seen(answer, epochs)
+        yield once_an_epoch(seen, epochs, f", {told},")
+        finding = parameters_as_expected(case, seen, epochs)
+        yield finding if finding.passed else Finding(False, f"{finding.seen} ({epochs} epochs, {told})")
+    for right, losses in ((True, "no loss"), (False, "losses of millions")):
+        seen = Course.draw_standing(rng, right).seen(answer, EPOCHS)
+        yield once_an_epoch(seen, EPOCHS, f" with a learning rate of 0 and {losses}")
 
 
 def to_nan(case: Course, seen: FitReply) -> Finding:
@@ -199,7 +210,7 @@ def _epoch_right(seen: object, expected: Sequence[float], epoch: int) -> Finding
     if type(seen) is not tuple or len(seen) != len(_NAMES):
         return Finding(False, f"Epoch {epoch} is {seen!r:.80}; expected a tuple of three floats.")
     return compare.first_failure(
-        (compare.near if name == _NAMES[-1] else loss_near)(got, wanted, f"the {name} of epoch {epoch}")
+        (accuracy_near if name == _NAMES[-1] else loss_near)(got, wanted, f"the {name} of epoch {epoch}")
         for name, got, wanted in zip(_NAMES, seen, expected, strict=True)
     )
 
@@ -217,6 +228,8 @@ def modes_right(seen: FitReply, all_passes: bool) -> Finding:
     ]
     both = [*compare.side_by_side(seen.modes, seen.graphs)]
     each_pass = [(train, mode, graph) for train, (mode, graph) in compare.side_by_side(trains, both)]
+    if not seen.modes:
+        return Finding(False, f"fit {NOT_CALLED}; expected train_step and evaluate.")
     looked_at = [each for each in each_pass if all_passes or each[:2] != (False, True)]
     if all(mode is train for train, mode, _ in looked_at):
         if any(graph is not train for train, _, graph in looked_at):
@@ -230,13 +243,25 @@ def modes_right(seen: FitReply, all_passes: bool) -> Finding:
     return Finding(False, f"The forward passes ran in these modes: {told or 'none'}.")
 
 
-def on_the_device(seen: FitReply) -> Finding:
-    """Passes if all forward passes ran on the device that was given, and the model is left there."""
-    elsewhere = sum(device != gpu().type for device in seen.devices)
+def to_the_host(case: Course, answer: Answer) -> Iterator[Finding]:
+    """Pass if a model that comes on the GPU is trained on the host, where that is the device given."""
+    seen = case.seen(answer, 1, from_gpu=True)
+    for finding in (parameters_as_expected(case, seen, 1), on_the_device(seen, HOST)):
+        told = f"With a model that comes on the GPU, for the host: {finding.seen}"
+        yield finding if finding.passed else Finding(False, told)
+
+
+def on_the_device(seen: FitReply, device: torch.device | None = None) -> Finding:
+    """Passes if all forward passes ran on the device that was given, and the model is left there.
+
+    device: that one; if None, the GPU.
+    """
+    given = device or gpu()
+    elsewhere = sum(each != given.type for each in seen.devices)
     text = f"{elsewhere} of {len(seen.devices)} forward passes ran on another device than the one given"
-    if not elsewhere and seen.left != [gpu().type]:
+    if not elsewhere and seen.left != [given.type]:
         left = " and ".join(seen.left)
-        return Finding(False, f"fit has left the model on {left}; expected it on the device given, {gpu()}.")
+        return Finding(False, f"fit has left the model on {left}; expected it on the device given, {given}.")
     return Finding(not elsewhere, f"{text}; expected none.")
 
 

@@ -1,6 +1,7 @@
 """Unit 01, how much memory."""
 
 import math
+from itertools import cycle
 
 from graders.grading.kit import Answer, Criterion, Finding, Findings, PlainData, Rng, compare, exercise
 from graders.units.drivers import call, outcome
@@ -80,16 +81,35 @@ def _each_takes(expected: int, parameters: int, seen: PlainData, what: str) -> F
     return Finding(type(seen) is int and seen == parameters * expected, f"{text}, as an int.")
 
 
-_UNKNOWN = (
-    *(("adamw", "bf16"), ("Adam", "mixed"), ("", "fp32")),
-    *(("momentum", "fp16"), ("sgd", "FP32"), ("adam", "fp8"), ("sgd", ""), ("adam", "fp64")),
+_OPTIMIZERS = (
+    *(
+        "adamw",
+        "Adam",
+        "",
+        "adam ",
+        "ada",
+        "nadam",
+        "sgdm",
+        "sgd_momentum",
+        "momentum_sgd",
+        "mom",
+        "nesterov",
+    ),
+    *("rmsprop", "adagrad", "adadelta", "adafactor", "lamb", "lion", "muon", "lbfgs", "none"),
 )
-"""Names that are near to those of the exercise, beside each of those that it has."""
+_PRECISIONS = (
+    *("fp16", "FP32", "fp8", "", "fp64", "bf16 ", "fp", "bf", "16", "32", "float32", "bfloat16", "float16"),
+    *("half", "single", "double", "tf32", "amp", "int8", "fp32_mixed", "mixed_bf16", "bf16-mixed", "mix"),
+)
+"""Names that are near to those of the exercise, and such as others have."""
 
 
 def unknown_names_rejected(answer: Answer) -> Finding:
     """Passes if names that the exercise does not list raise ValueError."""
-    for optimizer, precision in _UNKNOWN:
+    known = cycle(BYTES_PER_PARAMETER)
+    unknown = [(name, precision) for name, (precision, _) in zip(_OPTIMIZERS, known, strict=False)]
+    unknown += [(optimizer, name) for name, (_, optimizer) in zip(_PRECISIONS, known, strict=False)]
+    for optimizer, precision in unknown:
         seen = answer.call(outcome, 1000, optimizer, precision)
         if "ValueError" not in seen.get("raised", ()):
             did = (

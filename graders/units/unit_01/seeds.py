@@ -19,25 +19,26 @@ class SeedsNoted:
         """
         self._run = run
         self._seeds: list[int] = []
+        self._numbers: list[float] = []
+        self.drawn: list[tuple[float, float]] = []
+        """What was drawn of Python's and of NumPy's module, by those who shuffle and then at the end."""
 
     def __enter__(self) -> "SeedsNoted":
         self._before: tuple[Any, Any] = random.getstate(), np.random.get_state()
         torch.default_generator.manual_seed(SEED)
         random.seed(SEED + self._run)
         np.random.seed(SEED + self._run)
-        self._begun = torch.get_rng_state()
         return self
 
     def shuffle(self) -> None:
-        """Draw a number of PyTorch's, as a loader does that shuffles, and note the seed."""
+        """Draw a number of each library, as a loader does that shuffles, and note PyTorch's seed."""
         self._seeds.append(torch.initial_seed())
-        torch.rand(())
+        self._numbers.append(float(torch.rand((), dtype=torch.float64, device="cpu")))
+        self.drawn.append((random.random(), float(np.random.random())))
 
     def __exit__(self, *_: object) -> None:
-        put_back = bool(self._seeds) and torch.equal(self._begun, torch.get_rng_state())
-        self.kept = not put_back and {*self._seeds, torch.initial_seed()} == {SEED}
-        """Whether PyTorch's state has gone on, and from no other seed."""
-        self.drawn = random.random(), float(np.random.random())
-        """The next numbers of the other libraries."""
+        self.shuffle()
+        self.kept = {*self._seeds} == {SEED} and len({*self._numbers}) == len(self._numbers)
+        """Whether PyTorch's state has always gone on, and from no other seed."""
         random.setstate(self._before[0])
         np.random.set_state(self._before[1])

@@ -13,7 +13,7 @@ from graders.units.raised import on_a_gpu
 from graders.units.unit_01 import drivers
 from graders.units.unit_01.drivers import StepReply
 from graders.units.unit_01.problems import STEEP, Problem
-from graders.units.unit_01.watched import Batch, in_words
+from graders.units.unit_01.watched import NOT_CALLED, Batch, in_words
 
 
 @exercise(
@@ -40,7 +40,8 @@ from graders.units.unit_01.watched import Batch, in_words
         Criterion(
             "the model's mode",
             1,
-            "The caller chooses training or evaluation mode: no model.train() and no model.eval() here.",
+            "The caller chooses training or evaluation mode: no model.train() and no model.eval() here, and "
+            "an update in both.",
         ),
     ),
     hints=(
@@ -51,12 +52,12 @@ from graders.units.unit_01.watched import Batch, in_words
     ),
 )
 def train_step(answer: Answer, rng: Rng) -> Findings:
-    """One step from clean gradients, one on a single sample, one with NaN; several steps after gradients that
-    do not belong to them.
+    """Steps from clean gradients, one of them on a single sample, one with NaN; several steps after gradients
+    that do not belong to them.
     """
     first = Training.draw(rng, [rng.integer(4, 9)], steep=True)
-    single = Training.draw(rng, [1])
-    both = [(each, each.seen(answer)) for each in (first, single)]
+    mild = Training.draw(rng, [rng.integer(2, 4), rng.integer(4, 9), 1])
+    both = [(each, each.seen(answer)) for each in (first, mild)]
     seen = both[0][1]
     losses = compare.first_failure(losses_as_expected(*each) for each in both)
     diverging = Training.draw(rng, [3])
@@ -65,7 +66,7 @@ def train_step(answer: Answer, rng: Rng) -> Findings:
     updated = compare.first_failure(
         [
             *(parameters_as_expected(*each) for each in both),
-            one_pass_each_way(first, seen),
+            *(one_pass_each_way(*each) for each in both),
             *(nan_in_all(diverging.problem, step.parameters) for step in diverged),
         ]
     )
@@ -78,9 +79,10 @@ def train_step(answer: Answer, rng: Rng) -> Findings:
     told = [nan_told(step.loss) for step in diverged]
     there = on_a_gpu(lambda: loss_there(first, answer))
     yield "loss", compare.first_failure([losses, *told, there, no_history(seen)])
-    fixed = replace(first, training=False)
-    modes = ((first, seen), (fixed, fixed.seen(answer)))
-    yield "the model's mode", compare.first_failure(mode_kept(*each) for each in modes)
+    fixed = replace(mild, training=False)
+    in_evaluation = fixed.seen(answer)
+    modes = (mode_kept(*each) for each in (*both, (fixed, in_evaluation)))
+    yield "the model's mode", compare.first_failure([*modes, updated_all_the_same(fixed, in_evaluation)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,9 +214,15 @@ def one_pass_each_way(training: Training, seen: list[StepReply]) -> Finding:
     for number, (step, (inputs, _)) in enumerate(compare.side_by_side(seen, training.batches), start=1):
         expected = [f"forward {len(inputs)}", f"backward {len(inputs)}"]
         if step.log != expected:
-            text = f"step {number} made the passes {', '.join(step.log) or '(none)'}"
-            return Finding(False, f"{text} (with samples); expected {', '.join(expected)}.")
+            made = f"made the passes {', '.join(step.log)} (with samples)" if step.log else NOT_CALLED
+            return Finding(False, f"step {number} {made}; expected {', '.join(expected)}.")
     return Finding(True, "Every step goes forward once and backward once.")
+
+
+def updated_all_the_same(training: Training, seen: list[StepReply]) -> Finding:
+    """Passes if a model that came in evaluation mode has got its updates, too."""
+    finding = parameters_as_expected(training, seen)
+    return finding if finding.passed else Finding(False, f"With a model in evaluation mode: {finding.seen}")
 
 
 def mode_kept(training: Training, seen: list[StepReply]) -> Finding:
@@ -249,8 +257,8 @@ def nan_told(loss: PlainData) -> Finding:
 
 def asks_for_no_number(who: str, waits: int) -> Finding:
     """Passes if nobody waited for a number of the device's. waits: how often somebody did."""
-    text = f"{who} needed the number in a tensor {compare.counted(waits, 'time')} (.item(), print, if, ...)"
-    told = f"{text}, and waited for the device; expected never."
+    text = f"{who} needed the number in a tensor {compare.counted(waits, 'time')}"
+    told = f"{text} (.item(), .cpu(), print, if, ...), and waited for the device; expected never."
     return Finding(not waits, told if waits else f"{who} waited for nothing.")
 
 

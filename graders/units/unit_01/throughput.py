@@ -162,12 +162,11 @@ def rate_as_measured(measurement: Measurement) -> Finding:
     result = measurement.reply.result
     rate = compare.as_float(result)
     seen = compare.shown(result, 80) if math.isnan(rate) else f"{_digits(rate)} samples/s"
-    if rate < 0:
+    if rate < 0 and samples / rate < -0.5:
         seen += " (the time of day was set back meanwhile)"
-    # No clock shows seconds that give so few digits of samples a second, but for one time in a million.
-    if slowest <= rate <= fastest and rate == round(rate, 5):
-        text = f"{compare.shown(result)}: the rate has been rounded; expected what the division gives"
-        return Finding(False, f"{text}.")
+    if slowest <= rate <= fastest and _rounded(rate, samples):
+        text = f"{compare.shown(result)}: the rate, or its time, has been rounded"
+        return Finding(False, f"{text}; expected what the division gives.")
     steps, batch = (
         compare.counted(measurement.steps, "step"),
         compare.counted(measurement.batch_size, "sample"),
@@ -177,6 +176,12 @@ def rate_as_measured(measurement: Measurement) -> Finding:
     return Finding(
         slowest <= rate <= fastest, f"{taken}; the device needed {least:.4f} s, so expected {expected}."
     )
+
+
+def _rounded(rate: float, samples: int) -> bool:
+    """Whether a rate, or its time, has few digits. Of what a clock shows one time in ten thousands has."""
+    ticks = 1e4 * samples / rate
+    return rate == round(rate, 6) or abs(ticks - round(ticks)) < 1e-9
 
 
 def _digits(rate: float) -> str:

@@ -25,6 +25,10 @@ def in_words(mode: Mode) -> str:
 
 _NAMES = {True: "training", False: "evaluation"}
 
+NOT_CALLED = (
+    "did not call the model (a copy is another one, and model.forward() leaves out the model's hooks)"
+)
+
 
 class _Saved:
     """A tensor that a graph keeps for backward; it lives as long as the graph needs it."""
@@ -33,8 +37,18 @@ class _Saved:
         self.tensor = tensor
 
 
+def _is_called(model: "Watched", _inputs: Any) -> None:
+    """A hook, as weight norm and profilers have them: `model.forward(inputs)` leaves it out."""
+    model.called = True
+
+
 class Watched(nn.Module):
-    """Two linear layers that write down how they are used. Inputs [B, F, 1]."""
+    """Two linear layers that write down how they are used, when they are called. Inputs [B, F, 1].
+
+    A buffer of zeros, [F], is added to the inputs: it has to be where they are.
+    """
+
+    shift: Tensor
 
     def __init__(self, values: list[Tensor]) -> None:
         """values: weight [H, F] and bias [H] of the first layer, weight [K, H] and bias [K] of the second."""
@@ -53,21 +67,31 @@ class Watched(nn.Module):
         self.kept: list[int] = []
         """How many tensors of earlier graphs were still kept when a forward pass began."""
         self._saved: list[weakref.ref[_Saved]] = []
+        self.called = False
+        self.register_forward_pre_hook(_is_called)
+        self.register_buffer("shift", torch.zeros(features))
         with torch.no_grad():
             for parameter, value in zip(self.parameters(), values, strict=True):
                 parameter.copy_(value)
 
     def forward(self, inputs: Tensor) -> Tensor:
+        if not self.called:
+            return self._logits(inputs)
+        self.called = False
         samples = len(inputs)
         self.log.append(f"forward {samples}")
         self.modes.append(mode_of(self))
         self.devices.append(inputs.device.type)
         self.kept.append(sum(saved() is not None for saved in self._saved))
         with self._noting_what_is_kept():
-            logits: Tensor = self.second(torch.tanh(self.first(inputs.squeeze(2))))
+            logits = self._logits(inputs)
         self.graphs.append(logits.requires_grad)
         if logits.requires_grad:
             logits.register_hook(lambda _: self.log.append(f"backward {samples}"))  # type: ignore[no-untyped-call]
+        return logits
+
+    def _logits(self, inputs: Tensor) -> Tensor:
+        logits: Tensor = self.second(torch.tanh(self.first(inputs.squeeze(2) + self.shift)))
         return logits
 
     def _noting_what_is_kept(self) -> AbstractContextManager[Any]:
