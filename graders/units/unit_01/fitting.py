@@ -6,8 +6,10 @@ from math import isnan
 
 import torch
 
+from graders.grading.answer import AnswerFailed
 from graders.grading.kit import Answer, Criterion, Finding, Findings, Rng, compare, exercise
 from graders.units.gpu import HOST, WAITS, gpu
+from graders.units.raised import raised_in
 from graders.units.unit_01.courses import Course
 from graders.units.unit_01.drivers import FitReply
 from graders.units.unit_01.evaluation import accuracy_near, loss_near
@@ -129,10 +131,15 @@ def anew(case: Course, one: FitReply, several: FitReply, none: FitReply) -> list
             "A random seed was set, or a random state put back: a shuffling loader would repeat its order.",
         ),
         *seeds_kept(one, several),
-        Finding(
-            several.settings, "fit has changed the optimizer's settings; its learning rate is the caller's."
-        ),
+        settings_kept(several),
     ]
+
+
+def settings_kept(seen: FitReply) -> Finding:
+    """Passes if learning rates are those that the caller has set."""
+    return Finding(
+        seen.settings, "fit has changed the optimizer's settings; its learning rate is the caller's."
+    )
 
 
 def seeds_kept(one: FitReply, other: FitReply) -> Iterator[Finding]:
@@ -168,6 +175,7 @@ def to_the_end(answer: Answer, rng: Rng) -> Iterator[Finding]:
     ):
         seen = case.seen(answer, epochs)
         yield once_an_epoch(seen, epochs, f", {told},")
+        yield settings_kept(seen)
         finding = parameters_as_expected(case, seen, epochs)
         yield finding if finding.passed else Finding(False, f"{finding.seen} ({epochs} epochs, {told})")
     for right, losses in ((True, "no loss"), (False, "losses of millions")):
@@ -245,10 +253,14 @@ def modes_right(seen: FitReply, all_passes: bool) -> Finding:
 
 def to_the_host(case: Course, answer: Answer) -> Iterator[Finding]:
     """Pass if a model that comes on the GPU is trained on the host, where that is the device given."""
-    seen = case.seen(answer, 1, from_gpu=True)
+    told = "With a model that comes on the GPU, for the host"
+    try:
+        seen = case.seen(answer, 1, from_gpu=True)
+    except AnswerFailed as failure:
+        yield raised_in(told, failure, ran_before=True)
+        return
     for finding in (parameters_as_expected(case, seen, 1), on_the_device(seen, HOST)):
-        told = f"With a model that comes on the GPU, for the host: {finding.seen}"
-        yield finding if finding.passed else Finding(False, told)
+        yield finding if finding.passed else Finding(False, f"{told}: {finding.seen}")
 
 
 def on_the_device(seen: FitReply, device: torch.device | None = None) -> Finding:
