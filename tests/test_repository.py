@@ -103,10 +103,8 @@ def test_code_in_a_text_is_read_without_scrolling():
     # Invariant: none is so wide that JupyterLab breaks it, after which its end looks like a line of its own.
     wide = [
         f"{name}: {len(line)} columns: {line.strip()}"
-        for name in NAMES
-        for cell in units()[name].notebook.cells
-        if cell.cell_type == "markdown"
-        for block in FENCED.findall(cell.source)
+        for name, text in _texts()
+        for block in FENCED.findall(text)
         for line in block.splitlines()
         if len(line) > COLUMNS
     ]
@@ -117,13 +115,19 @@ def test_no_line_of_a_text_begins_with_a_year():
     # Invariant: "2009." at the beginning of a line is no item of a list; Markdown would make it one.
     years = [
         f"{name}: {line}"
-        for name in NAMES
-        for cell in units()[name].notebook.cells
-        if cell.cell_type == "markdown"
-        for line in FENCED.sub("", cell.source).splitlines()
+        for name, text in _texts()
+        for line in FENCED.sub("", text).splitlines()
         if re.match(r"\s*\d{3,}[.)](\s|$)", line)
     ]
     assert not years
+
+
+def _texts() -> Iterator[tuple[str, str]]:
+    """Each unit's name with the text of each of its Markdown cells."""
+    for name in NAMES:
+        for cell in units()[name].notebook.cells:
+            if cell.cell_type == "markdown":
+                yield name, cell.source
 
 
 def _specifications(source: str) -> Iterator[str]:

@@ -6,10 +6,9 @@ from math import isnan
 
 import torch
 
-from graders.grading.answer import AnswerFailed
 from graders.grading.kit import Answer, Criterion, Finding, Findings, Rng, compare, exercise
 from graders.units.gpu import HOST, WAITS, gpu
-from graders.units.raised import raised_in
+from graders.units.raised import tried_in
 from graders.units.unit_01.courses import Course
 from graders.units.unit_01.drivers import FitReply
 from graders.units.unit_01.evaluation import accuracy_near, loss_near
@@ -87,8 +86,8 @@ def fit(answer: Answer, rng: Rng) -> Findings:
     yield "modes", compare.first_failure(modes_right(each, history.passed) for each in (trained, found))
     moving = case.moving()
     moved = moving.seen(answer, epochs, on_gpu=True)
-    there = [parameters_as_expected(moving, moved, epochs), on_the_device(moved)]
-    yield "on the device", compare.first_failure(chain(there, to_the_host(moving, answer)))
+    there = compare.first_failure([parameters_as_expected(moving, moved, epochs), on_the_device(moved)])
+    yield "on the device", to_the_host(moving, answer) if there.passed else there
     long = Course.draw_long(rng)
     cases = ((moving, moved), (long, long.seen(answer, 1, on_gpu=True)))
     yield "waits once an epoch", compare.first_failure(waits_at_the_end(*each) for each in cases)
@@ -251,16 +250,16 @@ def modes_right(seen: FitReply, all_passes: bool) -> Finding:
     return Finding(False, f"The forward passes ran in these modes: {told or 'none'}.")
 
 
-def to_the_host(case: Course, answer: Answer) -> Iterator[Finding]:
-    """Pass if a model that comes on the GPU is trained on the host, where that is the device given."""
+def to_the_host(case: Course, answer: Answer) -> Finding:
+    """Passes if a model that comes on the GPU is trained on the host, where that is the device given."""
     told = "With a model that comes on the GPU, for the host"
-    try:
+
+    def look() -> Finding:
         seen = case.seen(answer, 1, from_gpu=True)
-    except AnswerFailed as failure:
-        yield raised_in(told, failure, ran_before=True)
-        return
-    for finding in (parameters_as_expected(case, seen, 1), on_the_device(seen, HOST)):
-        yield finding if finding.passed else Finding(False, f"{told}: {finding.seen}")
+        found = compare.first_failure([parameters_as_expected(case, seen, 1), on_the_device(seen, HOST)])
+        return found if found.passed else Finding(False, f"{told}: {found.seen}")
+
+    return tried_in(told, look)
 
 
 def on_the_device(seen: FitReply, device: torch.device | None = None) -> Finding:
@@ -269,12 +268,12 @@ def on_the_device(seen: FitReply, device: torch.device | None = None) -> Finding
     device: that one; if None, the GPU.
     """
     given = device or gpu()
-    elsewhere = sum(each != given.type for each in seen.devices)
-    text = f"{elsewhere} of {len(seen.devices)} forward passes ran on another device than the one given"
-    if not elsewhere and seen.left != [given.type]:
+    tried_in = sum(each != given.type for each in seen.devices)
+    text = f"{tried_in} of {len(seen.devices)} forward passes ran on another device than the one given"
+    if not tried_in and seen.left != [given.type]:
         left = " and ".join(seen.left)
         return Finding(False, f"fit has left the model on {left}; expected it on the device given, {given}.")
-    return Finding(not elsewhere, f"{text}; expected none.")
+    return Finding(not tried_in, f"{text}; expected none.")
 
 
 def waits_at_the_end(case: Course, seen: FitReply) -> Finding:

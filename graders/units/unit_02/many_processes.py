@@ -174,9 +174,8 @@ def _still_differ(run: Run) -> Finding:
 
 def _moved(case: DrawnTraining, answer: Answer) -> Finding:
     """Passes if every rank moves its model and its batches to the device that it is given, a GPU."""
-    run = case.launch(answer, on_gpu=True)
+    run, there = case.launch(answer, on_gpu=True), [gpu().type]
     for rank, reply in enumerate(run.results):
-        there = [gpu().type]
         if reply.devices != there or reply.left != there:
             part = "with a batch" if reply.left == there else "with a model"
             return Finding(False, f"rank {rank} computes {part} that was not moved to the device, a GPU.")

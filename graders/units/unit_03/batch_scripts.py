@@ -216,7 +216,9 @@ def ports_of_their_own(well: JobReport, ill: JobReport) -> Finding:
     both = ports[0] & ports[1]
     text = f"In each of two jobs MASTER_PORT is {', '.join(sorted(both))}"
     said = f"{text}; where they share a node, the second finds it taken."
-    return Finding(not both, said if both else "Each job has a port of its own.")
+    if not both:
+        return Finding(True, "Each job has a port of its own.")
+    return Finding(False, said, hint="Make a port of SLURM_JOB_ID, which is another number in each job.")
 
 
 def fails_with_the_training(well: JobReport | None, ill: JobReport) -> Finding:

@@ -1,6 +1,6 @@
 """What holds for all hand-written collectives: any group."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import torch
@@ -42,9 +42,10 @@ def on_a_subgroup(
     `within_the_group`. forms: worlds that come after the last ones.
     """
 
+    checks: list[Callable[[Played], Finding]] = [results, *[in_place] * kept, within_the_group]
+
     def right(played: Played) -> Finding:
-        checks = (check(played) for check in (results, in_place if kept else results, within_the_group))
-        return compare.first_failure(checks)
+        return compare.first_failure(check(played) for check in checks)
 
     *others, last = subgroups
     several = launches([*others, [*last, *forms]], together)
