@@ -513,8 +513,8 @@ def test_the_next_launch_does_not_wait_for_torch_again(outcomes: dict[str, Any])
 
 
 def test_a_deadline_ends_the_step_and_only_the_step(jobs: Jobs, outcomes: dict[str, Any]):
-    # Invariant: the launch's step is gone when launch returns, another step of the job goes on, and no
-    # process that a rank has started is left on any node.
+    # Invariant: the launch's step ends with the launch, another step of the job goes on, and no process that
+    # a rank has started is left on any node.
     seen = outcomes["deadline"]
     assert seen["error"] == "TimedOut"
     assert "while True" in seen["message"] or "time.sleep" in seen["message"]
