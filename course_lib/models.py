@@ -96,13 +96,21 @@ class TransformerConfig:
         return self.layers * block + rows * width
 
 
+def _rows(count: int, width: int) -> nn.Embedding:
+    """As nn.Embedding makes them. On "meta" nothing is drawn: torch would import its compiler for that."""
+    rows = nn.Embedding.from_pretrained(torch.empty(count, width), freeze=False)
+    if not rows.weight.is_meta:
+        rows.reset_parameters()
+    return rows
+
+
 class Embedding(nn.Module):
     """Tokens [B, T], int64, to x_BTD: a learned row for each token and one for each position."""
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
-        self.tokens = nn.Embedding(config.vocabulary, config.width)
-        self.positions = nn.Embedding(config.context, config.width)
+        self.tokens = _rows(config.vocabulary, config.width)
+        self.positions = _rows(config.context, config.width)
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, tokens_BT: Tensor) -> Tensor:

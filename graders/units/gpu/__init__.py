@@ -50,6 +50,11 @@ class Gpu(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__exit__(*raised)  # type: ignore[no-untyped-call]
         self._left.close()
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Nothing here is compiled; saying so keeps every rank from importing torch's compiler."""
+        return False
+
     def __torch_dispatch__(self, func: OpOverload, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         options = kwargs or {}
         if name_of(func) in ("pin_memory", "_pin_memory"):
