@@ -98,7 +98,9 @@ class TransformerConfig:
 
 def _rows(count: int, width: int) -> nn.Embedding:
     """As nn.Embedding makes them. On "meta" nothing is drawn: torch would import its compiler for that."""
-    rows = nn.Embedding.from_pretrained(torch.empty(count, width), freeze=False)
+    rows: nn.Embedding = nn.Embedding.from_pretrained(  # type: ignore[no-untyped-call]
+        torch.empty(count, width), freeze=False
+    )
     if not rows.weight.is_meta:
         rows.reset_parameters()
     return rows

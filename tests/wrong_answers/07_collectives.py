@@ -3200,6 +3200,7 @@ def _weighted(samples, weights):
     nbytes, seconds, weights = data[:, 0], data[:, 1], np.array(weights)
     columns = np.column_stack([weights, weights * nbytes])
     scale = np.abs(columns).max(axis=0)
+    scale[scale == 0] = 1
     solution = np.linalg.lstsq(columns / scale, weights * seconds, rcond=None)[0] / scale
     return float(solution[0]), float(solution[1])
 
