@@ -1,6 +1,7 @@
 """A function under mpirun: results come back, a failure ends all ranks, a hang ends in time."""
 
 import os
+import tempfile
 import time
 import uuid
 from contextlib import suppress
@@ -33,6 +34,20 @@ def summed(comm, numbers):
 def test_every_ranks_result_comes_back():
     # The example of every course on MPI: 5 + 2 + 7 + 4 = 18 and 1 + 3 + 8 + 2 = 14, on every rank.
     assert mpirun(summed, [[5, 1], [2, 3], [7, 8], [4, 2]], ranks=4, timeout=120) == [[18, 14]] * 4
+
+
+@needs_mpi
+def test_runs_share_no_folder(monkeypatch, tmp_path):
+    # Invariant: what Open MPI writes lies in the run's own folder and goes with it. By default runs share
+    # one, which may be removed by one of them while another makes it.
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+    def session(comm):
+        return os.environ["PMIX_SERVER_TMPDIR"]
+
+    first, second = (Path(mpirun(session, ranks=1, timeout=120)[0]).relative_to(tmp_path) for _ in range(2))
+    assert first.parts[0] != second.parts[0]
+    assert list(tmp_path.iterdir()) == []
 
 
 @needs_mpi

@@ -64,7 +64,7 @@ def _run(folder: Path, ranks: int, timeout: float) -> tuple[int, str]:
     rank = Path(processes.__file__).with_name("mpi_rank.py")
     program = [sys.executable, "-m", "mpi4py", str(rank), str(folder)]
     try:
-        return run_guarded(["mpirun", "-np", str(ranks), *program], _environment(), timeout)
+        return run_guarded(["mpirun", "-np", str(ranks), *program], _environment(folder), timeout)
     except subprocess.TimeoutExpired:
         raise TimedOut(
             f"The MPI program was stopped after {timeout:g} s; it had not come to its end. MPI does "
@@ -73,14 +73,19 @@ def _run(folder: Path, ranks: int, timeout: float) -> tuple[int, str]:
         ) from None
 
 
-def _environment() -> dict[str, str]:
-    """Modules are found as here; more ranks than cores are allowed, and root is too, as in a container."""
+def _environment(folder: Path) -> dict[str, str]:
+    """Modules are found as here; more ranks than cores are allowed, and root is too, as in a container.
+
+    folder: for what Open MPI writes meanwhile. By default all runs of a user share one, which each makes if
+    it is not there, and removes if it is the last: of two that do so at once one may fail.
+    """
     allowances = {
         "OMPI_ALLOW_RUN_AS_ROOT": "1",
         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
         "OMPI_MCA_rmaps_base_oversubscribe": "1",
         # Several ranks share a core: one that waits must let the others run.
         "OMPI_MCA_mpi_yield_when_idle": "1",
+        "OMPI_MCA_orte_tmpdir_base": str(folder),
         "OMP_NUM_THREADS": "1",
     }
     path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
