@@ -15,9 +15,6 @@ import torch.distributed as dist
 
 from course_lib import LaunchError, launch, per_rank, span
 
-LAUNCH = "course-launch"
-"""What launch calls its step."""
-
 
 def sums(x: int) -> dict[str, Any]:
     with span("adding"):
@@ -75,7 +72,7 @@ def steps_after_an_end(seconds: float = 60) -> list[str]:
     srun ends when the tasks have; the controller hears of it from the nodes, which may come a moment later.
     """
     deadline = time.monotonic() + seconds
-    while LAUNCH in (names := steps()) and time.monotonic() < deadline:
+    while "course-launch" in (names := steps()) and time.monotonic() < deadline:
         time.sleep(0.1)
     return names
 

@@ -17,12 +17,13 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._python_dispatch import _disable_current_modes
 
 from course_lib.cluster.topology import Cluster, Link
 from course_lib.launch import launch
 from course_lib.launch.run import Run
 from course_lib.runtime.communication.events import span_recorder
+from course_lib.runtime.eager_mode import EagerDispatchMode
 
 MOST_RANKS = 8
 """Eight colours differ; and eight digits of 16 fit into int64 with room for sums."""
@@ -106,7 +107,7 @@ every rank must know whose tensor it is.
 """
 
 
-class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _Watch(EagerDispatchMode):
     """Notes every number that appears in the rank's tensors of int64, with the rank's virtual time.
 
     Tensors are known by their storage, so that views of chunks count as the whole that they are part of.

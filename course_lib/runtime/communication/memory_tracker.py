@@ -17,7 +17,6 @@ import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils._python_dispatch import (
-    TorchDispatchMode,
     is_traceable_wrapper_subclass,
     is_traceable_wrapper_subclass_type,
 )
@@ -25,6 +24,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakIdKeyDictionary
 
 from course_lib.runtime.communication.memory import MemoryKind
+from course_lib.runtime.eager_mode import EagerDispatchMode
 
 
 class MemoryRecorder(Protocol):
@@ -63,7 +63,7 @@ class _Held:
     kind: MemoryKind
 
 
-class MemoryTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class MemoryTracker(EagerDispatchMode):
     """While it is entered, each tensor operation of the thread is the rank's."""
 
     def __init__(self, recorder: MemoryRecorder) -> None:
@@ -78,11 +78,6 @@ class MemoryTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._closed = False
         self._has_data = False
         """Whether the rank was given data: then what has a shape alone holds nothing."""
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """Nothing here is compiled; saying so keeps torch from importing its compiler for seconds."""
-        return False
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None

@@ -10,16 +10,16 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 from course_lib.cluster.topology import Cluster
+from course_lib.runtime.eager_mode import EagerDispatchMode
 from course_lib.runtime.simulator.engine import RankEngine
 
 _COMMUNICATION = ("c10d", "_c10d_functional", "_dtensor")
 
 
-class ComputeClock(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class ComputeClock(EagerDispatchMode):
     """While it is entered, each tensor operation of the thread moves the clock of `rank`."""
 
     def __init__(self, engine: RankEngine, rank: int, cluster: Cluster) -> None:
@@ -28,11 +28,6 @@ class ComputeClock(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._rank = rank
         self._flops = cluster.flops or math.inf
         self._memory_bandwidth = cluster.memory_bandwidth or math.inf
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """Nothing here is compiled; saying so keeps torch from importing its compiler for seconds."""
-        return False
 
     def __torch_dispatch__(
         self,

@@ -15,15 +15,15 @@ from unittest import mock
 import torch
 from torch import Tensor
 from torch._ops import OpOverload
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from course_lib.runtime.eager_mode import EagerDispatchMode
 from graders.units.gpu.rules import HOST, NAME, name_of, waits
 from graders.units.gpu.tensors import DATA, WAITS, computed, entered, gpu, on_host, plain, set_data
 
 __all__ = ["HOST", "WAITS", "Gpu", "gpu", "on_host", "plain"]
 
 
-class Gpu(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Gpu(EagerDispatchMode):
     """While a thread has entered it the device can be named, and it is noted when somebody waits for it.
 
     Several threads may, as simulated ranks do.
@@ -49,11 +49,6 @@ class Gpu(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __exit__(self, *raised: Any) -> None:
         super().__exit__(*raised)  # type: ignore[no-untyped-call]
         self._left.close()
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """Nothing here is compiled; saying so keeps every rank from importing torch's compiler."""
-        return False
 
     def __torch_dispatch__(self, func: OpOverload, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         options = kwargs or {}

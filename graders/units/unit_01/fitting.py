@@ -268,12 +268,12 @@ def on_the_device(seen: FitReply, device: torch.device | None = None) -> Finding
     device: that one; if None, the GPU.
     """
     given = device or gpu()
-    tried_in = sum(each != given.type for each in seen.devices)
-    text = f"{tried_in} of {len(seen.devices)} forward passes ran on another device than the one given"
-    if not tried_in and seen.left != [given.type]:
+    elsewhere = sum(each != given.type for each in seen.devices)
+    text = f"{elsewhere} of {len(seen.devices)} forward passes ran on another device than the one given"
+    if not elsewhere and seen.left != [given.type]:
         left = " and ".join(seen.left)
         return Finding(False, f"fit has left the model on {left}; expected it on the device given, {given}.")
-    return Finding(not tried_in, f"{text}; expected none.")
+    return Finding(not elsewhere, f"{text}; expected none.")
 
 
 def waits_at_the_end(case: Course, seen: FitReply) -> Finding:

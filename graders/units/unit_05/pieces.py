@@ -6,7 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils._python_dispatch import TorchDispatchMode
+
+from course_lib.runtime.eager_mode import EagerDispatchMode
 
 
 class Piece(nn.Module):
@@ -112,7 +113,7 @@ class Descent:
         return (parameter for group in self.param_groups for parameter in group["params"])
 
 
-class HeldBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class HeldBytes(EagerDispatchMode):
     """Counts the memory of tensors that were made inside of it and are still alive, whoever keeps them."""
 
     def __init__(self, tensors: Iterable[Tensor]) -> None:
@@ -120,11 +121,6 @@ class HeldBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._storages: dict[int, tuple[StorageWeakRef, int]] = {}
         for tensor in tensors:
             self._note(tensor)
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """Nothing here is compiled; saying so keeps torch from importing its compiler for seconds."""
-        return False
 
     def count(self) -> int:
         """Bytes of all storages that are alive."""
