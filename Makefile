@@ -1,9 +1,10 @@
 # make workbook | test | lab | lint | notebooks | docs | bench | mutants | mutants-changed | horovod | horovod-tensorflow
-# | beside; each sets up first, once.
+# | beside | constraints; each sets up first, once.
 # With another Python: make workbook PYTHON=python3.12
 
 PYTHON ?= python3
 VENV ?= .venv
+CONSTRAINTS ?= constraints.txt
 JOBS ?= 2
 SINCE ?= HEAD~1
 
@@ -12,7 +13,8 @@ BIN := $(abspath $(VENV))/bin
 export PATH := $(BIN):$(PATH)
 export JUPYTER_CONFIG_PATH := $(CURDIR)/.jupyter$(addprefix :,$(JUPYTER_CONFIG_PATH))
 
-.PHONY: workbook test lab lint notebooks docs bench mutants mutants-changed horovod horovod-tensorflow beside setup
+.PHONY: workbook test lab lint notebooks docs bench mutants mutants-changed horovod horovod-tensorflow beside constraints \
+    setup
 
 # One unit more than cores: some wait for Slurm or for a deadline.
 workbook: setup
@@ -62,14 +64,23 @@ horovod-tensorflow: setup
 beside: setup
 	@for name in $(NAMES); do $(BIN)/course beside $$name || exit; done
 
+# The newest versions of all packages, in an environment of their own; written down once all tests have passed
+# there.
+constraints: setup
+	rm -rf .venv-new
+	$(MAKE) workbook test VENV=.venv-new CONSTRAINTS=/dev/null
+	.venv-new/bin/pip freeze --exclude-editable | sed 's/+.*//' | sort --ignore-case >build/constraints.txt
+	mv build/constraints.txt constraints.txt
+
 setup: $(VENV)/.installed $(VENV)/.packages
 
-# One pip command holds the pins, so that torchvision cannot bring another torch along.
-$(VENV)/.installed: pyproject.toml
+# One pip command holds the pins, so that torchvision cannot bring another torch along. The constraints keep what is
+# published tomorrow out.
+$(VENV)/.installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("This is Python %d.%d; Python 3.11 or later is needed. Name another one: make workbook PYTHON=python3.12" % sys.version_info[:2])'
 	@$(PYTHON) -m venv $(VENV) || { echo "Python cannot make a virtual environment here. On Debian or Ubuntu: apt-get install python3-venv"; exit 1; }
 	@echo "Setting up $(VENV). The first time, pip downloads PyTorch and JupyterLab: some minutes."
-	@set -o pipefail; $(BIN)/python -m pip install --disable-pip-version-check "torch==2.13.0" "torchvision==0.28.0" -e ".[dev]" | sed '/^Requirement already satisfied/d'
+	@set -o pipefail; $(BIN)/python -m pip install --disable-pip-version-check --constraint $(CONSTRAINTS) "torch==2.13.0" "torchvision==0.28.0" -e ".[dev]" | sed '/^Requirement already satisfied/d'
 	@touch $@
 
 $(VENV)/.packages: apt.txt .ci/packages | $(VENV)/.installed

@@ -49,7 +49,7 @@ def test_conda_installs_what_pyproject_says():
     # tools for development, and the pins stand in the same command.
     plain = {item for item in CONDA["dependencies"] if isinstance(item, str)}
     assert plain == {f"python{PROJECT['requires-python']}", "pip", "make"}
-    assert set(conda_pip_list()) == exact_pins() | {"-e .[dev]"}
+    assert set(conda_pip_list()) == exact_pins() | {"-e .[dev]", "-c constraints.txt"}
 
 
 def test_make_installs_what_pyproject_says():
@@ -57,6 +57,18 @@ def test_make_installs_what_pyproject_says():
     commands = [line for line in MAKEFILE.splitlines() if "pip install" in line]
     assert len(commands) == 1
     assert set(re.findall(r'"([^"]+)"', commands[0])) == exact_pins() | {".[dev]"}
+
+
+def test_every_package_has_one_version():
+    # Invariant: the constraints name each package that pyproject.toml asks for, once, in one version without
+    # a build of one machine, and the same torch and torchvision.
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    assert all(re.fullmatch(r"[\w.-]+==[\w.]+", line) for line in lines)
+    names = [re.sub("_", "-", line.partition("==")[0].lower()) for line in lines]
+    assert len(names) == len(set(names))
+    asked = [*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["dev"]]
+    assert {re.match(r"[\w-]+", each)[0].lower() for each in asked} <= set(names)
+    assert exact_pins() <= set(lines)
 
 
 def test_make_asks_for_the_python_that_pyproject_asks_for():
@@ -79,6 +91,11 @@ def test_ci_runs_what_the_readme_says():
     readme = (ROOT / "README.md").read_text()
     own = {"horovod", "horovod-tensorflow", "beside"}
     assert called == own | {"lint", "workbook", "mutants-changed", "test"}
+    # Invariant: the workbook runs first where nothing is beside it, as on a newcomer's machine, and again
+    # after.
+    order = re.findall(r"^make ([\w-]+)", (ROOT / ".ci/run").read_text(), re.MULTILINE)
+    assert order[0] == "workbook"
+    assert "workbook" in order[order.index("beside") :]
     assert all(f"make {target}" in readme for target in called | {"lab", "notebooks", "bench"})
 
 

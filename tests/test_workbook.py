@@ -8,8 +8,18 @@ from pathlib import Path
 import pytest
 
 from tests.sample_source import EFFORTS, SOURCE, write_unit
+from workbook import build as workbook_build
 from workbook import execute
-from workbook.build import GradingFailed, Task, UnitResult, in_rounds, parameters_of, run, shortfall
+from workbook.build import (
+    GradingFailed,
+    Task,
+    UnitResult,
+    blocked_points,
+    in_rounds,
+    parameters_of,
+    run,
+    shortfall,
+)
 from workbook.commands import make_workbook
 from workbook.errors import CommandFailed
 from workbook.paths import Places
@@ -83,6 +93,51 @@ def test_a_lost_point_is_explained():
     exercise = {"name": "one_more", "points": 1, "max_points": 3, "criteria": criteria}
     expected = "80_sample: the solution of one_more earns 1 of 3 points; second: failed. 3."
     assert shortfall("80_sample", exercise) == expected
+
+
+BLOCKED = {
+    "name": "with Horovod",
+    "points": 0,
+    "max_points": 2,
+    "verdict": "blocked",
+    "seen": "Not judged: no.",
+}
+
+
+def test_what_this_machine_lacks_is_no_failure():
+    # Invariant: blocked for want of a library counts apart; blocked by a grader's own error does not.
+    exercise = {"name": "six_steps", "points": 0, "max_points": 2, "criteria": [BLOCKED]}
+    assert blocked_points(exercise) == 0
+    assert blocked_points(exercise | {"lacks": "Horovod is not installed here."}) == 2
+
+
+def graded_with(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, criteria: list[dict[str, object]]
+) -> UnitResult:
+    """The result of a unit whose grading found these rows, on a machine that lacks Horovod."""
+    exercise = {"name": "six_steps", "points": sum(each["points"] for each in criteria), "criteria": criteria}
+    exercise |= {"max_points": sum(each["max_points"] for each in criteria), "lacks": "Install Horovod."}
+    grades = {"points": exercise["points"], "exercises": [exercise]}
+    monkeypatch.setattr(workbook_build, "checked", lambda notebook, unit: grades)
+    result = UnitResult(read_unit(write_unit(tmp_path)))
+    workbook_build._grade(result, Places(tmp_path))
+    return result
+
+
+def test_a_blocked_exercise_is_told_and_not_counted_as_solved(monkeypatch, tmp_path):
+    result = graded_with(monkeypatch, tmp_path, [BLOCKED])
+    assert (result.failures, result.passed, result.blocked) == ([], 0, 2)
+    assert result.lacking == {"six_steps": "Install Horovod."}
+
+
+def test_a_row_that_fails_beside_blocked_ones_is_a_failure(monkeypatch, tmp_path):
+    # Invariant: the row that failed is named, not a blocked one that stands before it.
+    failed = {"name": "speed", "points": 0, "max_points": 1, "verdict": "failed", "seen": "Slow."}
+    result = graded_with(monkeypatch, tmp_path, [BLOCKED, failed])
+    assert result.failures == [
+        "80_sample: the solution of six_steps earns 0 of 3 points; speed: failed. Slow."
+    ]
+    assert result.blocked == 0
 
 
 def test_what_fails_is_said_and_nothing_old_is_shown(tmp_path: Path, capfd, monkeypatch):

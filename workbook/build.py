@@ -41,15 +41,20 @@ class GradingFailed(RuntimeError):
 class UnitResult:
     """What became of a unit. `failures` are sentences; there are none if all went well.
 
+    lacking: an exercise that needs what is not installed here -> the sentence that says what; `blocked` are
+    the points that could not be judged for that.
+
     Its tasks run in several threads, of which each only adds to a list or sets what no other sets.
     """
 
     unit: Unit
     passed: int = 0
     points: float = 0.0
+    blocked: float = 0.0
     page: Page | None = None
     task_seconds: list[float] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
+    lacking: dict[str, str] = field(default_factory=dict)
 
     @property
     def seconds(self) -> float:
@@ -157,10 +162,25 @@ def _grade(result: UnitResult, places: Places) -> None:
     grades = checked(places.of_unit(places.source, unit.name), unit.name)
     result.points = grades["points"]
     for exercise in grades["exercises"]:
-        if exercise["points"] == exercise["max_points"]:
-            result.passed += 1
-        else:
+        blocked = blocked_points(exercise)
+        if exercise["points"] + blocked < exercise["max_points"]:
             result.failures.append(shortfall(unit.name, exercise))
+        elif blocked:
+            result.blocked += blocked
+            result.lacking[exercise["name"]] = exercise["lacks"]
+        else:
+            result.passed += 1
+
+
+def blocked_points(exercise: Mapping[str, Any]) -> float:
+    """Points of an exercise that this machine could not judge, since it lacks a library or a program.
+
+    A grader that stopped with an error of its own has blocked rows as well; those are not meant.
+    """
+    if not exercise.get("lacks"):
+        return 0.0
+    points: float = sum(each["max_points"] for each in exercise["criteria"] if each["verdict"] == "blocked")
+    return points
 
 
 def checked(notebook: Path, unit: str) -> dict[str, Any]:
@@ -177,7 +197,8 @@ def checked(notebook: Path, unit: str) -> dict[str, Any]:
 
 def shortfall(unit: str, exercise: Mapping[str, Any]) -> str:
     """Why an exercise did not earn all its points, as a sentence."""
-    lost = next(c for c in exercise["criteria"] if c["points"] < c["max_points"])
+    short = [c for c in exercise["criteria"] if c["points"] < c["max_points"]]
+    lost = next((c for c in short if c["verdict"] != "blocked"), short[0])
     seen = lost["seen"].partition("\n")[0]
     return (
         f"{unit}: the solution of {exercise['name']} earns {exercise['points']:g} of "

@@ -1,7 +1,7 @@
 """What the command `course` does with the workbook, as plain functions."""
 
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -23,6 +23,8 @@ def make_workbook(places: Places, efforts: Efforts, jobs: int) -> None:
     run(in_rounds([tasks_of(result, places) for result in results]), jobs)
     write_index([result.page for result in results if result.page], places.pages)
     Console().print(_table(results))
+    for sentence in _lacking(results):
+        print(sentence)
     failures = [failure for result in results for failure in result.failures]
     if failures:
         raise CommandFailed(failures)
@@ -87,10 +89,22 @@ def _built(places: Places, efforts: Efforts) -> list[Unit]:
 def _table(results: Sequence[UnitResult]) -> Table:
     """A row a unit: exercises solved, points, seconds."""
     table = Table("Unit", title="The workbook")
-    for heading in ("Exercises", "Points", "Seconds"):
+    blocked = any(result.blocked for result in results)
+    for heading in ("Exercises", "Points", *(["Not judged here"] if blocked else []), "Seconds"):
         table.add_column(heading, justify="right")
     for result in results:
         unit = result.unit
-        exercises, points = f"{result.passed}/{len(unit.answers)}", f"{result.points:g}/{unit.points:g}"
-        table.add_row(unit.name, exercises, points, f"{result.seconds:.1f}")
+        row = [unit.name, f"{result.passed}/{len(unit.answers)}", f"{result.points:g}/{unit.points:g}"]
+        row += [f"{result.blocked:g}" if result.blocked else ""] if blocked else []
+        table.add_row(*row, f"{result.seconds:.1f}")
     return table
+
+
+def _lacking(results: Sequence[UnitResult]) -> Iterator[str]:
+    """What is not installed here and would be needed, each once, with the exercises that need it."""
+    exercises: dict[str, list[str]] = {}
+    for result in results:
+        for name, sentence in result.lacking.items():
+            exercises.setdefault(sentence, []).append(name)
+    for sentence, names in exercises.items():
+        yield f"Not judged here, which is no failure: {', '.join(names)}. {sentence}"

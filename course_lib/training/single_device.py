@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.optim import Optimizer
-from torch.utils.data import DataLoader
+from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler
 
 from course_lib.data import Dataset, Samples
 
@@ -39,8 +39,11 @@ class Batches:
     def __iter__(self) -> Iterator[Batch]:
         # Only pinned memory can be copied while the device computes.
         pinned = self.device.type == "cuda"
+        order = RandomSampler(self.samples) if self.shuffle else SequentialSampler(self.samples)
+        # Whole batches are indexed: stacking samples one by one takes longer than a GPU's step.
+        whole = BatchSampler(order, self.batch_size, drop_last=False)
         for images_BCSS, labels_B in DataLoader(
-            self.samples, batch_size=self.batch_size, shuffle=self.shuffle, pin_memory=pinned
+            self.samples, sampler=whole, batch_size=None, pin_memory=pinned
         ):
             inputs_BCSS = images_BCSS.to(self.device, non_blocking=True)
             targets_B = labels_B.to(self.device, non_blocking=True)

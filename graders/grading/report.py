@@ -120,6 +120,7 @@ def _exercise_to_json(result: ExerciseResult) -> dict[str, Any]:
         "points": result.points,
         "max_points": result.exercise.points,
         "criteria": [_criterion_to_json(each) for each in result.criteria],
+        **({"lacks": result.lacks} if result.lacks else {}),
     }
 
 

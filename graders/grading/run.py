@@ -40,13 +40,15 @@ class CriterionResult:
 
 @dataclass(frozen=True, slots=True)
 class ExerciseResult:
-    """What an answer earned. `mistake` is the traceback of a grader that stopped with an error of its own."""
+    """What an answer earned. `mistake` is the traceback of a grader that stopped with an error of its own;
+    `lacks` says what this machine lacks, where rows are blocked for that."""
 
     exercise: Exercise
     criteria: tuple[CriterionResult, ...]
     printed: str = ""
     """What the answer printed when it last printed anything."""
     mistake: str = ""
+    lacks: str = ""
 
     @property
     def points(self) -> float:
@@ -79,7 +81,7 @@ def grade(exercise: Exercise, answer: Answer, rng: Rng | None = None) -> Exercis
     `mistake`.
     """
     results: list[CriterionResult] = []
-    mistake = ""
+    mistake = lacks = ""
     try:
         for finding in _in_rubric_order(exercise, exercise.grade(answer, rng or Rng())):
             verdict = Verdict.PASSED if finding.passed else Verdict.FAILED
@@ -93,13 +95,13 @@ def grade(exercise: Exercise, answer: Answer, rng: Rng | None = None) -> Exercis
     except AnswerFailed as failure:
         results += _after_failure(exercise.rubric, failure, len(results))
     except MachineLacks as lack:
-        seen = readable(f"Not judged: {lack}")
+        lacks, seen = readable(str(lack)), readable(f"Not judged: {lack}")
         results += [CriterionResult(each, Verdict.BLOCKED, seen) for each in exercise.rubric[len(results) :]]
     except Exception as error:
         mistake = traceback.format_exc()
         results += _after_mistake(exercise.rubric[len(results) :], error)
     printed = readable(getattr(answer, "printed", ""))
-    return ExerciseResult(exercise, _what_counts(exercise, results), printed, mistake)
+    return ExerciseResult(exercise, _what_counts(exercise, results), printed, mistake, lacks)
 
 
 def not_attempted(exercise: Exercise, seen: str) -> ExerciseResult:
