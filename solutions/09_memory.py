@@ -1122,6 +1122,11 @@ assert (box.memory_bandwidth, box.host.bandwidth) == (448e9, 12e9)
 # as often as you like; `arriving.wait()` waits for it and gives the tensor. Copies in one direction go one after the
 # other. The two directions, and the computing, go side by side: on a GPU by two streams and pinned memory, on simulated ranks
 # in virtual time, over the cluster's `host` link. `host.nbytes` says how much lies there; it is free when nobody refers to it any more.
+#
+# A program runs ahead of its GPU: it queues operations faster than the GPU works them off. A tensor that is to leave stays
+# alive until its copy is over, so at most two copies leave at a time: before a third, `to_host` waits for the oldest. On an H100,
+# 12 layers of width 4096 took 8.06 GiB with everything kept, 8.56 GiB with offloading that does not wait, and 3.06 GiB with this
+# bound, in the same 0.404 s a step. A simulated device works in step with its program, so nothing has to wait there.
 
 
 # %% exercise="HostOffload" points=18

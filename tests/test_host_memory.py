@@ -8,7 +8,8 @@ from torch import Tensor, nn
 
 from course_lib import Cluster, Link, Run, launch
 from course_lib.runtime.communication.events import Kind
-from course_lib.training.host_memory import HostMemory
+from course_lib.training import host_memory
+from course_lib.training.host_memory import LEAVING, HostMemory
 from course_lib.training.out_of_core import DoesNotFit, step
 
 LINK = Link(latency=1.0, bandwidth=100.0)
@@ -40,6 +41,58 @@ def test_what_comes_back_is_what_went(on: str) -> None:
     x = torch.arange(-6.0, 6.0).view(3, 4)
     run = launch(there_and_back, x, ranks=1, on=on, cluster=DEVICE if on == "simulated" else None)
     assert run.results == [([True] * 3, [48 + 12, 12, 0])]
+
+
+class Late:
+    """A copy of a device that the program is ahead of: it is over when it is waited for."""
+
+    def __init__(self) -> None:
+        self.over = False
+
+    def wait(self) -> None:
+        self.over = True
+
+    synchronize = wait
+
+
+class LateLink:
+    """A link whose copies are late. Keeps them all."""
+
+    def __init__(self) -> None:
+        self.copies: list[Late] = []
+
+    def to_host(self, tensor: Tensor) -> tuple[Tensor, Late]:
+        self.copies.append(Late())
+        return tensor.clone(), self.copies[-1]
+
+
+def test_two_copies_leave_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Invariant: where the program is ahead of its device, the oldest copy is waited for before a third
+    # begins, and what has left is let go.
+    link, host, kept = LateLink(), HostMemory(), []
+    monkeypatch.setattr(host_memory, "_link_of", lambda device: link)
+    for number in range(5):
+        tensor = torch.ones(3)
+        kept.append(host.to_host(tensor))
+        del tensor
+        under_way = [not copy.over for copy in link.copies]
+        assert under_way == [False] * (number - 1) + [True] * min(number + 1, LEAVING)
+        assert len(host._leaving) == sum(under_way)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU that torch can use")
+def test_offloading_saves_memory_of_a_gpu() -> None:
+    # Invariant: a program that is ahead of its GPU holds two of 20 tensors that leave, and one at work.
+    device, host = torch.device("cuda", 0), HostMemory()
+    x = torch.ones(1 << 24, device=device)
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    held = [host.to_host(x * number) for number in range(20)]
+    nbytes = x.numel() * x.element_size()
+    assert torch.cuda.max_memory_allocated() - before <= 4 * nbytes
+    for number, each in enumerate(held):
+        assert torch.equal(each.to_device().wait(), x * number)
 
 
 def copied(run: Run) -> list[tuple[str, float, float, int]]:

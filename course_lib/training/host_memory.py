@@ -15,6 +15,15 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from course_lib.runtime.simulator.engine import RankEngine, current_engine, current_rank
 
+LEAVING = 2
+"""Copies to the host that may be under way at a time.
+
+A program runs ahead of its GPU: without a bound every tensor whose copy has not begun is still there. On
+an H100, 12 layers of 4096 on 16,384 rows in float32 took 8.06 GiB with everything kept, 8.56 GiB without a
+bound, 3.06 GiB with two copies and 2.81 GiB with one, in 0.380, 0.404, 0.404 and 0.460 s a step: with one
+the device waits for copies.
+"""
+
 
 class Copy(Protocol):
     """A copy that is under way or over."""
@@ -28,6 +37,10 @@ class Copy(Protocol):
         """What is computed from now on comes after it."""
         ...
 
+    def synchronize(self) -> None:
+        """The program waits until it is over, where the program runs ahead of its device."""
+        ...
+
 
 class HostMemory:
     """This rank's memory on the host. nbytes: what lies there now."""
@@ -39,13 +52,17 @@ class HostMemory:
         """Copies to the host with their sources, whose memory is needed until they are over."""
 
     def to_host(self, tensor: Tensor) -> "HostTensor":
-        """Begin to copy a tensor to the host, after the copies that go there already. Returns at once.
+        """Begin to copy a tensor to the host, after the copies that go there already.
 
-        The tensor's memory stays taken until the copy is over, and no longer for its sake.
+        Returns at once, but on a GPU where LEAVING copies are under way: then the oldest is waited for. The
+        tensor's memory stays taken until the copy is over, and no longer for its sake.
         """
         if tensor.device not in self._links:
             self._links[tensor.device] = _link_of(tensor.device)
         self._let_go()
+        if len(self._leaving) >= LEAVING:
+            self._leaving[0][0].synchronize()
+            self._let_go()
         held = HostTensor(self, tensor, self._links[tensor.device])
         self._leaving.append((held.copy, tensor.detach()))
         return held
@@ -114,6 +131,9 @@ class _Done:
     def wait(self) -> None:
         pass
 
+    def synchronize(self) -> None:
+        pass
+
 
 class _NoLink:
     """The device is the host."""
@@ -139,6 +159,9 @@ class _VirtualCopy:
 
     def wait(self) -> None:
         self.engine.wait_until(self.rank, self.end)
+
+    def synchronize(self) -> None:
+        """Nothing to do: a simulated rank computes in step with its program, which is never ahead."""
 
 
 class _VirtualLink:
@@ -191,6 +214,9 @@ class _Recorded:
         if self.arriving is not None:
             # So that its memory is not given away while this stream still reads it.
             self.arriving.record_stream(stream)
+
+    def synchronize(self) -> None:
+        self.event.synchronize()
 
 
 class _Streams:
