@@ -450,26 +450,27 @@ def warmup_lr(step: int, warmup_steps: int, base_lr: float, size: int) -> float:
 
 # %% [markdown]
 # What happens without it? A network of five layers, its initial weights scaled as for ReLUs (He et al. 2015), is trained for
-# twelve epochs: by one worker with a batch of 16, or as eight workers would, with a batch of 128. Each training is done eight
+# twelve epochs: by one worker with a batch of 16, or as eight workers would, with a batch of 128. Each training is done 32
 # times, with other weights and other orders of the samples.
 
 
 # %% demo=true
 # %%needs warmup_lr
 def accuracies_after(workers: int, rate: Callable[[int], float], passes: int = 12) -> list[float]:
-    """The test accuracies in percent of eight trainings after so many passes, in batches of 16 a worker.
+    """The test accuracies in percent of 32 trainings after so many passes, in batches of 16 a worker.
 
     rate: step -> learning rate. Each training has initial weights and orders of the samples of its own; they do not
     know of each other, and are computed at once only because that is faster.
     """
     torch.manual_seed(4)
+    times = 32
     widths = [channels * side**2, 64, 64, 64, 64, len(data.classes)]
-    weights = [torch.randn(8, before, after) * (2 / before) ** 0.5 for before, after in pairwise(widths)]
-    biases = [torch.zeros(8, 1, after) for after in widths[1:]]
+    weights = [torch.randn(times, before, after) * (2 / before) ** 0.5 for before, after in pairwise(widths)]
+    biases = [torch.zeros(times, 1, after) for after in widths[1:]]
     optimizer = torch.optim.SGD([each.requires_grad_() for each in weights + biases], momentum=0.9)
 
     def outputs(inputs: Tensor) -> Tensor:
-        """[8, B, classes] of inputs [8, B, pixels]."""
+        """[times, B, classes] of inputs [times, B, pixels]."""
         for weight, bias in zip(weights[:-1], biases[:-1], strict=True):
             inputs = torch.baddbmm(bias, inputs, weight).relu()
         return torch.baddbmm(biases[-1], inputs, weights[-1])
@@ -478,7 +479,7 @@ def accuracies_after(workers: int, rate: Callable[[int], float], passes: int = 1
     steps = len(images) // (16 * workers)
     for step in range(passes * steps):
         if step % steps == 0:
-            orders = torch.rand(8, len(images)).argsort(1)
+            orders = torch.rand(times, len(images)).argsort(1)
         batch = orders[:, step % steps * 16 * workers :][:, : 16 * workers]
         optimizer.param_groups[0]["lr"] = rate(step)
         optimizer.zero_grad()
@@ -489,7 +490,7 @@ def accuracies_after(workers: int, rate: Callable[[int], float], passes: int = 1
         (loss / (16 * workers)).backward()
         optimizer.step()
     images, labels = data.test[:]
-    found = outputs(images.flatten(1).expand(8, -1, -1)).argmax(2)
+    found = outputs(images.flatten(1).expand(times, -1, -1)).argmax(2)
     return (100 * (found == labels).float().mean(1)).tolist()
 
 
@@ -505,12 +506,15 @@ torch.set_num_threads(1)
 ends = {name: accuracies_after(*training) for name, training in trainings.items()}
 torch.set_num_threads(threads)
 for name, accuracies in ends.items():
-    print(f"{name:29} " + " ".join(f"{accuracy:5.1f}" for accuracy in accuracies) + " %")
+    bad = sum(accuracy < 90 for accuracy in accuracies)
+    print(
+        f"{name:29} {min(accuracies):5.1f} to {max(accuracies):5.1f} %, {bad:2} of {len(accuracies)} below 90 %"
+    )
 
 # %% demo=true jupyter={"source_hidden": true}
 # %%needs warmup_lr
 figure, axes = new_figure(
-    alt="Test accuracy after twelve epochs, eight trainings each. "
+    alt="Test accuracy after twelve epochs, 32 trainings each. "
     + "; ".join(
         f"{name}: {min(accuracies):.0f} to {max(accuracies):.0f} %" for name, accuracies in ends.items()
     ),
@@ -526,18 +530,18 @@ figure
 
 # %% demo=true jupyter={"source_hidden": true}
 # %%holds warmup_lr
-# The sentences below, which are about digits.
+# The sentences below, which are about digits. Which of the trainings fail differs from machine to machine, since
+# processors round differently; about how many does not.
 failed = {name: sum(accuracy < 90 for accuracy in accuracies) for name, accuracies in ends.items()}
 if dataset == "digits":
-    assert failed["1 worker"] == 0
-    assert failed["8 workers, rate of one"] <= 1
-    assert failed["8 workers, rate x 8"] >= 3
+    assert failed["1 worker"] <= 4
+    assert failed["8 workers, rate of one"] <= 4
+    assert failed["8 workers, rate x 8"] >= 8
     assert min(ends["8 workers, rate x 8"]) < 50
-    assert failed["8 workers, rate x 8, warm-up"] <= 2
-    assert min(ends["8 workers, rate x 8, warm-up"]) > 75
+    assert failed["8 workers, rate x 8, warm-up"] <= 6
 
 # %% [markdown]
-# Without a warm-up, eight times the rate is a gamble: of the eight trainings some end above 90 %, others far below, down to
+# Without a warm-up, eight times the rate is a gamble: of the 32 trainings a quarter or more end below 90 %, some far below, down to
 # the 10 % of a guess. The first steps throw the weights so far that the training does not come back. With a warm-up over the first half of the training nearly
 # all of them end where one worker does, in an eighth of the steps. (Goyal et al. warmed up for 5 of 90 epochs. Here an
 # epoch has only eleven steps.) On this small problem the rate of one worker would do for eight as well: look at its row. Section 9
