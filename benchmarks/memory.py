@@ -162,7 +162,7 @@ def _second_stage(flat: Any, sharded_gradients: Any) -> Step:
         with torch.no_grad():
             for bucket, shard in zip(buckets, shards, strict=True):
                 whole = shard.new_empty(ranks * len(shard))
-                dist.all_gather_single(whole, shard.detach())
+                dist.all_gather_into_tensor(whole, shard.detach())
                 ends = [0, bucket[0].numel(), bucket[0].numel() + bucket[1].numel()]
                 for parameter, (begin, end) in zip(bucket, pairwise(ends), strict=True):
                     parameter.copy_(whole[begin:end].view_as(parameter))

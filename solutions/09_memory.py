@@ -182,8 +182,8 @@ guesses.measured(gigabytes_with_shards_of_adams_numbers=of_paper[1])
 #
 # | Call | In | Out |
 # |---|---|---|
-# | `dist.reduce_scatter_single(part, whole)` | `whole` of $p$ parts, on each rank another | `part`: this rank's, summed over ranks |
-# | `dist.all_gather_single(whole, part)` | `part`, this rank's | `whole`: all parts, in the order of the ranks |
+# | `dist.reduce_scatter_tensor(part, whole)` | `whole` of $p$ parts, on each rank another | `part`: this rank's, summed over ranks |
+# | `dist.all_gather_into_tensor(whole, part)` | `part`, this rank's | `whole`: all parts, in the order of the ranks |
 #
 # (Before PyTorch 2.13 they were called `reduce_scatter_tensor` and `all_gather_into_tensor`, and timelines still say
 # so.) Equal parts have a consequence. Ten numbers on four ranks are three for each, and the flat tensor is **padded** with
@@ -307,12 +307,12 @@ class ShardedOptimizer:
         for own, shard in zip(self.trained, shards, strict=True):
             whole = flat((torch.zeros_like(p) if p.grad is None else p.grad for p in own), ranks)
             shard.grad = torch.empty_like(shard)
-            dist.reduce_scatter_single(shard.grad, whole)
+            dist.reduce_scatter_tensor(shard.grad, whole)
             shard.grad /= ranks
         self.optimizer.step()
         for own, shard in zip(self.trained, shards, strict=True):
             whole = shard.new_empty(ranks * len(shard))
-            dist.all_gather_single(whole, shard)
+            dist.all_gather_into_tensor(whole, shard)
             for parameter, values in zip(own, unflat(whole, [p.shape for p in own]), strict=True):
                 parameter.copy_(values)
         ### END SOLUTION
@@ -512,7 +512,7 @@ class ShardedGradients:
         for parameter in bucket:
             parameter.grad = None
         self.shards.append(whole.new_empty(len(whole) // ranks))
-        self.under_way = dist.reduce_scatter_single(self.shards[-1], whole.div_(ranks), async_op=True)
+        self.under_way = dist.reduce_scatter_tensor(self.shards[-1], whole.div_(ranks), async_op=True)
         ### END SOLUTION
 
 
@@ -537,7 +537,7 @@ def stage_2(images: Tensor, labels: Tensor) -> list[Tensor]:
         optimizer.step()
         for bucket, part in zip(sharded.buckets, parts, strict=True):
             together = part.new_empty(ranks * len(part)).detach()
-            dist.all_gather_single(together, part.detach())
+            dist.all_gather_into_tensor(together, part.detach())
             for parameter, values in zip(bucket, unflat(together, [p.shape for p in bucket]), strict=True):
                 parameter.data.copy_(values)
     return [parameter.detach() for parameter in model.parameters()]
@@ -664,7 +664,7 @@ class FullyShardedUnit(nn.Module):
         if self.whole is None:
             with torch.no_grad():
                 self.whole = self.shard.new_empty(self.ranks * len(self.shard))
-                self.arriving = dist.all_gather_single(self.whole, self.shard.detach(), async_op=True)
+                self.arriving = dist.all_gather_into_tensor(self.whole, self.shard.detach(), async_op=True)
         ### END SOLUTION
 
     def forward(self, *inputs: Any) -> Any:
@@ -708,7 +708,7 @@ class Gathered(torch.autograd.Function):
             unit.gather()
         unit.whole = None
         own = torch.empty_like(unit.shard)
-        dist.reduce_scatter_single(own, gradient)
+        dist.reduce_scatter_tensor(own, gradient)
         return own / unit.ranks, None
         ### END SOLUTION
 
@@ -1863,8 +1863,8 @@ def stage_3_messages(numel: int, ranks_a_group: int) -> None:
     whole = torch.empty(numel, dtype=torch.bfloat16, device="meta")
     shard = torch.empty(numel // size, dtype=torch.bfloat16, device="meta")
     for _ in ("forward", "backward"):
-        dist.all_gather_single(whole, shard, group=shards[rank // size])
-    dist.reduce_scatter_single(shard, whole, group=shards[rank // size])
+        dist.all_gather_into_tensor(whole, shard, group=shards[rank // size])
+    dist.reduce_scatter_tensor(shard, whole, group=shards[rank // size])
     if size < ranks:
         dist.all_reduce(shard, group=replicas[rank % size])
 

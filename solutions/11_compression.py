@@ -1563,7 +1563,7 @@ def by_eighths(numbers: int, nbytes: int, per_node: int) -> None:
     peers = [dist.new_group(list(range(first, size, per_node))) for first in range(per_node)]
     node = nodes[rank // per_node]
     own = torch.empty(numbers // per_node, device="meta")
-    dist.reduce_scatter_single(own, torch.empty(numbers, device="meta"), group=node)
+    dist.reduce_scatter_tensor(own, torch.empty(numbers, device="meta"), group=node)
     message = torch.empty(nbytes // per_node, dtype=torch.uint8, device="meta")
     dist.all_gather([torch.empty_like(message)] * len(nodes), message, group=peers[rank % per_node])
     of_part = torch.empty(len(message) * len(nodes), dtype=torch.uint8, device="meta")

@@ -1258,7 +1258,7 @@ class Normalise(torch.autograd.Function):
         own_squares = (x - by_channel(own_mean)).square().sum(PIXELS)
         packed = torch.cat([own, own_mean, own_squares])
         everyone = packed.new_empty(dist.get_world_size(group) * len(packed))
-        dist.all_gather_single(everyone, packed, group=group)
+        dist.all_gather_into_tensor(everyone, packed, group=group)
         numbers, means, squares = everyone.view(-1, len(packed)).split([1, len(weight), len(weight)], 1)
         total = numbers.sum()
         mean = (numbers * means).sum(0) / total

@@ -322,12 +322,12 @@ def reshard(
         return total
     if isinstance(target, Replicate):
         parts = x.new_empty(p * len(x), *x.shape[1:])
-        dist.all_gather_single(parts, x.contiguous(), group=group)
+        dist.all_gather_into_tensor(parts, x.contiguous(), group=group)
         return torch.cat(parts.chunk(p), source.dim)
     sent = torch.cat(x.tensor_split(p, target.dim))
     if isinstance(source, Partial):
         own = sent.new_empty(len(sent) // p, *sent.shape[1:])
-        dist.reduce_scatter_single(own, sent, group=group)
+        dist.reduce_scatter_tensor(own, sent, group=group)
         return own
     received = torch.empty_like(sent)
     dist.all_to_all_single(received, sent, group=group)

@@ -47,9 +47,9 @@ class Axis(Protocol):
 
     def all_reduce(self, x: Tensor) -> None: ...
 
-    def all_gather_single(self, out: Tensor, x: Tensor) -> None: ...
+    def all_gather_into_tensor(self, out: Tensor, x: Tensor) -> None: ...
 
-    def reduce_scatter_single(self, out: Tensor, x: Tensor) -> None: ...
+    def reduce_scatter_tensor(self, out: Tensor, x: Tensor) -> None: ...
 
     def all_to_all_single(self, out: Tensor, x: Tensor) -> None: ...
 
@@ -64,11 +64,11 @@ class GroupAxis:
     def all_reduce(self, x: Tensor) -> None:
         dist.all_reduce(x, group=self._group)
 
-    def all_gather_single(self, out: Tensor, x: Tensor) -> None:
-        dist.all_gather_single(out, x, group=self._group)
+    def all_gather_into_tensor(self, out: Tensor, x: Tensor) -> None:
+        dist.all_gather_into_tensor(out, x, group=self._group)
 
-    def reduce_scatter_single(self, out: Tensor, x: Tensor) -> None:
-        dist.reduce_scatter_single(out, x, group=self._group)
+    def reduce_scatter_tensor(self, out: Tensor, x: Tensor) -> None:
+        dist.reduce_scatter_tensor(out, x, group=self._group)
 
     def all_to_all_single(self, out: Tensor, x: Tensor) -> None:
         dist.all_to_all_single(out, x, group=self._group)
@@ -92,10 +92,10 @@ class CountedAxis:
     def all_reduce(self, x: Tensor) -> None:
         self._write("all_reduce", x)
 
-    def all_gather_single(self, out: Tensor, x: Tensor) -> None:
+    def all_gather_into_tensor(self, out: Tensor, x: Tensor) -> None:
         self._write("all_gather_into_tensor", x)
 
-    def reduce_scatter_single(self, out: Tensor, x: Tensor) -> None:
+    def reduce_scatter_tensor(self, out: Tensor, x: Tensor) -> None:
         self._write("reduce_scatter_tensor", x)
 
     def all_to_all_single(self, out: Tensor, x: Tensor) -> None:
@@ -146,14 +146,14 @@ def _moved(x: Tensor, source: Placement, target: Placement, axis: Axis) -> Tenso
 def _gathered(x: Tensor, dim: int, axis: Axis) -> Tensor:
     part = x.movedim(dim, 0).contiguous()
     whole = part.new_empty(axis.ranks * part.shape[0], *part.shape[1:])
-    axis.all_gather_single(whole, part)
+    axis.all_gather_into_tensor(whole, part)
     return whole.movedim(0, dim).contiguous()
 
 
 def _reduce_scattered(x: Tensor, dim: int, axis: Axis) -> Tensor:
     whole = x.movedim(dim, 0).contiguous()
     part = whole.new_empty(whole.shape[0] // axis.ranks, *whole.shape[1:])
-    axis.reduce_scatter_single(part, whole)
+    axis.reduce_scatter_tensor(part, whole)
     return part.movedim(0, dim).contiguous()
 
 

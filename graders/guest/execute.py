@@ -12,7 +12,6 @@ from course_lib.launch.failures import LaunchError
 from course_lib.launch.run import Run
 from graders.grading.answer import FailureKind, PlainData
 from graders.grading.text import BoundedText, bounded, joined
-from graders.guest.renamed_calls import renamed_calls_unmentioned
 from graders.guest.time_limits import OutOfTime, time_limit
 from graders.guest.usual_torch import usual_torch
 from graders.protocol.codec import CodecError, NotPlain, in_words
@@ -54,7 +53,7 @@ def reply_to(request: Request, answer: Any, computing_seconds: float = 0.0) -> b
     except NoSuchDriver as error:
         return write_reply(Refusal(str(error)))
     printed = BoundedText()
-    with redirect_stdout(printed), redirect_stderr(printed), renamed_calls_unmentioned(), usual_torch():
+    with redirect_stdout(printed), redirect_stderr(printed), usual_torch():
         reply = _attempt(answer, driver, request, computing_seconds)
     if isinstance(reply, Refusal):
         return write_reply(reply)

@@ -29,7 +29,6 @@ from course_lib.runtime.simulator.rank_globals import alone
 from course_lib.runtime.simulator.rank_main import RankMains
 from graders.grading.answer import PlainData
 from graders.grading.text import BoundedText, bounded
-from graders.guest.renamed_calls import renamed_calls_unmentioned
 from graders.guest.time_limits import ALARMS, OutOfTime, time_limit
 from graders.guest.usual_torch import usual_torch
 from graders.protocol.codec import NotPlain, decode, encode, in_words
@@ -67,7 +66,7 @@ def play(answer: Any, driver: Callable[..., PlainData], request: RankRequest, ch
     )
     printed = BoundedText()
     surroundings = alone(request.cluster, request.rank, request.ranks, request.seed, printed)
-    with surroundings, as_with_gloo(), renamed_calls_unmentioned(), usual_torch():
+    with surroundings, as_with_gloo(), usual_torch():
         main = mains.main(request.rank)
         try:
             with time_limit(request.timeout, COMPUTING_SECONDS):

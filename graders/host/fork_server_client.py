@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from course_lib.library_folders import library_folders
 from course_lib.scratch import scratch_folder
 from graders.isolation.backends import backend_here, sandbox_environment
 from graders.isolation.usage import Bounds
@@ -219,8 +220,9 @@ class ForkServer:
 
 
 def _command(scratch: str) -> list[str]:
-    """-I: no PYTHON* variables, no user site, and above all no modules from the current folder."""
-    # Whichever way this process has found the graders, the server finds the same.
+    """-I: no PYTHON* variables, and above all no modules from the current folder."""
+    # Whichever way this process has found the graders and the libraries, the server finds the same.
     start = f"from graders.guest.fork_server import main; main({backend_here().carries_namespaces})"
-    command = [sys.executable, "-I", "-c", f"import sys; sys.path.insert(0, {_ROOT!r}); {start}"]
+    path = f"sys.path[:] = dict.fromkeys([{_ROOT!r}, *sys.path, *{list(library_folders())!r}])"
+    command = [sys.executable, "-I", "-c", f"import sys; {path}; {start}"]
     return backend_here().around(command, Path(scratch))

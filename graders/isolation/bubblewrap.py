@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import course_lib
+from course_lib.library_folders import library_folders
 
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/nix")
 _SYSTEM_FILES = (
@@ -43,7 +44,7 @@ def sandboxed(command: Sequence[str]) -> list[str]:
 
 def visible() -> Iterator[str]:
     """The parts of the file system that Python needs, and the course's library."""
-    yield from (*_SYSTEM, *_SYSTEM_FILES, _HARDWARE, sys.base_prefix, sys.prefix)
+    yield from (*_SYSTEM, *_SYSTEM_FILES, _HARDWARE, sys.base_prefix, sys.prefix, *library_folders())
     yield from (course_lib.__path__[0], str(Path(__file__).parents[1]))
 
 

@@ -5,8 +5,8 @@ import math
 import torch
 import torch.distributed as dist
 from torch.distributed._functional_collectives import (
-    all_gather_single_autograd,
-    reduce_scatter_single_autograd,
+    all_gather_tensor_autograd,
+    reduce_scatter_tensor_autograd,
 )
 from torch.nn import functional
 
@@ -41,7 +41,7 @@ def hsdp_average(gradients, within, across):
     torch.cat([gradient.reshape(-1) for gradient in gradients], out=filled[:numel])
     filled /= g * dist.get_world_size(across)
     shard = filled.new_empty(len(filled) // g)
-    dist.reduce_scatter_single(shard, filled, group=within)
+    dist.reduce_scatter_tensor(shard, filled, group=within)
     dist.all_reduce(shard, group=across)
     return shard
 
@@ -96,7 +96,7 @@ def halo_exchange(x, width, group=None, dim=2):
 
 def filter_parallel_conv(x_shard, weight_shard, group=None):
     """PyTorch's own all-gather, which autograd knows: no class of one's own."""
-    whole = all_gather_single_autograd(x_shard.contiguous(), 1, group or dist.group.WORLD)
+    whole = all_gather_tensor_autograd(x_shard.contiguous(), 1, group or dist.group.WORLD)
     padding = weight_shard.shape[2] // 2, weight_shard.shape[3] // 2
     return functional.conv2d(whole, weight_shard, padding=padding)
 
@@ -105,7 +105,7 @@ def channel_parallel_conv(x_shard, weight_shard, group=None):
     """PyTorch's own reduce-scatter, which autograd knows."""
     padding = weight_shard.shape[2] // 2, weight_shard.shape[3] // 2
     partial = functional.conv2d(x_shard, weight_shard, padding=padding).contiguous()
-    return reduce_scatter_single_autograd(partial, "sum", 1, group or dist.group.WORLD)
+    return reduce_scatter_tensor_autograd(partial, "sum", 1, group or dist.group.WORLD)
 
 
 def tournament(model, score, seed, group=None):

@@ -52,12 +52,12 @@ def reshard(x, source, target, group=None):
         if isinstance(target, Partial):
             whole.chunk(p)[place].copy_(front)
         else:
-            dist.all_gather_single(whole, front, group=group)
+            dist.all_gather_into_tensor(whole, front, group=group)
         return whole.movedim(0, source.dim)
     front = x.movedim(target.dim, 0).contiguous()
     if isinstance(source, Partial):
         own = front.new_empty(len(front) // p, *front.shape[1:])
-        dist.reduce_scatter_single(own, front, group=group)
+        dist.reduce_scatter_tensor(own, front, group=group)
         return own.movedim(0, target.dim)
     received = torch.empty_like(front)
     dist.all_to_all_single(received, front, group=group)

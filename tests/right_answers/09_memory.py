@@ -160,7 +160,7 @@ class AnOptimizerItself(torch.optim.Optimizer):
             given = [torch.zeros_like(p) if p.grad is None else p.grad for p in own]
             whole = _padded(torch.cat([gradient.flatten() for gradient in given]), ranks * len(part))
             part.grad = torch.empty_like(part)
-            works.append((dist.reduce_scatter_single(part.grad, whole, async_op=True), whole))
+            works.append((dist.reduce_scatter_tensor(part.grad, whole, async_op=True), whole))
         for work, _ in works:
             work.wait()
         for part in self.parts:
@@ -168,7 +168,7 @@ class AnOptimizerItself(torch.optim.Optimizer):
         self.inner.step()
         for own, part in zip(self.trained, self.parts, strict=True):
             whole = part.new_empty(ranks * len(part))
-            dist.all_gather_single(whole, part)
+            dist.all_gather_into_tensor(whole, part)
             for parameter, values in zip(
                 own,
                 whole.split([p.numel() for p in own] + [len(whole) - sum(p.numel() for p in own)]),
@@ -216,7 +216,7 @@ class SumsAndDividesLater:
             parameter.grad = None
         # The same tensors in every pass.
         shard = self.again.setdefault(len(self.left), flat.new_empty(length))
-        self.handle = dist.reduce_scatter_single(shard, flat, async_op=True)
+        self.handle = dist.reduce_scatter_tensor(shard, flat, async_op=True)
         self.shards.append(shard)
 
     def finish(self):
@@ -290,7 +290,7 @@ class _Again(torch.autograd.Function):
         torch.autograd.backward(result, gradients)
         unit.handle = None
         own = torch.empty_like(unit.shard)
-        dist.reduce_scatter_single(own, whole.grad / dist.get_world_size())
+        dist.reduce_scatter_tensor(own, whole.grad / dist.get_world_size())
         return None, own, *(leaf.grad for leaf in leaves)
 
 
@@ -301,7 +301,7 @@ class Recomputing(_Shard):
     def start(self):
         if self.handle is None:
             whole = torch.empty(self.length * dist.get_world_size(), dtype=self.shard.dtype)
-            self.handle = dist.all_gather_single(whole, self.shard.detach(), async_op=True), whole
+            self.handle = dist.all_gather_into_tensor(whole, self.shard.detach(), async_op=True), whole
 
     def gathered(self):
         self.start()
@@ -327,7 +327,7 @@ class _Resized(torch.autograd.Function):
             unit.fill()
         unit.whole.untyped_storage().resize_(0)
         own = torch.empty_like(unit.shard)
-        dist.reduce_scatter_single(own, gradient / dist.get_world_size())
+        dist.reduce_scatter_tensor(own, gradient / dist.get_world_size())
         return own, None
 
 
@@ -359,7 +359,7 @@ class Resizing(_Shard):
         if self.whole.untyped_storage().nbytes() == 0:
             self.whole.untyped_storage().resize_(self.bytes)
             # .data: what autograd has kept is not changed by this, as far as it knows.
-            self.handle = dist.all_gather_single(self.whole.data, self.shard.detach(), async_op=True)
+            self.handle = dist.all_gather_into_tensor(self.whole.data, self.shard.detach(), async_op=True)
 
     def fill(self):
         self.start()

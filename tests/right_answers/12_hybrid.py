@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch.distributed._functional_collectives import (
     all_gather_tensor_autograd,
     all_reduce,
-    reduce_scatter_single,
+    reduce_scatter_tensor,
     reduce_scatter_tensor_autograd,
     wait_tensor,
 )
@@ -123,7 +123,7 @@ def by_functional_collectives(gradients, within, across):
     g, nodes = dist.get_world_size(within), dist.get_world_size(across)
     flat = torch.cat([gradient.flatten() for gradient in gradients])
     flat = functional.pad(flat, (0, -len(flat) % g))
-    shard = wait_tensor(reduce_scatter_single(flat, "sum", 0, within))
+    shard = wait_tensor(reduce_scatter_tensor(flat, "sum", 0, within))
     return wait_tensor(all_reduce(shard, "sum", across)) / (g * nodes)
 
 
@@ -593,14 +593,14 @@ class _Move(torch.autograd.Function):
 
 def _gather_single(shard, group):
     parts = shard.new_empty(dist.get_world_size(group), *shard.shape)
-    dist.all_gather_single(parts.flatten(0, 1), shard.contiguous(), group=group)
+    dist.all_gather_into_tensor(parts.flatten(0, 1), shard.contiguous(), group=group)
     return parts.movedim(0, 1).flatten(1, 2)
 
 
 def _scatter_single(partial, group):
     parts = partial.unflatten(1, (dist.get_world_size(group), -1)).movedim(1, 0).contiguous()
     own = torch.empty_like(parts[0])
-    dist.reduce_scatter_single(own, parts.flatten(0, 1), group=group)
+    dist.reduce_scatter_tensor(own, parts.flatten(0, 1), group=group)
     return own
 
 

@@ -185,11 +185,11 @@ class _Sharded:
 
     def reduce(self, shard, own):
         shard.grad = torch.empty_like(shard)
-        dist.reduce_scatter_single(shard.grad, self.gradient(own) / dist.get_world_size())
+        dist.reduce_scatter_tensor(shard.grad, self.gradient(own) / dist.get_world_size())
 
     def gather(self, shard, own):
         whole = shard.new_empty(dist.get_world_size() * len(shard))
-        dist.all_gather_single(whole, shard)
+        dist.all_gather_into_tensor(whole, shard)
         for parameter, values in zip(own, _unflat(whole, [p.shape for p in own]), strict=True):
             parameter.copy_(values)
 
@@ -213,7 +213,7 @@ class SumsGradients(_Sharded):
 
     def reduce(self, shard, own):
         shard.grad = torch.empty_like(shard)
-        dist.reduce_scatter_single(shard.grad, self.gradient(own))
+        dist.reduce_scatter_tensor(shard.grad, self.gradient(own))
 
 
 @wrong("ShardedOptimizer", fails="the first step")
@@ -282,7 +282,7 @@ class ViewsOfOneTensor(_Sharded):
 
     def gather(self, shard, own):
         whole = shard.new_empty(dist.get_world_size() * len(shard))
-        dist.all_gather_single(whole, shard)
+        dist.all_gather_into_tensor(whole, shard)
         for parameter, values in zip(own, _unflat(whole, [p.shape for p in own]), strict=True):
             parameter.data = values
 
@@ -340,7 +340,7 @@ class OneDtype(_Sharded):
 
     def gather(self, shard, own):
         whole = torch.empty(dist.get_world_size() * len(shard), dtype=self.own[0][0].dtype)
-        dist.all_gather_single(whole, shard)
+        dist.all_gather_into_tensor(whole, shard)
         for parameter, values in zip(own, _unflat(whole, [p.shape for p in own]), strict=True):
             parameter.copy_(values)
 
@@ -403,13 +403,13 @@ class WholeState(_Sharded):
 
     def reduce(self, shard, own):
         part = shard.new_empty(len(shard) // dist.get_world_size())
-        dist.reduce_scatter_single(part, self.gradient(own) / dist.get_world_size())
+        dist.reduce_scatter_tensor(part, self.gradient(own) / dist.get_world_size())
         shard.grad = torch.zeros_like(shard)
         shard.grad.view(dist.get_world_size(), -1)[dist.get_rank()] = part
 
     def gather(self, shard, own):
         part = shard.view(dist.get_world_size(), -1)[dist.get_rank()].clone()
-        dist.all_gather_single(shard, part)
+        dist.all_gather_into_tensor(shard, part)
         for parameter, values in zip(own, _unflat(shard, [p.shape for p in own]), strict=True):
             parameter.copy_(values)
 
@@ -422,7 +422,7 @@ class KeepsTheFlat(_Sharded):
         self.kept = getattr(self, "kept", {})
         whole = self.kept.setdefault(id(shard), shard.new_empty(4 * dist.get_world_size() * len(shard)))
         whole = whole[: dist.get_world_size() * len(shard)]
-        dist.all_gather_single(whole, shard)
+        dist.all_gather_into_tensor(whole, shard)
         for parameter, values in zip(own, _unflat(whole, [p.shape for p in own]), strict=True):
             parameter.copy_(values)
 
@@ -447,7 +447,7 @@ class KeepsTheLastWhole(_Sharded):
 
     def gather(self, shard, own):
         self.whole = shard.new_empty(dist.get_world_size() * len(shard))
-        dist.all_gather_single(self.whole, shard)
+        dist.all_gather_into_tensor(self.whole, shard)
         for parameter, values in zip(own, _unflat(self.whole, [p.shape for p in own]), strict=True):
             parameter.copy_(values)
 
@@ -528,7 +528,7 @@ class _Gradients:
         self.wait()
         whole = self.whole(bucket)
         self.shards.append(whole.new_empty(len(whole) // dist.get_world_size()))
-        self.handle = dist.reduce_scatter_single(self.shards[-1], whole, async_op=True)
+        self.handle = dist.reduce_scatter_tensor(self.shards[-1], whole, async_op=True)
 
     def finish(self):
         while len(self.shards) < len(self.buckets):
@@ -777,7 +777,7 @@ class AllUnderWay(_Gradients):
     def send(self, bucket):
         whole = self.whole(bucket)
         self.shards.append(whole.new_empty(len(whole) // dist.get_world_size()))
-        self.handles.append((dist.reduce_scatter_single(self.shards[-1], whole, async_op=True), whole))
+        self.handles.append((dist.reduce_scatter_tensor(self.shards[-1], whole, async_op=True), whole))
 
     def wait(self):
         for handle, _ in self.handles:
@@ -797,7 +797,7 @@ class TwoUnderWay(_Gradients):
             self.handles.pop(0)[0].wait()
         whole = self.whole(bucket)
         self.shards.append(whole.new_empty(len(whole) // dist.get_world_size()))
-        self.handles.append((dist.reduce_scatter_single(self.shards[-1], whole, async_op=True), whole))
+        self.handles.append((dist.reduce_scatter_tensor(self.shards[-1], whole, async_op=True), whole))
 
     def wait(self):
         for handle, _ in self.handles:
@@ -812,7 +812,7 @@ class LaysItFirst(_Gradients):
         whole = self.whole(bucket)
         self.wait()
         self.shards.append(whole.new_empty(len(whole) // dist.get_world_size()))
-        self.handle = dist.reduce_scatter_single(self.shards[-1], whole, async_op=True)
+        self.handle = dist.reduce_scatter_tensor(self.shards[-1], whole, async_op=True)
 
 
 @wrong("ShardedGradients", fails="no more than a bucket beside the shards")
@@ -900,7 +900,7 @@ class _Unit(nn.Module):
     def start(self):
         if self.whole is None:
             self.whole = self.shard.new_empty(dist.get_world_size() * len(self.shard)).detach()
-            self.handle = dist.all_gather_single(self.whole, self.shard.detach(), async_op=True)
+            self.handle = dist.all_gather_into_tensor(self.whole, self.shard.detach(), async_op=True)
 
     def gather(self):
         self.start()
@@ -913,7 +913,7 @@ class _Unit(nn.Module):
         self.gather()
         self.whole = None
         own = torch.empty_like(self.shard)
-        dist.reduce_scatter_single(own, gradient / dist.get_world_size())
+        dist.reduce_scatter_tensor(own, gradient / dist.get_world_size())
         return own
 
     def compute(self, inputs):
@@ -1206,7 +1206,7 @@ class StartedInVain(_Unit):
     def scatter(self, gradient):
         self.whole = None
         own = torch.empty_like(self.shard)
-        dist.reduce_scatter_single(own, gradient / dist.get_world_size())
+        dist.reduce_scatter_tensor(own, gradient / dist.get_world_size())
         return own
 
 
@@ -1317,7 +1317,7 @@ class StartsWhereItIs(_Unit):
 
     def start(self):
         if self.handle is None and self.whole is not None:
-            dist.all_gather_single(torch.empty_like(self.whole), self.shard.detach())
+            dist.all_gather_into_tensor(torch.empty_like(self.whole), self.shard.detach())
         super().start()
 
     def gather(self):
@@ -1768,7 +1768,7 @@ def all_to_all_ranks(shards, shapes):
     for name, shape in shapes.items():
         padded = functional.pad(shards[name], (0, _length(shape) - len(shards[name])))
         whole = padded.new_empty(ranks * len(padded))
-        dist.all_gather_single(whole, padded)
+        dist.all_gather_into_tensor(whole, padded)
         if rank == 0:
             state[name] = whole[: shape.numel()].view(shape)
     return state if rank == 0 else None

@@ -489,7 +489,7 @@ def one_gradient_as_it_is(gradients, within, across):
     shard = flat
     if g > 1:
         shard = flat.new_empty(len(flat) // g)
-        dist.reduce_scatter_single(shard, flat, group=within)
+        dist.reduce_scatter_tensor(shard, flat, group=within)
     dist.all_reduce(shard, group=across)
     return shard / (g * nodes)
 
@@ -2089,7 +2089,7 @@ def _stacked(shard, group):
     """Views what was gathered as if ranks stood where channels do: right for one sample."""
     ranks, (samples, channels, *pixels) = dist.get_world_size(group), shard.shape
     parts = shard.new_empty(ranks * samples, channels, *pixels)
-    dist.all_gather_single(parts, shard.contiguous(), group=group)
+    dist.all_gather_into_tensor(parts, shard.contiguous(), group=group)
     return parts.view(samples, ranks * channels, *pixels)
 
 
@@ -2098,7 +2098,7 @@ def _scattered_as_they_lie(partial, group):
     ranks, (samples, channels, *pixels) = dist.get_world_size(group), partial.shape
     own = partial.new_empty(samples, channels // ranks, *pixels)
     flat = partial.contiguous().view(ranks, -1)
-    dist.reduce_scatter_single(own.view(-1), flat.view(-1), group=group)
+    dist.reduce_scatter_tensor(own.view(-1), flat.view(-1), group=group)
     return own
 
 

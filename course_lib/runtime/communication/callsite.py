@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
 
+from course_lib.library_folders import NAMES
 from course_lib.runtime.communication.events import SourceLine
 
 
@@ -31,7 +32,7 @@ _LIBRARIES = tuple(
         }
     )
 )
-_OF_ANOTHER_ENVIRONMENT = f"{os.sep}site-packages{os.sep}"
+_OF_ANOTHER_ENVIRONMENT = tuple(f"{os.sep}{name}{os.sep}" for name in NAMES)
 _GRADERS = os.path.realpath(_COURSE.parent / "graders") + os.sep
 _GENERATED = ("<frozen ", "<eval_with_key>", "<__array_function__ internals>")
 """File names of code without a file that is nobody's own; a notebook or a console has other names."""
@@ -43,7 +44,7 @@ def is_library(file: str) -> bool:
     if file.startswith("<"):
         return file.startswith(_GENERATED)
     real = os.path.realpath(file)
-    return real.startswith(_LIBRARIES) or _OF_ANOTHER_ENVIRONMENT in real
+    return real.startswith(_LIBRARIES) or any(name in real for name in _OF_ANOTHER_ENVIRONMENT)
 
 
 @cache

@@ -19,6 +19,7 @@ from torch import Tensor
 from course_lib.runtime.communication.blocking import called_blocking, member
 from course_lib.runtime.communication.call import Call, Group, payload_of
 from course_lib.runtime.communication.callsite import caller_line
+from course_lib.runtime.communication.renamed import NAMES
 from course_lib.runtime.communication.semantics import reduction_name
 from course_lib.runtime.communication.tensor_checks import (
     check_dense,
@@ -95,13 +96,13 @@ class InterceptedGroup(dist.ProcessGroup):
         return self._collective("all_gather_coalesced", inputs, parts, opts, name, outputs, inputs)
 
     def all_gather_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> Any:
-        op, name = "all_gather_into_tensor", "all_gather_single"
+        op, name = "all_gather_into_tensor", NAMES["all_gather_single"]
         return self._collective(op, [tensor], self._chunks(op, output), opts, name, output, tensor)
 
     def all_gather_single_coalesced(
         self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None
     ) -> Any:
-        op, name = "all_gather_into_tensor_coalesced", "all_gather_single_coalesced"
+        op, name = "all_gather_into_tensor_coalesced", NAMES["all_gather_single_coalesced"]
         return self._collective(op, inputs, self._chunks(op, *outputs), opts, name, outputs, inputs)
 
     def gather(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any = None) -> Any:
@@ -118,13 +119,13 @@ class InterceptedGroup(dist.ProcessGroup):
         return self._reducing("reduce_scatter", inputs[0], outputs, opts, "reduce_scatter", outputs, inputs)
 
     def reduce_scatter_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> Any:
-        op, name = "reduce_scatter_tensor", "reduce_scatter_single"
+        op, name = "reduce_scatter_tensor", NAMES["reduce_scatter_single"]
         return self._reducing(op, self._chunks(op, tensor), [output], opts, name, output, tensor)
 
     def reduce_scatter_single_coalesced(
         self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None
     ) -> Any:
-        op, name = "reduce_scatter_tensor_coalesced", "reduce_scatter_single_coalesced"
+        op, name = "reduce_scatter_tensor_coalesced", NAMES["reduce_scatter_single_coalesced"]
         return self._reducing(op, self._chunks(op, *inputs), outputs, opts, name, outputs, inputs)
 
     def alltoall(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> Any:
@@ -139,11 +140,11 @@ class InterceptedGroup(dist.ProcessGroup):
         opts: Any = None,
     ) -> Any:
         """Exchange the parts of one tensor, split evenly or by the given sizes of its first dimension."""
-        name = "all_to_all_single"
+        op, name = "all_to_all_single", NAMES["all_to_all_single"]
         # They may come as NumPy's arrays of NumPy's numbers.
         sizes = [int(size) for size in output_sizes], [int(size) for size in input_sizes]
-        targets, sources = (self._split(name, *each) for each in zip((output, tensor), sizes, strict=True))
-        return self._collective(name, sources, targets, opts, name, output, tensor, *sizes)
+        targets, sources = (self._split(op, *each) for each in zip((output, tensor), sizes, strict=True))
+        return self._collective(op, sources, targets, opts, name, output, tensor, *sizes)
 
     def barrier(self, opts: Any = None) -> Any:
         return self._collective("barrier", [], [], opts, "barrier")
@@ -153,7 +154,7 @@ class InterceptedGroup(dist.ProcessGroup):
             "monitored_barrier", [], [], None, "monitored_barrier", timeout, wait_all_ranks
         ).wait()
 
-    # Older names, which torch keeps for programs that use groups directly.
+    # The names before PyTorch 2.13, which later ones keep for programs that use groups directly.
     _allgather_base = all_gather_single
     allgather_into_tensor_coalesced = all_gather_single_coalesced
     _reduce_scatter_base = reduce_scatter_single

@@ -16,6 +16,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from course_lib.library_folders import library_folders
+
 _FIRST_USER = 1_000_000_000
 """Users from here on are nobody's."""
 
@@ -66,7 +68,7 @@ def user_files(user: int, directory: Path) -> None:
 def in_sandbox(directory: Path, words: Sequence[object]) -> list[str]:
     """A command in the sandbox. `directory` is the cluster's; its folder `shared` can be written to."""
     user = int((directory / "passwd").read_text().split(":")[2])
-    shown = (*_SYSTEM, *_HARDWARE, sys.base_prefix, sys.prefix)
+    shown = (*_SYSTEM, *_HARDWARE, sys.base_prefix, sys.prefix, *library_folders())
     options = [*_built(user), "--perms", "1777", "--size", str(ROOM), "--tmpfs", "/tmp"]
     for parent in _parents((*shown, str(directory))):
         # bubblewrap would let nobody but root look into those that it makes by itself.

@@ -29,14 +29,14 @@ CALLS = {"SR": "all_gather", "PR": "all_reduce", "PS": "reduce_scatter", "SS": "
         Criterion(
             "whole on every rank",
             3,
-            "Of parts along another dim than 0, what does dist.all_gather_single leave where? A sum has to "
-            "be added up.",
+            "Of parts along another dim than 0, what does dist.all_gather_into_tensor leave where? A sum has "
+            "to be added up.",
         ),
         Criterion(
             "cut, from a sum or from another cut",
             3,
             "Part r goes to the rank at place r: join the parts along dimension 0, which is where "
-            "dist.reduce_scatter_single and dist.all_to_all_single cut.",
+            "dist.reduce_scatter_tensor and dist.all_to_all_single cut.",
         ),
         Criterion(
             "without a word",
