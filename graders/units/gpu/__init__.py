@@ -42,7 +42,7 @@ class Gpu(EagerDispatchMode):
         entered.logs.append(self._log)
         self._left.callback(entered.logs.pop)
         default = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
-        self._left.callback(torch.set_default_device, default and default.device)
+        self._left.callback(_set_default, default)
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
@@ -69,6 +69,13 @@ class Gpu(EagerDispatchMode):
             yield
         finally:
             super().__exit__(None, None, None)  # type: ignore[no-untyped-call]
+
+
+def _set_default(context: Any) -> None:
+    """The default device as it was. An older PyTorch cannot say which it is, once it was set to none."""
+    torch.set_default_device(context and context.device)
+    if context is None:
+        vars(torch._GLOBAL_DEVICE_CONTEXT).pop("device_context", None)
 
 
 class _Settings:
