@@ -35,7 +35,9 @@ def import_torchvision() -> ModuleType:
         for schema in _SCHEMAS:
             library.define(schema)  # type: ignore[no-untyped-call]
         _declared.append(library)
-    return importlib.import_module("torchvision")
+    # On the way an older PyTorch computes a little, which it could not on a device without data.
+    with torch.device("cpu"):
+        return importlib.import_module("torchvision")
 
 
 def _operators_load() -> bool:

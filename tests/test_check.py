@@ -19,7 +19,7 @@ from jupyter_core.utils import run_sync
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from course_lib import launch
-from course_lib.runtime.communication.renamed import RENAMED
+from course_lib.runtime.communication.torch_versions import RENAMED
 from graders import check, commands, hint, reset
 from graders.grading import registry
 from graders.grading.answer import Answer, AnswerFailed, FailureKind

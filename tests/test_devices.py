@@ -182,7 +182,8 @@ def test_a_rank_has_its_own_gpu_under_nccl_or_when_asked(
 ) -> None:
     current: list[int] = []
     found = torch.device("cuda") if gpus else None
-    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available: found)
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: gpus > 0)
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: found)
     monkeypatch.setattr(torch.accelerator, "device_count", lambda: gpus)
     monkeypatch.setattr(torch.accelerator, "set_device_index", current.append)
     monkeypatch.setattr(dist, "is_initialized", lambda: True)

@@ -399,7 +399,8 @@ def test_a_rank_has_its_own_gpu_where_horovod_is_built_with_nccl(
     monkeypatch.setattr(hvd, "local_rank", lambda: 2)
     monkeypatch.setattr(hvd, "nccl_built", lambda: nccl)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: gpus > 0)
-    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available: found)
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: gpus > 0)
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: found)
     monkeypatch.setattr(torch.accelerator, "device_count", lambda: gpus)
     monkeypatch.setattr(torch.accelerator, "set_device_index", current.append)
     # Set and taken away, so that what the function sets is gone with the test.

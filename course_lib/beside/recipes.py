@@ -1,6 +1,7 @@
 """The recipes of `recipes.toml`: what can stand beside the workbook's packages, and what it takes."""
 
 import os
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -81,11 +82,35 @@ class Recipe:
 
 
 def recipe_named(name: str) -> Recipe:
-    """The recipe of this name. Raises BesideFailed, with the names that there are."""
+    """The recipe of this name; "torch-2.6.0" and the like have one, too.
+
+    Raises BesideFailed, with the names that there are.
+    """
     known = recipes()
+    if release := re.fullmatch(r"torch-(2\.(\d+)\.\d+)", name):
+        return _another_torch(name, release[1], int(release[2]))
     if name not in known:
         raise BesideFailed(f"There is nothing named {name} to stand beside. There are: {', '.join(known)}.")
     return known[name]
+
+
+def _another_torch(name: str, version: str, minor: int) -> Recipe:
+    """An environment with the workbook's packages and another PyTorch, to see what the workbook does there.
+
+    version: such as "2.6.0"; minor: its 6, by which its torchvision is numbered too.
+    """
+    return Recipe(
+        name,
+        title=f"PyTorch {version}",
+        purpose="the workbook on another PyTorch than its own",
+        within=Within.OWN,
+        packages=(f"torch=={version}", f"torchvision==0.{minor + 15}.*"),
+        check=f"import torch, torchvision; assert torch.__version__.split('+')[0] == '{version}'",
+        sees_workbook=True,
+        command=f"make test-torch TORCH={version}",
+        megabytes=6000,
+        minutes=2,
+    )
 
 
 def recipes() -> Mapping[str, Recipe]:

@@ -13,8 +13,9 @@ GPU_LIBRARIES = frozenset({"nccl", "xccl"})
 
 def best_device() -> torch.device:
     """For a process alone: the accelerator that torch finds (a CUDA or ROCm GPU, MPS ...), else the CPU."""
-    accelerator = torch.accelerator.current_accelerator(check_available=True)
-    return CPU if accelerator is None else accelerator
+    # That PyTorch was built for one does not mean that there is one.
+    accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    return accelerator or CPU
 
 
 def rank_device(wanted: torch.device | str | None = None) -> torch.device:

@@ -2,13 +2,20 @@
 
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from types import FrameType
+from typing import Any
 
 from torch.distributed import c10d_logger, distributed_c10d
+
+from course_lib.runtime.communication.torch_versions import before
 
 _C10D = distributed_c10d.__file__
 _C10D_WRAPPERS = c10d_logger.__file__
 """The decorator round every call of `torch.distributed`."""
+_INTERCEPTED = str(Path(__file__).with_name("intercepted_group.py"))
+_TOLD_OF_SOME = before((2, 7))
+"""Whether PyTorch tells the group of `async_op=True` only for some collectives."""
 
 
 def called_blocking(operation: str) -> bool:
@@ -28,6 +35,18 @@ def called_blocking(operation: str) -> bool:
             return False
         frame = frame.f_back
     return False
+
+
+def called_asynchronously(opts: Any) -> bool:
+    """Whether a collective was called with `async_op=True`, of which this PyTorch may not tell the group."""
+    if opts is None or not _TOLD_OF_SOME:
+        return bool(getattr(opts, "asyncOp", False))
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename in (__file__, _INTERCEPTED):
+        frame = frame.f_back
+    if frame is None or frame.f_code.co_filename != _C10D:
+        return bool(getattr(opts, "asyncOp", False))
+    return bool(frame.f_locals.get("async_op"))
 
 
 def member(members: Sequence[int], position: int) -> int:

@@ -16,10 +16,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from course_lib.runtime.communication.blocking import called_blocking, member
+from course_lib.runtime.communication.blocking import called_asynchronously, called_blocking, member
 from course_lib.runtime.communication.call import Call, Group, payload_of
 from course_lib.runtime.communication.callsite import caller_line
-from course_lib.runtime.communication.renamed import NAMES
 from course_lib.runtime.communication.semantics import reduction_name
 from course_lib.runtime.communication.tensor_checks import (
     check_dense,
@@ -27,9 +26,14 @@ from course_lib.runtime.communication.tensor_checks import (
     check_strided,
     common_strides,
 )
+from course_lib.runtime.communication.torch_versions import NAMES, before
 
 TorchCall = tuple[Any, ...]
 """The name of the method that torch has called, and its arguments."""
+
+
+_FORGETS_HANDLES = before((2, 7))
+"""Whether a handle that only C++ holds, as DistributedDataParallel does, is gone for Python."""
 
 
 class InterceptedGroup(dist.ProcessGroup):
@@ -40,6 +44,7 @@ class InterceptedGroup(dist.ProcessGroup):
         super().__init__(rank, size)  # type: ignore[call-arg] # the form for subclasses
         self._message_calls: dict[tuple[Any, ...], Call] = {}
         """Messages of one line in a loop are one call: a long run has millions."""
+        self._handles: list[Any] = []
 
     call_group: Group
     """The group as calls name it."""
@@ -183,7 +188,7 @@ class InterceptedGroup(dist.ProcessGroup):
                 line=line,
             )
         inputs, outputs = (tensors, ()) if op == "send" else ((), tensors)
-        return self.carry_out(call, peer, inputs, outputs, torchs)
+        return self._held(self.carry_out(call, peer, inputs, outputs, torchs))
 
     def _rooted(
         self, op: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor], opts: Any, *torchs: Any
@@ -224,11 +229,19 @@ class InterceptedGroup(dist.ProcessGroup):
             nbytes=nbytes,
             strides=common_strides(op, tensors),
             shape_only=_shape_only(op, tensors),
-            asynchronous=bool(getattr(opts, "asyncOp", False)),
+            asynchronous=called_asynchronously(opts),
             line=caller_line(),
         )
         # The base class has options of its own, if there are none.
-        return self.carry_out(call, None, inputs, outputs, torchs if opts is None else (*torchs, opts))
+        torchs = torchs if opts is None else (*torchs, opts)
+        return self._held(self.carry_out(call, None, inputs, outputs, torchs))
+
+    def _held(self, handle: Any) -> Any:
+        """The handle, which is kept until somebody has waited for it, where torch's C++ would not."""
+        if _FORGETS_HANDLES and handle is not None:
+            self._handles = [each for each in self._handles if not each.waited_for]
+            self._handles.append(handle)
+        return handle
 
     # --- One tensor as a part a member
 

@@ -164,6 +164,7 @@ class LoggedWork(dist.Work):
         self._on_gpu = logged.on_gpu
         self._members = members
         self._over = False
+        self.waited_for = False
 
     def wait(self, timeout: timedelta = _NO_TIMEOUT) -> bool:
         """Block until the call is over; on a GPU, until the current stream would wait for it."""
@@ -173,6 +174,7 @@ class LoggedWork(dist.Work):
         if self._call.asynchronous:
             self._logger.waits(self._number)
         try:
+            self.waited_for = True
             waited: bool = self._inner.wait(timeout)
         except BaseException:
             self._logger.resumed(self._number)

@@ -22,6 +22,7 @@ from course_lib.runtime.communication.callsite import caller_line
 from course_lib.runtime.communication.ddp_join import waiting_in_join
 from course_lib.runtime.communication.intercepted_group import InterceptedGroup, TorchCall
 from course_lib.runtime.processes.call_log import CallLog
+from course_lib.runtime.processes.gloo_gaps import carried_out
 from course_lib.runtime.processes.logged_calls import CallLogger, LoggedCall, LoggedWork
 
 
@@ -77,7 +78,7 @@ class LoggedGroup(InterceptedGroup):
         """Log the call and hand it on; no handle where the backend has none since the call is over."""
         number = self.logger.posted(call, peer)
         name, *arguments = torchs
-        work = getattr(self._inner, name)(*arguments)
+        work = carried_out(self._inner, name, arguments)
         if work is None:
             self.logger.done(number)
             return None

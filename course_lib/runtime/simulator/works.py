@@ -115,6 +115,11 @@ class SimulatedWork(dist.Work):
             self._buffers.end(self._operation)
         return True
 
+    @property
+    def waited_for(self) -> bool:
+        """Whether somebody has."""
+        return self._asked is None
+
     def is_completed(self) -> bool:
         """Whether the operation is over; asking takes a little virtual time.
 

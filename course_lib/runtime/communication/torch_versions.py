@@ -1,4 +1,4 @@
-"""Collectives that PyTorch 2.13 renamed: this course runs on those before and after.
+"""What differs between versions of PyTorch, so that this course runs on each from 2.6 on.
 
 From 2.13 on `all_gather_into_tensor` and `reduce_scatter_tensor` warn that they have new names. Most
 documentation has the old ones, and an older PyTorch has no others: so students and solutions write these, and
@@ -8,13 +8,21 @@ torch calls, were renamed as well.
 
 import warnings
 
+import torch
 import torch.distributed as dist
+from torch.torch_version import TorchVersion
 
 RENAMED = (
     r"`torch\.distributed\.(_functional_collectives\.)?"
     r"(all_gather(_into)?_tensor|reduce_scatter_tensor)\w*` is deprecated"
 )
 """How the warnings begin."""
+
+
+def before(version: tuple[int, int]) -> bool:
+    """Whether the PyTorch that is installed is older."""
+    return bool(TorchVersion(torch.__version__) < version)  # type: ignore[operator]
+
 
 _FORMER = {
     "all_gather_single": "_allgather_base",

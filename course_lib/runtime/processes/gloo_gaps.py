@@ -1,0 +1,117 @@
+"""Collectives that an older PyTorch's Gloo does not have, made of those that it has.
+
+Up to 2.11 it has no list `all_to_all`, and in 2.6 neither a list `reduce_scatter` nor an average. A function
+that uses them runs here all the same; started by torchrun it needs a newer PyTorch, or NCCL.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from course_lib.runtime.communication.torch_versions import before
+
+_REFUSAL = "does not support"
+"""What the errors say then. They are raised at once, on every rank."""
+_WITHOUT_AVERAGE = before((2, 7))
+
+
+def carried_out(group: Any, name: str, arguments: Sequence[Any]) -> Any:
+    """The handle of torch's method `name` of a group, which is made of other methods where it is missing."""
+    if _WITHOUT_AVERAGE and name in _SUMS and _averages(*arguments):
+        return _average(group, name, *arguments)
+    try:
+        return getattr(group, name)(*arguments)
+    except RuntimeError as error:
+        if name not in _INSTEAD or _REFUSAL not in str(error):
+            raise
+    return _INSTEAD[name](group, *arguments)
+
+
+class _Composed(dist.Work):
+    """The handle of a call that is over once another is, and what that left is put into its place."""
+
+    def __init__(self, inner: Any, put: Callable[[], None]) -> None:
+        super().__init__()
+        self._inner = inner
+        self._put: Callable[[], None] | None = put
+
+    def wait(self, *timeout: Any) -> bool:
+        waited: bool = self._inner.wait(*timeout)
+        self._over()
+        return waited
+
+    def is_completed(self) -> bool:
+        completed: bool = self._inner.is_completed()
+        if completed:
+            self._over()
+        return completed
+
+    def is_success(self) -> bool:
+        return bool(self._inner.is_success())
+
+    def exception(self) -> Any:
+        return self._inner.exception()
+
+    def get_future(self) -> Any:
+        return self._inner.get_future().then(self._put_then)
+
+    def _put_then(self, ended: Any) -> Any:
+        self._over()
+        return ended.value()
+
+    def _over(self) -> None:
+        put, self._put = self._put, None
+        if put:
+            put()
+
+
+def _all_to_all(group: Any, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> Any:
+    sent = torch.cat([each.reshape(-1) for each in inputs])
+    received = sent.new_empty(sum(each.numel() for each in outputs))
+    sizes = [[each.numel() for each in tensors] for tensors in (outputs, inputs)]
+    work = group.alltoall_base(received, sent, *sizes, opts or dist.AllToAllOptions())
+
+    def put() -> None:
+        for output, part in zip(outputs, torch.split(received, sizes[0]), strict=True):
+            output.copy_(part.view_as(output))
+
+    return _Composed(work, put)
+
+
+def _reduce_scatter(group: Any, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any = None) -> Any:
+    sizes = [each.numel() for each in inputs[0]]
+    whole = torch.cat([each.reshape(-1) for each in inputs[0]])
+    options: Any = dist.AllreduceOptions()
+    options.reduceOp = opts.reduceOp if opts else dist.ReduceOp.SUM
+    work = carried_out(group, "allreduce", ([whole], options))
+
+    def put() -> None:
+        outputs[0].copy_(torch.split(whole, sizes)[group.rank()].view_as(outputs[0]))
+
+    return _Composed(work, put)
+
+
+_INSTEAD: dict[str, Callable[..., Any]] = {"alltoall": _all_to_all, "reduce_scatter": _reduce_scatter}
+_SUMS = ("allreduce", "allreduce_coalesced", "reduce")
+
+
+def _averages(tensors: list[Tensor], opts: Any = None) -> bool:
+    """Whether Gloo is asked for an average; NCCL has one."""
+    return opts is not None and opts.reduceOp == dist.ReduceOp.AVG and not tensors[0].is_cuda
+
+
+def _average(group: Any, name: str, tensors: list[Tensor], opts: Any) -> Any:
+    """The sum, divided."""
+    opts.reduceOp = dist.ReduceOp.SUM
+    work = getattr(group, name)(tensors, opts)
+
+    def put() -> None:
+        # Of a reduce, only the root has the result.
+        if getattr(opts, "rootRank", group.rank()) == group.rank():
+            for tensor in tensors:
+                tensor.div_(group.size())
+
+    return _Composed(work, put)
