@@ -28,7 +28,7 @@ from graders.grading.kinds import HINTS, Kind
 from graders.grading.report import Report
 from graders.grading.rng import Rng
 from graders.grading.run import ExerciseResult, grade
-from graders.guest.usual_torch import usual_torch
+from graders.guest.usual_torch import default_device, usual_torch
 from graders.student import second_way
 from graders.student.display import Notice
 from graders.student.kernel_answer import kernel_answer
@@ -220,7 +220,7 @@ def test_what_a_cell_has_switched_on_changes_no_verdict(what: str) -> None:
         assert isinstance(report, Report)
         assert report.passed, report.text()
     assert switched == (torch.get_default_dtype(), torch.is_anomaly_enabled(), torch.is_grad_enabled())
-    assert torch.get_default_device().type == ("meta" if what == "another device" else "cpu")
+    assert default_device().type == ("meta" if what == "another device" else "cpu")
 
 
 def test_printing_is_shown_with_the_table(capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,12 +11,20 @@ from contextlib import contextmanager
 import torch
 
 
+def default_device() -> torch.device:
+    """PyTorch's default device. Before 2.7 it cannot say which that is, once somebody has set it to None."""
+    try:
+        return torch.get_default_device()
+    except AttributeError:
+        return torch.device("cpu")
+
+
 @contextmanager
 def usual_torch() -> Iterator[None]:
     """Anomaly detection is off in here, gradients are on, numbers are float32 and on the CPU unless somebody
     says otherwise; afterwards all is as before.
     """
-    dtype, device = torch.get_default_dtype(), torch.get_default_device()
+    dtype, device = torch.get_default_dtype(), default_device()
     # Of the CPU nothing is said: who names it has PyTorch look at every call.
     elsewhere = device.type != "cpu"
     with torch.autograd.set_detect_anomaly(False), torch.enable_grad():

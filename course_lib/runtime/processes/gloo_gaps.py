@@ -1,10 +1,14 @@
 """Collectives that an older PyTorch's Gloo does not have, made of those that it has.
 
-Up to 2.11 it has no list `all_to_all`, and in 2.6 neither a list `reduce_scatter` nor an average. A function
-that uses them runs here all the same; started by torchrun it needs a newer PyTorch, or NCCL.
+Up to 2.11 it has no list `all_to_all`, in 2.6 no list `reduce_scatter`; an average is refused in 2.6, and is
+silently the sum in a reduce-scatter, also in 2.8. A function that uses them runs here all the same; started
+by torchrun it needs a newer PyTorch, or NCCL.
 """
 
-from collections.abc import Callable, Sequence
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -15,13 +19,13 @@ from course_lib.runtime.communication.torch_versions import before
 
 _REFUSAL = "does not support"
 """What the errors say then. They are raised at once, on every rank."""
-_WITHOUT_AVERAGE = before((2, 7))
+_DOES_NOT_AVERAGE = before((2, 11))
 
 
 def carried_out(group: Any, name: str, arguments: Sequence[Any]) -> Any:
     """The handle of torch's method `name` of a group, which is made of other methods where it is missing."""
-    if _WITHOUT_AVERAGE and name in _SUMS and _averages(*arguments):
-        return _average(group, name, *arguments)
+    if _DOES_NOT_AVERAGE and _asks_for_average(arguments):
+        return _average(group, name, arguments)
     try:
         return getattr(group, name)(*arguments)
     except RuntimeError as error:
@@ -68,6 +72,21 @@ class _Composed(dist.Work):
             put()
 
 
+@contextmanager
+def without_its_greeting() -> Iterator[None]:
+    """Some releases print how many ranks a new group has met, as if a program had."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(nowhere)
+        os.close(kept)
+
+
 def _all_to_all(group: Any, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> Any:
     sent = torch.cat([each.reshape(-1) for each in inputs])
     received = sent.new_empty(sum(each.numel() for each in outputs))
@@ -95,23 +114,31 @@ def _reduce_scatter(group: Any, outputs: list[Tensor], inputs: list[list[Tensor]
 
 
 _INSTEAD: dict[str, Callable[..., Any]] = {"alltoall": _all_to_all, "reduce_scatter": _reduce_scatter}
-_SUMS = ("allreduce", "allreduce_coalesced", "reduce")
 
 
-def _averages(tensors: list[Tensor], opts: Any = None) -> bool:
-    """Whether Gloo is asked for an average; NCCL has one."""
-    return opts is not None and opts.reduceOp == dist.ReduceOp.AVG and not tensors[0].is_cuda
+def _asks_for_average(arguments: Sequence[Any]) -> bool:
+    """Whether Gloo is to average; NCCL can. The options come last, what is written first."""
+    return (
+        bool(arguments)
+        and getattr(arguments[-1], "reduceOp", None) == dist.ReduceOp.AVG
+        and not _tensors(arguments[0])[0].is_cuda
+    )
 
 
-def _average(group: Any, name: str, tensors: list[Tensor], opts: Any) -> Any:
+def _tensors(written: Tensor | list[Tensor]) -> list[Tensor]:
+    return [written] if isinstance(written, Tensor) else written
+
+
+def _average(group: Any, name: str, arguments: Sequence[Any]) -> Any:
     """The sum, divided."""
+    opts = arguments[-1]
     opts.reduceOp = dist.ReduceOp.SUM
-    work = getattr(group, name)(tensors, opts)
+    work = carried_out(group, name, arguments)
 
     def put() -> None:
         # Of a reduce, only the root has the result.
         if getattr(opts, "rootRank", group.rank()) == group.rank():
-            for tensor in tensors:
+            for tensor in _tensors(arguments[0]):
                 tensor.div_(group.size())
 
     return _Composed(work, put)

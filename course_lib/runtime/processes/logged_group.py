@@ -22,7 +22,7 @@ from course_lib.runtime.communication.callsite import caller_line
 from course_lib.runtime.communication.ddp_join import waiting_in_join
 from course_lib.runtime.communication.intercepted_group import InterceptedGroup, TorchCall
 from course_lib.runtime.processes.call_log import CallLog
-from course_lib.runtime.processes.gloo_gaps import carried_out
+from course_lib.runtime.processes.gloo_gaps import carried_out, without_its_greeting
 from course_lib.runtime.processes.logged_calls import CallLogger, LoggedCall, LoggedWork
 
 
@@ -102,6 +102,9 @@ def install(log: CallLog) -> CallLogger:
     logger = LoggedGroup.logger = CallLogger(log)
     distributed_c10d.ProcessGroup = LoggedGroup  # type: ignore[misc]
     distributed_c10d._new_group_with_tag = _logged_new_group(distributed_c10d._new_group_with_tag, logger)
+    distributed_c10d._new_process_group_helper = without_its_greeting()(
+        distributed_c10d._new_process_group_helper
+    )
     for owner, name, method in waiting_in_join():
         setattr(owner, name, method)
     return logger
