@@ -1,6 +1,6 @@
 # make workbook | test | lab | lint | notebooks | docs | bench | mutants | mutants-changed | horovod | horovod-tensorflow
-# | beside | constraints; each sets up first, once.
-# With another Python: make workbook PYTHON=python3.12
+# | beside | constraints | test-torch; each sets up first, once.
+# With another Python: make workbook PYTHON=python3.12. On the PyTorch that a site has: make workbook SITE=1
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -8,13 +8,16 @@ CONSTRAINTS ?= constraints.txt
 JOBS ?= 2
 SINCE ?= HEAD~1
 
+# SITE=1, here or in the environment: on the site's own packages, of which PyTorch and torchvision stay.
+ON_SITE := $(filter-out 0,$(SITE))
+
 SHELL := /bin/bash
 BIN := $(abspath $(VENV))/bin
 export PATH := $(BIN):$(PATH)
 export JUPYTER_CONFIG_PATH := $(CURDIR)/.jupyter$(addprefix :,$(JUPYTER_CONFIG_PATH))
 
 .PHONY: workbook test lab lint notebooks docs bench mutants mutants-changed horovod horovod-tensorflow beside constraints \
-    setup
+    test-torch setup
 
 # One unit more than cores: some wait for Slurm or for a deadline.
 workbook: setup
@@ -72,15 +75,25 @@ constraints: setup
 	.venv-new/bin/pip freeze --exclude-editable | sed 's/+.*//' | sort --ignore-case >build/constraints.txt
 	mv build/constraints.txt constraints.txt
 
+# TORCH=2.6.0: all units and their solutions, and the tests of launching, simulator and graders, with another
+# PyTorch: in an environment beside this one, which has it in place of this one's.
+test-torch: setup
+	@$(BIN)/course beside torch-$(TORCH)
+	@$(BIN)/python -m tests.other_torch $(TORCH) --jobs $$(($(JOBS) + 1))
+
 setup: $(VENV)/.installed $(VENV)/.packages
 
 # One pip command holds the pins, so that torchvision cannot bring another torch along. The constraints keep what is
 # published tomorrow out.
 $(VENV)/.installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("This is Python %d.%d; Python 3.11 or later is needed. Name another one: make workbook PYTHON=python3.12" % sys.version_info[:2])'
-	@$(PYTHON) -m venv $(VENV) || { echo "Python cannot make a virtual environment here. On Debian or Ubuntu: apt-get install python3-venv"; exit 1; }
+	@$(PYTHON) -m venv $(if $(ON_SITE),--system-site-packages) $(VENV) || { echo "Python cannot make a virtual environment here. On Debian or Ubuntu: apt-get install python3-venv"; exit 1; }
+ifneq ($(ON_SITE),)
+	@bash .ci/site $(BIN)/python
+else
 	@echo "Setting up $(VENV). The first time, pip downloads PyTorch and JupyterLab: some minutes."
 	@set -o pipefail; $(BIN)/python -m pip install --disable-pip-version-check --constraint $(CONSTRAINTS) "torch==2.13.0" "torchvision==0.28.0" -e ".[dev]" | sed '/^Requirement already satisfied/d'
+endif
 	@touch $@
 
 $(VENV)/.packages: apt.txt .ci/packages | $(VENV)/.installed

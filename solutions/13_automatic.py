@@ -242,12 +242,7 @@ def compute(op: Einsum, strategy: Strategy, mesh: tuple[int, ...], operands: lis
         for whole, layout in zip(operands, strategy.operands, strict=True)
     ]
     own = torch.einsum(op.spec, *parts)
-    whole = DTensor.from_local(own, place, strategy.result, run_check=False)
-    for axis in reversed(range(len(mesh))):
-        whole = whole.redistribute(
-            placements=[*whole.placements[:axis], Replicate(), *whole.placements[axis + 1 :]]
-        )
-    return whole.to_local()
+    return DTensor.from_local(own, place, strategy.result, run_check=False).full_tensor()
 
 
 attention = Einsum("bqhe,bkhe->bhqk", {"b": 4, "q": 3, "k": 6, "h": 2, "e": 5})

@@ -186,7 +186,11 @@ def test_a_unit_runs_without_the_libraries_beside_it(unit: str):
     waits: dict[str, set[str]] = {}
     for cell in (cell for cell in units()[unit].notebook.cells if cell.cell_type == "code"):
         first, *others = re.sub(r"^# (?=%)", "", cell.source, flags=re.MULTILINE).splitlines()
-        needs = {word for word in first.split() if first.startswith("%%") and word.startswith("beside:")}
+        needs = {
+            word
+            for word in first.split()
+            if first.startswith("%%") and word.startswith(("beside:", "torch>="))
+        }
         source = "\n".join(line for line in (first, *others) if not line.startswith("%"))
         table = symtable.symtable(source, "cell", "exec")
         makes = {each.get_name() for each in table.get_symbols() if each.is_assigned() or each.is_imported()}

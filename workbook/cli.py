@@ -38,6 +38,7 @@ Unsafe = Annotated[
 
 @app.command()
 def workbook(
+    units: Annotated[list[str] | None, typer.Argument(help="Only these; without any, all.")] = None,
     root: Root = HERE,
     jobs: Annotated[int, typer.Option(min=1, help="How many units run at the same time.")] = 2,
 ) -> None:
@@ -45,7 +46,7 @@ def workbook(
     from workbook.commands import make_workbook
     from workbook.paths import Places
 
-    make_workbook(Places(root), _efforts, jobs)
+    make_workbook(Places(root), _efforts, jobs, units or ())
 
 
 @app.command()

@@ -1,7 +1,7 @@
 """What the command `course` does with the workbook, as plain functions."""
 
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -16,12 +16,23 @@ from workbook.release import WorkInTheWay, publish, publish_over, write_source
 from workbook.unit import Unit, read_units
 
 
-def make_workbook(places: Places, efforts: Efforts, jobs: int) -> None:
-    """Build, execute, grade and render every unit, and print a table. Raises CommandFailed."""
-    results = [UnitResult(unit) for unit in _built(places, efforts)]
-    shutil.rmtree(places.pages, ignore_errors=True)
+def make_workbook(places: Places, efforts: Efforts, jobs: int, only: Collection[str] = ()) -> None:
+    """Build, execute, grade and render every unit, and print a table. Raises CommandFailed.
+
+    only: names of units, where not all are meant; then the pages of the others stay as they are.
+    """
+    units = read_units(places.solutions)
+    if unknown := [name for name in only if name not in {unit.name for unit in units}]:
+        known = ", ".join(unit.name for unit in units)
+        raise CommandFailed([f"There is no unit {', '.join(unknown)}. There are: {known}."])
+    units = [unit for unit in units if not only or unit.name in only]
+    build(units, efforts, places)
+    results = [UnitResult(unit) for unit in units]
+    if not only:
+        shutil.rmtree(places.pages, ignore_errors=True)
     run(in_rounds([tasks_of(result, places) for result in results]), jobs)
-    write_index([result.page for result in results if result.page], places.pages)
+    if not only:
+        write_index([result.page for result in results if result.page], places.pages)
     Console().print(_table(results))
     for sentence in _lacking(results):
         print(sentence)

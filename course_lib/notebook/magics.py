@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
+import torch
 from IPython.core.getipython import get_ipython
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.display import display
@@ -31,6 +32,7 @@ from course_lib.launch.run import Run
 from course_lib.notebook.cell import CellSyntaxError, last_value, run_cell, running_cell
 from course_lib.notebook.verdicts import not_right
 from course_lib.runtime.communication.diagnosis import ranks_in_words
+from course_lib.runtime.communication.torch_versions import before
 from course_lib.runtime.processes.serialization import functions_of
 
 _MOST_APART = 8
@@ -38,6 +40,8 @@ _MOST_APART = 8
 
 _BESIDE = "beside:"
 """How a line of `%%needs` names what the command `course beside` installs."""
+_TORCH = "torch>="
+"""How it names the first PyTorch that can do what the cell does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,10 +103,11 @@ def needs(line: str, cell: str) -> Any:
 
         %%needs broadcast_tree reduce_tree
         %%needs beside:horovod my_answer
+        %%needs torch>=2.8 my_answer
 
-    `beside:NAME` asks for what `course beside NAME` installs. Returns the value of the last expression, which
-    the notebook then shows. An answer whose last check saw a mistake may end the cell with an error: then the
-    cell says so, too, and raises nothing.
+    `beside:NAME` asks for what `course beside NAME` installs, `torch>=` for a PyTorch. Returns the value of
+    the last expression, which the notebook then shows. An answer whose last check saw a mistake may end the
+    cell with an error: then the cell says so, too, and raises nothing.
     """
     if sentence := _what_is_missing(line):
         print(sentence)
@@ -144,7 +149,17 @@ def _in_a_line(error: Exception) -> str:
 
 def _answers(line: str) -> list[str]:
     """The names of the answers in a magic's line."""
-    return [word for word in line.split() if not word.startswith(_BESIDE)]
+    return [word for word in line.split() if not word.startswith((_BESIDE, _TORCH))]
+
+
+def _too_old(version: str) -> str:
+    """Empty if the PyTorch here is as new as "2.8"; else a sentence that says so."""
+    if not before(tuple(map(int, version.split(".")))):
+        return ""
+    return (
+        f"This cell needs PyTorch {version} or later, and here is {torch.__version__}. The rest of the unit "
+        "goes on without it."
+    )
 
 
 def _what_is_missing(line: str) -> str:
@@ -154,6 +169,8 @@ def _what_is_missing(line: str) -> str:
     libraries = [word.removeprefix(_BESIDE) for word in line.split() if word.startswith(_BESIDE)]
     answers = _answers(line)
     sentences = list(filter(None, map(missing, libraries)))
+    versions = [word.removeprefix(_TORCH) for word in line.split() if word.startswith(_TORCH)]
+    sentences += filter(None, map(_too_old, versions))
     if absent := [name for name in answers if name not in shell.user_ns]:
         sentences.append(
             f"This cell uses your {', '.join(absent)}, which this kernel has not met yet. Run its cell "

@@ -26,14 +26,10 @@ from course_lib.runtime.communication.tensor_checks import (
     check_strided,
     common_strides,
 )
-from course_lib.runtime.communication.torch_versions import NAMES, before
+from course_lib.runtime.communication.torch_versions import NAMES
 
 TorchCall = tuple[Any, ...]
 """The name of the method that torch has called, and its arguments."""
-
-
-_FORGETS_HANDLES = before((2, 7))
-"""Whether a handle that only C++ holds, as DistributedDataParallel does, is gone for Python."""
 
 
 class InterceptedGroup(dist.ProcessGroup):
@@ -44,7 +40,6 @@ class InterceptedGroup(dist.ProcessGroup):
         super().__init__(rank, size)  # type: ignore[call-arg] # the form for subclasses
         self._message_calls: dict[tuple[Any, ...], Call] = {}
         """Messages of one line in a loop are one call: a long run has millions."""
-        self._handles: list[Any] = []
 
     call_group: Group
     """The group as calls name it."""
@@ -188,7 +183,7 @@ class InterceptedGroup(dist.ProcessGroup):
                 line=line,
             )
         inputs, outputs = (tensors, ()) if op == "send" else ((), tensors)
-        return self._held(self.carry_out(call, peer, inputs, outputs, torchs))
+        return self.carry_out(call, peer, inputs, outputs, torchs)
 
     def _rooted(
         self, op: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor], opts: Any, *torchs: Any
@@ -233,15 +228,7 @@ class InterceptedGroup(dist.ProcessGroup):
             line=caller_line(),
         )
         # The base class has options of its own, if there are none.
-        torchs = torchs if opts is None else (*torchs, opts)
-        return self._held(self.carry_out(call, None, inputs, outputs, torchs))
-
-    def _held(self, handle: Any) -> Any:
-        """The handle, which is kept until somebody has waited for it, where torch's C++ would not."""
-        if _FORGETS_HANDLES and handle is not None:
-            self._handles = [each for each in self._handles if not each.waited_for]
-            self._handles.append(handle)
-        return handle
+        return self.carry_out(call, None, inputs, outputs, torchs if opts is None else (*torchs, opts))
 
     # --- One tensor as a part a member
 

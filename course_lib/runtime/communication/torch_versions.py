@@ -7,6 +7,7 @@ torch calls, were renamed as well.
 """
 
 import warnings
+from typing import ClassVar
 
 import torch
 import torch.distributed as dist
@@ -19,10 +20,31 @@ RENAMED = (
 """How the warnings begin."""
 
 
-def before(version: tuple[int, int]) -> bool:
+def before(version: tuple[int, ...]) -> bool:
     """Whether the PyTorch that is installed is older."""
     return bool(TorchVersion(torch.__version__) < version)  # type: ignore[operator]
 
+
+class Handle(dist.Work):
+    """The handle of a call, which lives until somebody has waited for it, whoever has it.
+
+    Before 2.7, C++ that keeps a handle, as DistributedDataParallel does, keeps nothing that Python has added
+    to it, so that its `wait` would wait for nobody, for ever.
+    """
+
+    _waited_for_by_nobody: ClassVar[set["Handle"]] = set()
+
+    def __init__(self) -> None:
+        super().__init__()
+        if _FORGETS_PYTHON:
+            self._waited_for_by_nobody.add(self)
+
+    def let_go(self) -> None:
+        """Nobody is going to wait any more."""
+        self._waited_for_by_nobody.discard(self)
+
+
+_FORGETS_PYTHON = before((2, 7))
 
 _FORMER = {
     "all_gather_single": "_allgather_base",

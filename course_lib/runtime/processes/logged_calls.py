@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-import torch.distributed as dist
-
 from course_lib.runtime.communication.call import Call
+from course_lib.runtime.communication.torch_versions import Handle
 from course_lib.runtime.processes.call_log import (
     CallLog,
     Done,
@@ -145,7 +144,7 @@ SECOND_WAIT = (
 )
 
 
-class LoggedWork(dist.Work):
+class LoggedWork(Handle):
     """The handle of a call: the inner one, with records of when somebody waits for it and when it is over."""
 
     def __init__(
@@ -164,17 +163,16 @@ class LoggedWork(dist.Work):
         self._on_gpu = logged.on_gpu
         self._members = members
         self._over = False
-        self.waited_for = False
 
     def wait(self, timeout: timedelta = _NO_TIMEOUT) -> bool:
         """Block until the call is over; on a GPU, until the current stream would wait for it."""
         if self._over and self._call.is_message:
             warnings.warn(SECOND_WAIT, RuntimeWarning, stacklevel=2)
             return True
+        self.let_go()
         if self._call.asynchronous:
             self._logger.waits(self._number)
         try:
-            self.waited_for = True
             waited: bool = self._inner.wait(timeout)
         except BaseException:
             self._logger.resumed(self._number)
@@ -190,6 +188,8 @@ class LoggedWork(dist.Work):
     def is_completed(self) -> bool:
         """Whether the call is over."""
         completed: bool = self._inner.is_completed()
+        if completed:
+            self.let_go()
         if completed and not self._over:
             self._asked()
             if self._call.is_message:
@@ -226,6 +226,7 @@ class LoggedWork(dist.Work):
 
     def get_future(self) -> Any:
         """The inner call's future."""
+        self.let_go()
         self._asked()
         return self._inner.get_future()
 

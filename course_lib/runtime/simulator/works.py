@@ -11,7 +11,6 @@ from types import FrameType
 from typing import Any, cast
 
 import torch
-import torch.distributed as dist
 
 # Its functions take for granted the group that there is when it is imported: none here, one rank's own there.
 import torch.distributed.nn.functional
@@ -21,6 +20,7 @@ from torch._C._distributed_c10d import GradBucket
 from course_lib.runtime.communication.call import Operation
 from course_lib.runtime.communication.callsite import is_library
 from course_lib.runtime.communication.errors import NeverWaited
+from course_lib.runtime.communication.torch_versions import Handle
 from course_lib.runtime.simulator.engine import RankEngine
 from course_lib.runtime.simulator.open_buffers import OpenBuffers
 
@@ -92,7 +92,7 @@ def all_of(futures: Sequence[Any]) -> torch.futures.Future[Any]:
     return SimulatedFuture(first._engine, operations, first._buffers, list(futures))
 
 
-class SimulatedWork(dist.Work):
+class SimulatedWork(Handle):
     """The handle of an operation."""
 
     def __init__(
@@ -108,17 +108,13 @@ class SimulatedWork(dist.Work):
     def wait(self, timeout: Any = None) -> bool:
         """Block until the operation is done."""
         self._asked = None
+        self.let_go()
         if self._buffers.is_over_here(self._operation):
             return True
         self._engine.wait(self._operation)
         if self._operation.call.asynchronous:
             self._buffers.end(self._operation)
         return True
-
-    @property
-    def waited_for(self) -> bool:
-        """Whether somebody has."""
-        return self._asked is None
 
     def is_completed(self) -> bool:
         """Whether the operation is over; asking takes a little virtual time.
@@ -136,6 +132,7 @@ class SimulatedWork(dist.Work):
             return False
         over = self._engine.poll(self._operation)
         if over:
+            self.let_go()
             self._buffers.end(self._operation)
         return over
 

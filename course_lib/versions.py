@@ -1,0 +1,61 @@
+"""The versions that the workbook is tested with, and what a site's environment keeps.
+
+It imports nothing that has to be installed first: `.ci/site` runs it before anything is.
+"""
+
+import sys
+from collections.abc import Iterator
+from importlib.metadata import Distribution, PackageNotFoundError, distributions, version
+
+OLDEST_PYTHON, NEWEST_PYTHON = (3, 11), (3, 14)
+OLDEST_TORCH, NEWEST_TORCH = (2, 6), (2, 15)
+
+KEPT = ("torch", "torchvision")
+"""What a site has installed, often built for its machines, and what nobody else may replace."""
+
+_CALLED = ("course", "jupyter", "lint-imports", "mypy", "nbgrader", "pytest", "ruff")
+"""Programs that `make` calls, or a reader of the README."""
+
+
+def kept() -> list[str]:
+    """Lines for pip by which `KEPT` stay as they are. Raises PackageNotFoundError where one is not there."""
+    # Three signs: the version of a site's own build need not be one that Python's rules for versions know.
+    return [f"{name}==={version(name)}" for name in KEPT]
+
+
+def to_be_copied() -> Iterator[str]:
+    """Packages of the site, with their versions, that this environment needs for itself.
+
+    Jupyter looks for templates, kernels and extensions in the folder of its own environment, and programs are
+    called from there.
+    """
+    for found in distributions():
+        outside = not str(found.locate_file("")).startswith(sys.prefix)
+        if outside and found.metadata["Name"] not in KEPT and _is_found_by_its_folder(found):
+            yield f"{found.metadata['Name']}=={found.version}"
+
+
+def _is_found_by_its_folder(found: Distribution) -> bool:
+    return any(
+        ("jupyter" in file.parts[:-1] and ("share" in file.parts or "etc" in file.parts))
+        or (file.parent.name == "bin" and file.name in _CALLED)
+        for file in found.files or ()
+    )
+
+
+def main(which: str) -> int:
+    """Print them, a line each."""
+    try:
+        print(*(kept() if which == "kept" else to_be_copied()), sep="\n")
+    except PackageNotFoundError as error:
+        print(
+            f"SITE=1 builds on the packages of this machine, but {sys.executable} finds no {error.name}. "
+            f"Load the site's module that has it, or leave SITE out, and pip downloads it.",
+            file=sys.stderr,
+        )
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))
