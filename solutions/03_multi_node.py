@@ -1061,6 +1061,7 @@ assert sorted(done.stdout.split()[3::4]) == [f"TORCHELASTIC_RESTART_COUNT={count
 # peer is gone:
 
 # %% demo=true jupyter={"source_hidden": true}
+# %%needs torch>=2.8
 ELASTIC = """
 import os, time
 from pathlib import Path

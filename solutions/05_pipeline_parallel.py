@@ -1671,7 +1671,7 @@ def race(contests: dict) -> dict[tuple[str, str], tuple[list[float], list[Tensor
 
 
 # %% demo=true
-# %%needs gpipe one_f_one_b interleaved zero_bubble
+# %%needs torch>=2.8 gpipe one_f_one_b interleaved zero_bubble
 contests = {
     "GPipe": (gpipe, 1, "ScheduleGPipe", 1),
     "1F1B": (one_f_one_b, 1, "Schedule1F1B", 1),
@@ -1707,7 +1707,7 @@ differences = [
 print(f"largest difference between your gradients and PyTorch's {max(differences):.0e}")
 
 # %% demo=true jupyter={"source_hidden": true}
-# %%holds gpipe one_f_one_b interleaved zero_bubble
+# %%holds torch>=2.8 gpipe one_f_one_b interleaved zero_bubble
 assert max(differences) < 1e-6
 # Cuts that a micro-batch crosses: yours has one chunk a stage, PyTorch's two.
 assert (STAGES - 1) / (2 * STAGES - 1) < 1 / 2
@@ -1775,7 +1775,7 @@ for threads, seconds in waited.items():
     )
 
 # %% demo=true jupyter={"source_hidden": true}
-# %%holds beside:torchgpipe gpipe one_f_one_b interleaved zero_bubble
+# %%holds torch>=2.8 beside:torchgpipe gpipe one_f_one_b interleaved zero_bubble
 assert all(waited[threads] > UNIT * in_a_row[threads] for threads in waited)
 assert waited[True] < waited[False]
 for rank, gradient in enumerate(torchgpipes):

@@ -1490,6 +1490,7 @@ assert round((blocks_of_karma + 50257 * 4256) / 1e9, 2) == 17.17
 # layers on two ranks, with Adam, the same samples for all three ways:
 
 # %% demo=true
+# %%needs torch>=2.8
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.distributed.tensor import DTensor
@@ -1541,6 +1542,7 @@ for way in TORCHS_WAYS:
     print(f"holds {state:.2f} times as many of Adam's numbers")
 
 # %% demo=true jupyter={"source_hidden": true}
+# %%holds torch>=2.8
 assert [f"{sent_a_step[way] / model_bytes:.1f}" for way in TORCHS_WAYS] == ["1.0", "1.5", "1.5"]
 states = [run.memory[0].peak_of("optimizer") / model_bytes for run in with_torch.values()]
 assert [f"{state:.1f}" for state in states] == ["2.0", "1.0", "1.0"]
@@ -1556,7 +1558,7 @@ for parameters in after_torch.values():
 
 
 # %% demo=true
-# %%needs ShardedOptimizer
+# %%needs torch>=2.8 ShardedOptimizer
 def your_steps(model: nn.Sequential, steps: int) -> list[Tensor]:
     """The parameters after some steps of Adam whose numbers are cut over the ranks by you."""
     optimizer = ShardedOptimizer(model.parameters(), torch.optim.Adam, lr=0.01)
@@ -1574,7 +1576,7 @@ print(f"yours: sends {yours_a_step:.2f} times the model's bytes a step,", end=" 
 print(f"holds {two.memory[0].peak_of('optimizer') / model_bytes:.2f} times as many of Adam's numbers")
 
 # %% demo=true jupyter={"source_hidden": true}
-# %%holds ShardedOptimizer
+# %%holds torch>=2.8 ShardedOptimizer
 assert f"{yours_a_step:.1f}" == "1.0"
 assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(two.results[0], after_torch["DDP"], strict=True))
 
@@ -1582,24 +1584,26 @@ assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(two.results[0], after
 # Yours, and the three of PyTorch, on real processes:
 
 # %% demo=true
-# %%needs ShardedOptimizer
+# %%needs torch>=2.8 ShardedOptimizer
 yours_for_real = launch(your_steps, four_layers, 2, ranks=2, on="processes")
 print(f"yours sent {yours_for_real.traffic.sent:,} bytes; simulated {two.traffic.sent:,}")
 
 # %% demo=true jupyter={"source_hidden": true}
-# %%holds ShardedOptimizer
+# %%holds torch>=2.8 ShardedOptimizer
 assert all(
     torch.allclose(a, b, atol=1e-6) for a, b in zip(yours_for_real.results[0], two.results[0], strict=True)
 )
 assert yours_for_real.traffic.sent == two.traffic.sent
 
 # %% demo=true
+# %%needs torch>=2.8
 on_processes = launch(torch_steps, four_layers, TORCHS_WAYS, 2, ranks=2, on="processes", quiet=True)
 for rank in range(2):
     simulated_bytes = sum(run.traffic[rank].sent for run in with_torch.values())
     print(f"rank {rank} sent {on_processes.traffic[rank].sent:,} bytes; simulated {simulated_bytes:,}")
 
 # %% demo=true jupyter={"source_hidden": true}
+# %%holds torch>=2.8
 for parameters, way in zip(on_processes.results[0], TORCHS_WAYS, strict=True):
     assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(parameters, after_torch[way], strict=True))
 both_ranks = [sum(run.traffic[rank].sent for run in with_torch.values()) for rank in range(2)]
@@ -1647,6 +1651,7 @@ assert (f"{by_torch / 1e6:.1f}", f"{activations / 1e6:.1f}") == ("62.8", "35.4")
 # PyTorch also counts memory, in `torch.distributed._tools`. Its `MemTracker` looks at the same step as `launch(..., memory=True)`:
 
 # %% demo=true
+# %%needs torch>=2.8
 from torch.distributed._tools.mem_tracker import MemTracker
 
 
@@ -1670,6 +1675,7 @@ print(
 print(f"launch(..., memory=True): {ours.peak:,} bytes at the peak")
 
 # %% demo=true jupyter={"source_hidden": true}
+# %%holds torch>=2.8
 assert theirs["Total"] == ours.peak == 293_184
 
 # %% [markdown]
@@ -1679,6 +1685,7 @@ assert theirs["Total"] == ours.peak == 293_184
 
 
 # %% demo=true
+# %%needs torch>=2.8
 def tracked_shards(model: nn.Sequential) -> dict[str, int]:
     """Bytes of each kind at the peak of a step of `fully_shard`."""
     from torch.distributed._tools.fsdp2_mem_tracker import FSDPMemTracker
@@ -1708,6 +1715,7 @@ for kind, formula in (
     print(f"{kind:15} {sharded_peak[kind]:6,} bytes; formula {formula:6,}")
 
 # %% demo=true jupyter={"source_hidden": true}
+# %%holds torch>=2.8
 assert sharded_peak["SHARDED_PARAM"] == model_bytes // 2
 # Adam counts the steps of each parameter, in four bytes.
 assert sharded_peak["OPT"] == model_bytes + 4 * len(list(four_layers.parameters()))
@@ -1798,7 +1806,7 @@ assert f"{price_of_half + slope * (1 - less):.2f}" == "1.91"
 # samples and weights as in section 12, and for each its messages in the second step:
 
 # %% demo=true
-# %%needs beside:deepspeed
+# %%needs torch>=2.8 beside:deepspeed
 FRUGAL = ("stage3_max_live_parameters", "stage3_max_reuse_distance", "stage3_prefetch_bucket_size")
 STAGES: dict[str, dict[str, Any]] = {
     "0": {"stage": 0},
@@ -1822,7 +1830,7 @@ for name, calls in second_steps.items():
     print(f"{name:23}: {times:.1f} times the model's bytes; {dict(Counter(call.op for call in calls))}")
 
 # %% demo=true jupyter={"source_hidden": true}
-# %%holds beside:deepspeed
+# %%holds torch>=2.8 beside:deepspeed
 after_deepspeed, clipped_to = with_deepspeed.results[0]
 for parameters in after_deepspeed.values():
     assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(parameters, after_torch["DDP"], strict=True))

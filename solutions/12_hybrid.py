@@ -960,7 +960,7 @@ assert all(abs(each * count / held[0] - 1) < 0.03 for each, count in zip(held, d
 
 
 # %% demo=true
-# %%needs halo_exchange
+# %%needs torch>=2.11 halo_exchange
 def by_columns(image: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor, str]:
     """This rank's columns of a convolution, in three ways, and what DTensor says where its result
     is."""
@@ -991,7 +991,7 @@ for engine, run in on_both.items():
           f"DTensor says {placements}")  # fmt: skip
 
 # %% demo=true jupyter={"source_hidden": true}
-# %%holds halo_exchange
+# %%holds torch>=2.11 halo_exchange
 whole = functional.conv2d(*given, padding=1)
 for run in on_both.values():
     torch.testing.assert_close(torch.cat([yours for yours, _, _, _ in run.results], 3), whole)
@@ -1785,7 +1785,7 @@ def torchs_step(config: TransformerConfig, samples: tuple[Tensor, Tensor], shape
 # The same untied model on 2 x 2 x 2 ranks, with PyTorch's tools and with your step, on simulated ranks and on eight real processes:
 
 # %% demo=true
-# %%needs step_3d
+# %%needs torch>=2.13 step_3d
 untied = TransformerConfig(layers=2, width=32, heads=4, context=32, tied=False)
 both = {}
 for engine in ("simulated", "processes"):

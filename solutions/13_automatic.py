@@ -1027,7 +1027,7 @@ assert mine[1][:3] == ["R, S(1) -> S(1)", "S(1) -> S(1)", "S(1), S(0) -> P"]
 
 
 # %% demo=true jupyter={"source_hidden": true}
-# %%needs op_strategies best_chain
+# %%needs torch>=2.8 op_strategies best_chain
 import logging
 
 
@@ -1062,7 +1062,7 @@ for source, row in zip(kinds, their_prices, strict=True):
     print(f"{written((source,)):7}" + "".join(f"{each:8.0f}" for each in row))
 
 # %% demo=true jupyter={"source_hidden": true}
-# %%holds op_strategies best_chain
+# %%holds torch>=2.8 op_strategies best_chain
 square = Einsum("ab,bc->ac", dict.fromkeys("abc", 1024))
 assert sorted(theirs) == sorted(map(str, op_strategies(square, (4,))))
 assert their_prices[1][3] == math.inf
@@ -1077,7 +1077,7 @@ assert 1.9 < their_prices[3][0] / their_prices[3][1] < 2.1
 
 
 # %% demo=true
-# %%needs op_strategies best_chain
+# %%needs torch>=2.8 op_strategies best_chain
 def as_dtensor_does(size: int) -> list[str]:
     """The layouts of x @ w and of its relu."""
     place = init_device_mesh("cpu", (dist.get_world_size(),))
@@ -1116,7 +1116,7 @@ for (name, price), own in zip(whole_way.items(), bring, strict=True):
 print(f"best_chain: {products[plan[0]]}, {seconds:.0f} microseconds")
 
 # %% demo=true jupyter={"source_hidden": true}
-# %%holds op_strategies best_chain
+# %%holds torch>=2.8 op_strategies best_chain
 assert greedy == ["P", "R"]
 assert bring.index(min(bring)) == [str(each) for each in products].index("S(1), S(0) -> P")
 assert str(products[plan[0]]) in ("S(0), R -> S(0)", "R, S(1) -> S(1)")
