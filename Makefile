@@ -79,7 +79,7 @@ constraints: setup
 # PyTorch: in an environment beside this one, which has it in place of this one's.
 test-torch: setup
 	@$(BIN)/course beside torch-$(TORCH)
-	@$(BIN)/python -m tests.other_torch $(TORCH) --jobs $$(($(JOBS) + 1))
+	@$(BIN)/python -m tests.other_torch $(TORCH) $$(($(JOBS) + 1))
 
 setup: $(VENV)/.installed $(VENV)/.packages
 

@@ -1808,7 +1808,7 @@ for engine in ("simulated", "processes"):
     )
 
 # %% demo=true jupyter={"source_hidden": true}
-# %%holds step_3d
+# %%holds torch>=2.13 step_3d
 for theirs_mean, your_mean, difference, all_of_them, clipped in both.values():
     assert abs(theirs_mean - your_mean) < 1e-5
     assert difference < 1e-5

@@ -1,4 +1,4 @@
-"""The versions that the workbook is tested with, and what a site's environment keeps.
+"""What an environment on a site's packages leaves as it is, and what it needs a copy of: lines for pip.
 
 It imports nothing that has to be installed first: `.ci/site` runs it before anything is.
 """
@@ -6,9 +6,6 @@ It imports nothing that has to be installed first: `.ci/site` runs it before any
 import sys
 from collections.abc import Iterator
 from importlib.metadata import Distribution, PackageNotFoundError, distributions, version
-
-OLDEST_PYTHON, NEWEST_PYTHON = (3, 11), (3, 14)
-OLDEST_TORCH, NEWEST_TORCH = (2, 6), (2, 15)
 
 KEPT = ("torch", "torchvision")
 """What a site has installed, often built for its machines, and what nobody else may replace."""
