@@ -139,3 +139,26 @@ def test_a_script_goes_to_stdout_and_what_it_costs_to_stderr(monkeypatch, capsys
     assert said.out.startswith("#!/bin/bash")
     assert "node-hours" not in said.out
     assert said.err == "At most 2 nodes x 60 minutes = 2 node-hours.\n"
+
+
+def test_what_a_site_refuses_ends_with_a_sentence(monkeypatch, capsys):
+    options = ["--site", "frontera", "--array", "0-3"]
+    assert course(monkeypatch, "slurm", "render", "workbook", NAME, *options) == 1
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert "job arrays are not available" in said.err
+
+
+def test_a_unit_that_is_not_in_this_folder_is_told_before_it_waits(monkeypatch, capsys, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    assert course(monkeypatch, "slurm", "render", "workbook", NAME, "--site", "local") == 1
+    assert "Call this in the folder that holds your notebooks/" in capsys.readouterr().err
+
+
+def test_what_a_class_costs_is_told_for_every_queue(monkeypatch, capsys):
+    assert course(monkeypatch, "slurm", "cost", "--site", "lonestar6", "--people", "40", "--hours", "4") == 0
+    lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()}
+    assert lines["gpu-a100"].endswith("480 SUs")
+    assert lines["vm-small"].endswith("22.88 SUs")
+    # Two hours at most: no queue for four.
+    assert "development" not in lines

@@ -14,7 +14,7 @@ from course_lib.launch import slurm as engine
 from course_lib.runtime.processes.rank_environment import _set_meeting_point, join_group, rank_from_launcher
 from course_lib.slurm import scripts
 from course_lib.slurm.allocation import Allocation, NoAllocation
-from course_lib.slurm.cost import array_size, cost_of
+from course_lib.slurm.cost import Cost, advice, array_size, cost_of
 from course_lib.slurm.environment import for_a_job, for_a_step
 from course_lib.slurm.lint import Script, complaints_about
 from course_lib.slurm.scripts import SCRIPTS, Job, Refused, render, render_lumi, submit
@@ -55,6 +55,40 @@ def test_lines_that_sbatch_would_ignore_are_named(text: str, said: str):
 
 
 @pytest.mark.parametrize(
+    ("job", "site", "said"),
+    [
+        (
+            Job("train_ibrun", nodes=30),
+            "frontera",
+            "Jobs in rtx on Frontera at TACC have at most 16 nodes, not 30.",
+        ),
+        (Job("train_ibrun", minutes=83 * 60), "frontera", "last at most 48 h, not 83 h."),
+        (Job("train_ibrun", array="0-3"), "frontera", "job arrays are not available"),
+        (Job("train_ibrun", partition="normal", nodes=2), "frontera", "have at least 3 nodes, not 2."),
+        (
+            Job("train_ibrun", partition="nosuchqueue"),
+            "vista",
+            "has no partition 'nosuchqueue', .* It has gh, gh-dev, gg",
+        ),
+        (
+            Job("train_ibrun", partition="gpu-h100", tasks_per_node=3),
+            "lonestar6",
+            "has 2 GPUs, and 3 tasks a node",
+        ),
+        (
+            Job("train_srun", partition="small-g", nodes=5, account="project_1"),
+            "lumi",
+            "have at most 4 nodes, not 5",
+        ),
+    ],
+    ids=["nodes", "hours", "array", "too few nodes", "partition", "tasks", "lumi"],
+)
+def test_what_a_site_would_refuse_is_not_rendered(job: Job, site: str, said: str):
+    with pytest.raises(Refused, match=said):
+        render(job, site_named(site))
+
+
+@pytest.mark.parametrize(
     ("change", "said"),
     [
         (("--time=10", "--time=10 --mem=4G"), "rejects --mem"),
@@ -80,6 +114,16 @@ def test_limits_of_a_partition_are_kept():
     said = complaints(text.replace("srun", "ibrun"), "lonestar6")
     assert "Jobs in gpu-a100 on Lonestar6 at TACC have at most 8 nodes, not 9." in said
     assert "Jobs in gpu-a100 on Lonestar6 at TACC last at most 48 h, not 72 h." in said
+
+
+def test_a_site_s_own_rules_stand_beside_those_of_its_family():
+    # Invariant: Frontera's rule on arrays adds to TACC's, and holds nowhere else.
+    assert {"--mem", "--array"} <= set(FRONTERA.refused)
+    assert "--array" not in site_named("stampede3").refused
+
+
+def test_a_partition_that_is_not_in_the_table_is_no_fault_where_no_table_is():
+    assert complaints(GOOD.replace("--time=10", "--time=10 --partition=mine")) == []
 
 
 # --- Rendering
@@ -130,6 +174,28 @@ def test_lumi_scripts_bind_ranks_to_their_gpus():
     assert "export NCCL_SOCKET_IFNAME=hsn" in text
 
 
+@pytest.mark.parametrize(
+    ("site", "partition", "tasks"),
+    [("lonestar6", None, 3), ("lonestar6", "gpu-h100", 2), ("vista", None, 1), ("lumi", "small-g", 8)],
+)
+def test_a_node_gets_a_task_for_each_of_its_gpus(site: str, partition: str | None, tasks: int):
+    job = Job("train_torchrun", partition=partition, account="project_1")
+    assert f"--nproc-per-node={tasks} " in render(job, site_named(site))
+
+
+def test_where_there_is_no_gpu_none_is_asked_for():
+    # Invariant: neither an option for GPUs nor a binding to them on a partition of CPUs.
+    text = render(Job("train_srun", account="project_1", partition="small"), LUMI)
+    assert not [each for each in ("--gpus-per-node", "ROCR_VISIBLE_DEVICES", "cpu-bind") if each in text]
+
+
+def test_paths_are_those_of_the_folder_in_which_a_script_is_rendered(tmp_path: Path, monkeypatch: Any):
+    # Invariant: with a library that is installed elsewhere, a student's script runs the student's notebooks.
+    monkeypatch.chdir(tmp_path)
+    assert f"{tmp_path}/notebooks/" in render(Job("workbook", units=("u",)), LOCAL)
+    assert f"--ServerApp.root_dir={tmp_path}\n" in render(Job("jupyter"), LOCAL)
+
+
 def test_binding_is_only_for_whole_nodes():
     # Invariant: a map for eight ranks is not given to two.
     assert "cpu-bind" not in render(Job("train_srun", account="project_1", tasks_per_node=2), LUMI)
@@ -147,7 +213,14 @@ def test_inherited_variables_are_scrubbed():
 def test_containers_are_an_option():
     text = render(Job("train_torchrun", image="/images/torch.sif"), FRONTERA)
     assert "apptainer exec --nv /images/torch.sif torchrun" in text
+    assert "module load tacc-apptainer\n" in text
     assert "apptainer" not in render(Job("train_torchrun"), FRONTERA)
+
+
+def test_lumi_s_bindings_are_loaded_before_its_images_run():
+    text = render(Job("train_srun", account="project_1", image="/images/torch.sif"), LUMI)
+    loaded, ran = text.index("module load lumi-aif-singularity-bindings"), text.index("singularity run")
+    assert loaded < ran
 
 
 def test_arrays_dependencies_parameters():
@@ -393,13 +466,13 @@ def test_tacc_s_step_is_started_by_ibrun(monkeypatch: Any):
             Job("train_srun", account="project_1", nodes=2, minutes=90),
             LUMI,
             "At most 2 nodes x 90 minutes = 3 node-hours, 1440 GPU-minutes. "
-            "LUMI counts this as 12 GPU-hours.",
+            "LUMI charges 12 GPU-hours for this.",
         ),
         (
             Job("train_ibrun", nodes=4, minutes=30),
             FRONTERA,
             "At most 4 nodes x 30 minutes = 2 node-hours, 480 GPU-minutes. "
-            "Frontera at TACC counts this as 2 SUs times the partition's charge rate.",
+            "Frontera at TACC charges 6 SUs for this.",
         ),
         (Job("train_srun", minutes=60), LOCAL, "At most 1 node x 60 minutes = 1 node-hour."),
         (
@@ -414,6 +487,64 @@ def test_what_a_script_costs_is_known_before_it_is_submitted(job, site, said):
     cost = cost_of(Script(render(job, site)), site)
     assert cost is not None
     assert cost.sentence(site) == said
+
+
+def cost_at(site: str, partition: str, *options: str) -> Cost:
+    lines = ["--nodes=1", f"--partition={partition}", *options]
+    cost = cost_of(
+        Script("\n".join(["#!/bin/bash", *(f"#SBATCH {each}" for each in lines)])), site_named(site)
+    )
+    assert cost is not None
+    return cost
+
+
+@pytest.mark.parametrize(
+    ("site", "partition", "options", "charge"),
+    [
+        # Forty people for four hours: what the wrong queue costs a class.
+        ("lonestar6", "gpu-a100", ["--time=04:00:00", "--array=1-40"], "480 SUs"),
+        ("lonestar6", "vm-small", ["--time=04:00:00", "--array=1-40"], "22.88 SUs"),
+        # TACC's own example: 2 nodes in rtx for a minute, charged as a quarter of an hour.
+        ("frontera", "rtx", ["--nodes=2", "--time=1"], "1.5 SUs"),
+        # LUMI's own examples: 4 whole nodes, 2 dies, 16 whole nodes, 4 cores.
+        ("lumi", "standard-g", ["--nodes=4", "--time=24:00:00"], "384 GPU-hours"),
+        ("lumi", "small-g", ["--gpus-per-node=2", "--time=24:00:00"], "24 GPU-hours"),
+        ("lumi", "standard", ["--nodes=16", "--time=12:00:00"], "24576 CPU-core-hours"),
+        ("lumi", "small", ["--cpus-per-task=4", "--time=24:00:00"], "96 CPU-core-hours"),
+        ("aces", "gpu", ["--time=04:00:00"], ""),
+    ],
+)
+def test_charges_are_those_of_the_guides(site: str, partition: str, options: list[str], charge: str):
+    assert cost_at(site, partition, *options).charge(site_named(site)) == charge
+
+
+def test_where_cpus_would_do_it_is_said():
+    lonestar = site_named("lonestar6")
+    assert advice(cost_at("lonestar6", "gpu-a100", "--time=04:00:00"), lonestar) == (
+        "Units whose ranks are simulated or processes of one machine need no GPU: "
+        "--partition vm-small would do, for 0.57 SUs instead of 12 SUs."
+    )
+    # Two nodes are too many for it.
+    assert "--partition development" in advice(
+        cost_at("lonestar6", "gpu-a100", "--time=60", "--nodes=2"), lonestar
+    )
+    assert advice(cost_at("lonestar6", "vm-small", "--time=60"), lonestar) == ""
+    assert advice(cost_at("local", "main", "--time=60"), LOCAL) == ""
+
+
+@pytest.mark.parametrize(
+    ("job", "no_gpu"),
+    [
+        (Job("workbook", units=("u",)), True),
+        (Job("workbook", units=("u",), parameters={"on": "processes"}), True),
+        (Job("workbook", units=("u",), parameters={"on": "slurm"}), False),
+        (Job("jupyter"), True),
+        (Job("jupyter", nodes=2), False),
+        (Job("train_srun"), False),
+    ],
+)
+def test_which_jobs_need_no_gpu(job: Job, no_gpu: bool):
+    assert job.needs_no_gpu is no_gpu
 
 
 @pytest.mark.parametrize(

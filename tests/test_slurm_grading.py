@@ -13,7 +13,7 @@ import pytest
 from nbformat.v4 import new_code_cell
 
 from course_lib.slurm.lint import Script, complaints_about
-from course_lib.slurm.scripts import GRADING, Job, render
+from course_lib.slurm.scripts import GRADING, Job, Refused, render
 from course_lib.slurm.sites import Site, sites
 from course_lib.slurm.virtual.lifecycle import Shape, VirtualCluster, missing_programs, temporary_cluster
 from graders.classroom.batches import Batch, batches_in
@@ -37,7 +37,8 @@ from workbook.cli import main; main()
 
 @pytest.mark.parametrize("site", list(sites().values()), ids=lambda site: site.name)
 def test_every_site_accepts_the_array(site: Site) -> None:
-    # Invariant: no line that the site forbids or sbatch ignores; no GPU is asked for to grade.
+    # Invariant: no line that the site forbids or sbatch ignores; no GPU is asked for to grade. A site
+    # without arrays says what to do instead.
     job = Job(
         GRADING,
         tasks_per_node=1,
@@ -45,6 +46,10 @@ def test_every_site_accepts_the_array(site: Site) -> None:
         array="0-3",
         program="-m graders.classroom.array_task /shared/b",
     )
+    if "--array" in site.refused:
+        with pytest.raises(Refused, match="course grade without --slurm"):
+            render(job, site)
+        return
     script = Script(render(job, site))
     assert not complaints_about(script, site)
     assert "gpu" not in "".join(option.name for option in script.options)

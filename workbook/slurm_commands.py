@@ -10,6 +10,7 @@ import typer
 from workbook.errors import CommandFailed
 
 if TYPE_CHECKING:
+    from course_lib.slurm.scripts import Job
     from course_lib.slurm.sites import Site
 
 slurm = typer.Typer(help="Batch scripts for a site: render, check, submit.", no_args_is_help=True)
@@ -63,8 +64,40 @@ def render(
         text = render_job(job, place)
     except Refused as refusal:
         raise CommandFailed(refusal.complaints) from None
+    _check_notebooks(job)
     print(text, end="")
-    _say_cost(text, place)
+    _say_cost(text, place, job.needs_no_gpu)
+
+
+@slurm.command("cost")
+def class_cost(
+    hours: Annotated[float, typer.Option(min=0.1, help="How long each has it.")] = 4.0,
+    people: Annotated[int, typer.Option(min=1, help="Each with a node, or a part of one.")] = 1,
+    site: SiteName = None,
+) -> None:
+    """Say what a class costs: a Jupyter session for each, in every partition that takes it."""
+    from course_lib.slurm.cost import cost_of
+    from course_lib.slurm.lint import Script
+    from course_lib.slurm.scripts import Job, Refused
+    from course_lib.slurm.scripts import render as render_job
+
+    place = _site(site)
+    if not place.partitions:
+        raise CommandFailed(
+            [f"No partitions are known of {place.title}: name a site with --site, or add them to sites.toml."]
+        )
+    for partition, limits in place.partitions.items():
+        account = place.account_form if place.account == "required" else None
+        job = Job(
+            "jupyter", partition=partition, minutes=round(hours * 60), account=account, tasks_per_node=1
+        )
+        try:
+            one = cost_of(Script(render_job(job, place)), place)
+        except Refused:
+            continue
+        gpus = "GPUs: not known" if limits.gpus is None else f"usable GPUs: {limits.gpus}"
+        charge = one.charge(place, people) if one else ""
+        print(f"{partition:16}{gpus:18}{charge or 'charge: not known'}")
 
 
 @slurm.command()
@@ -79,7 +112,7 @@ def submit(
 
     place = _site(site)
     try:
-        _say_cost(file.read_text(errors="replace"), place)
+        _say_cost(file.read_text(errors="replace"), place, needs_no_gpu=False)
         print(submit_file(file, place, test_only=test))
     except FileNotFoundError:
         raise CommandFailed([f"There is no file {file}."]) from None
@@ -158,13 +191,25 @@ def _site(name: str | None) -> "Site":
         raise CommandFailed([str(error)]) from None
 
 
-def _say_cost(text: str, site: "Site") -> None:
+def _check_notebooks(job: "Job") -> None:
+    """A unit that is not here would be missed only after the job has waited in a queue."""
+    for unit in job.units if job.script == "workbook" else ():
+        path = job.folder / "notebooks" / unit / f"{unit}.ipynb"
+        if not path.exists():
+            raise CommandFailed(
+                [f"There is no {path}. Call this in the folder that holds your notebooks/, and name a unit."]
+            )
+
+
+def _say_cost(text: str, site: "Site", needs_no_gpu: bool) -> None:
     """On stderr, for stdout has the script or what sbatch says."""
-    from course_lib.slurm.cost import cost_of
+    from course_lib.slurm.cost import advice, cost_of
     from course_lib.slurm.lint import Script
 
     if cost := cost_of(Script(text), site):
         print(cost.sentence(site), file=sys.stderr)
+        if needs_no_gpu and (said := advice(cost, site)):
+            print(said, file=sys.stderr)
 
 
 def _parameters(given: list[str]) -> dict[str, str]:

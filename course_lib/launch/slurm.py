@@ -81,7 +81,7 @@ def _how_to_get_one(why: str) -> str:
     site = site_here()
     ways = f"From a terminal: {site.request()}; then start Jupyter or Python inside it."
     if site.portal:
-        ways = f"From {site.portal}: choose 2 nodes and {2 * site.tasks_per_node} tasks. {ways}"
+        ways = f"From {site.portal}: choose 2 nodes and {2 * site.tasks_on()} tasks. {ways}"
     if "no Slurm on this machine" in why:
         ways = (
             'Without a cluster, use on="processes" for real processes of this machine, or try a virtual one: '

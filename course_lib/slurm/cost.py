@@ -1,7 +1,7 @@
 """What a batch script may cost at most, before it is submitted."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from course_lib.slurm.lint import Script, hours_of
 from course_lib.slurm.sites import Partition, Site
@@ -11,13 +11,16 @@ from course_lib.slurm.sites import Partition, Site
 class Cost:
     """All tasks of a job's array together, if each uses up its time limit.
 
-    jobs: tasks of the array, 1 without one. nodes, gpus: of one task, on all its nodes. hours: the limit.
+    jobs: tasks of the array, 1 without one. nodes, gpus, cores: of one task, on all its nodes. hours: the
+    limit. partition: where it runs.
     """
 
     jobs: int
     nodes: int
     gpus: int
     hours: float
+    cores: int = 0
+    partition: Partition = field(default_factory=Partition)
 
     @property
     def node_hours(self) -> float:
@@ -27,14 +30,25 @@ class Cost:
     def gpu_minutes(self) -> float:
         return self.jobs * self.gpus * self.hours * 60
 
+    def units(self, site: Site) -> float:
+        """What the site charges, in its own unit; 0 where its rates are not known."""
+        where = self.partition
+        an_hour = self.nodes * where.node_rate + self.gpus * where.gpu_rate + self.cores * where.core_rate
+        return self.jobs * max(self.hours, site.least_hours) * an_hour
+
+    def charge(self, site: Site, times: int = 1) -> str:
+        """So often the same as words, such as "12 SUs"; empty where the rates are not known."""
+        units = times * self.units(site)
+        return f"{round(units, 2):g} {self.partition.unit or site.unit}" if units else ""
+
     def sentence(self, site: Site) -> str:
         """For who is about to submit, with what the site counts in where that is known."""
         factors = [_counted(self.jobs, "job")] if self.jobs > 1 else []
         factors += [_counted(self.nodes, "node"), _counted(self.hours * 60, "minute")]
         sums = [_counted(self.node_hours, "node-hour")]
         sums += [_counted(self.gpu_minutes, "GPU-minute")] if self.gpus else []
-        units = self.node_hours * site.units_per_node_hour + self.gpu_minutes / 60 * site.units_per_gpu_hour
-        charged = f" {site.title} counts this as {round(units, 2):g} {site.unit}." if units else ""
+        charge = self.charge(site)
+        charged = f" {site.title} charges {charge} for this." if charge else ""
         return f"At most {' x '.join(factors)} = {', '.join(sums)}.{charged}"
 
 
@@ -43,8 +57,42 @@ def cost_of(script: Script, site: Site) -> Cost | None:
     nodes, hours = script.option("--nodes") or "", hours_of(script.option("--time") or "")
     if hours is None or not nodes.isdigit():
         return None
-    jobs = array_size(script.option("--array") or "0")
-    return Cost(jobs, int(nodes), _gpus(script, site, int(nodes)), hours)
+    partition = site.partitions.get(script.option("--partition") or site.partition, Partition())
+    return Cost(
+        jobs=array_size(script.option("--array") or "0"),
+        nodes=int(nodes),
+        gpus=_gpus(script, site, int(nodes), partition),
+        hours=hours,
+        cores=_cores(script, int(nodes)),
+        partition=partition,
+    )
+
+
+def without_gpus(cost: Cost, site: Site) -> tuple[str, Cost] | None:
+    """The site's first partition without GPUs that takes the same job, and its cost there.
+
+    None if the job is in such a one already, or if there is none.
+    """
+    if cost.partition.gpus == 0:
+        return None
+    for name, there in site.partitions.items():
+        enough = there.least_nodes <= cost.nodes <= (there.nodes or cost.nodes)
+        if there.gpus == 0 and enough and cost.hours <= (there.hours or cost.hours):
+            return name, replace(cost, gpus=0, partition=there)
+    return None
+
+
+def advice(cost: Cost, site: Site) -> str:
+    """What to say of a job that needs no GPU; empty if it asks for none."""
+    if (found := without_gpus(cost, site)) is None:
+        return ""
+    name, there = found
+    here, instead = cost.charge(site), there.charge(site)
+    price = f", for {instead} instead of {here}" if here and instead else ""
+    return (
+        f"Units whose ranks are simulated or processes of one machine need no GPU: --partition {name} would "
+        f"do{price}."
+    )
 
 
 def array_size(text: str) -> int:
@@ -60,15 +108,20 @@ def array_size(text: str) -> int:
     return len(tasks)
 
 
-def _gpus(script: Script, site: Site, nodes: int) -> int:
+def _gpus(script: Script, site: Site, nodes: int, partition: Partition) -> int:
     """GPUs of the job: those it asks for, or where a partition gives whole nodes, those of its nodes."""
     if (whole := script.option("--gpus")) is not None:
         return _number(whole)
     for name in ("--gpus-per-node", "--gres"):
         if (value := script.option(name)) is not None and (name != "--gres" or value.startswith("gpu")):
             return nodes * _number(value)
-    partition = site.partitions.get(script.option("--partition") or site.partition, Partition())
-    return nodes * partition.gpus
+    return 0 if site.gpu_option else nodes * (partition.gpus or 0)
+
+
+def _cores(script: Script, nodes: int) -> int:
+    """Cores of the job that it asks for."""
+    tasks = script.option("--ntasks") or str(nodes * _number(script.option("--ntasks-per-node") or "1"))
+    return _number(tasks) * _number(script.option("--cpus-per-task") or "1")
 
 
 def _counted(number: float, unit: str) -> str:

@@ -1,4 +1,4 @@
-"""Where this process runs and what can be done there: site, portal, node, GPUs, launcher, time, rules."""
+"""Where this process runs and what can be done there: site, portal, node, versions, launcher, time, rules."""
 
 import os
 import shutil
@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 from course_lib.slurm.allocation import Allocation, NoAllocation, present_allocation
 from course_lib.slurm.sites import Site, cluster_name, site_here
+from course_lib.versions import Installed, installed
+from course_lib.versions import findings as version_findings
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +24,7 @@ class Surroundings:
     why_not: str
     gpus: tuple[str, ...]
     launcher: str
+    versions: Installed
 
 
 def look_around() -> Surroundings:
@@ -40,6 +43,7 @@ def look_around() -> Surroundings:
         why_not=why_not,
         gpus=_gpus(),
         launcher=_launcher(site),
+        versions=installed(),
     )
 
 
@@ -52,11 +56,13 @@ def findings(found: Surroundings) -> list[tuple[str, str]]:
         ("Node", f"{socket.gethostname()}, {found.node}"),
         ("GPUs here", ", ".join(found.gpus) or "none: ranks use Gloo on CPUs"),
         ("Launcher", found.launcher),
+        *version_findings(found.versions),
     ]
     if allocation is None:
         rows.append(("Allocation", f"none: {found.why_not}"))
-        if shutil.which("salloc"):
-            rows.append(("To get one", found.site.request()))
+        request = found.site.request()
+        if shutil.which(request.split()[0]):
+            rows.append(("To get one", request))
     else:
         rows.append(
             (

@@ -169,15 +169,29 @@ def _size(script: Script, site: Site) -> Iterator[str]:
     nodes = script.option("--nodes")
     if nodes is None:
         yield "There is no --nodes: say how many, with --ntasks-per-node."
-    partition = script.option("--partition") or site.partition
-    limits = site.partitions.get(partition)
-    if limits is None:
-        return
-    if limits.nodes is not None and nodes is not None and nodes.isdigit() and int(nodes) > limits.nodes:
-        yield f"Jobs in {partition} on {site.title} have at most {limits.nodes} nodes, not {nodes}."
     hours = hours_of(script.option("--time") or "")
+    asked = script.option("--partition") or site.partition
+    # Slurm takes the first of several that is free, so each must take the job.
+    for name in asked.split(",") if site.partitions else ():
+        if name not in site.partitions:
+            yield (
+                f"{site.title} has no partition {name!r}, as far as its guide says. It has "
+                f"{', '.join(site.partitions)}. If it is new, add it to the sites of slurm/sites.toml."
+            )
+        else:
+            yield from _beyond(site, name, int(nodes) if nodes and nodes.isdigit() else None, hours)
+
+
+def _beyond(site: Site, name: str, nodes: int | None, hours: float | None) -> Iterator[str]:
+    """What a partition does not take. None: the script does not say."""
+    limits = site.partitions[name]
+    jobs = f"Jobs in {name} on {site.title}"
+    if limits.nodes is not None and nodes is not None and nodes > limits.nodes:
+        yield f"{jobs} have at most {limits.nodes} node{'s' * (limits.nodes != 1)}, not {nodes}."
+    if nodes is not None and nodes < limits.least_nodes:
+        yield f"{jobs} have at least {limits.least_nodes} nodes, not {nodes}."
     if limits.hours is not None and hours is not None and hours > limits.hours:
-        yield f"Jobs in {partition} on {site.title} last at most {limits.hours:g} h, not {hours:g} h."
+        yield f"{jobs} last at most {limits.hours:g} h, not {hours:g} h."
 
 
 def hours_of(text: str) -> float | None:

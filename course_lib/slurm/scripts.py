@@ -14,7 +14,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from course_lib.slurm.allocation import NoAllocation, present_allocation
 from course_lib.slurm.environment import for_a_job
 from course_lib.slurm.lint import Script, complaints_about
-from course_lib.slurm.sites import DIRECTORY, Site
+from course_lib.slurm.sites import DIRECTORY, Partition, Site
 
 SCRIPTS = (
     "workbook",
@@ -56,6 +56,7 @@ class Job:
 
     minutes: time limit. array: task numbers, such as "0-3". after: jobs that must have ended well before.
     program: what the training script runs, without `python`; units and parameters: for the workbook.
+    folder: the student's, which holds notebooks/; by default where the script is rendered.
     signal_seconds: so long before the time limit a training job is told to save its state.
     """
 
@@ -72,12 +73,19 @@ class Job:
     image: str | None = None
     restarts: int = 3
     units: tuple[str, ...] = ()
-    notebooks: Path = DIRECTORY.parent / "notebooks"
+    folder: Path = field(default_factory=Path.cwd)
     parameters: Mapping[str, str] = field(default_factory=dict)
     program: str = ""
     signal_seconds: int = _SIGNAL_SECONDS
     extra: tuple[str, ...] = ()
     """More options for the #SBATCH lines."""
+
+    @property
+    def needs_no_gpu(self) -> bool:
+        """Whether it runs units whose ranks are simulated or processes of one machine, as far as is known."""
+        if self.script == "workbook":
+            return self.parameters.get("on") != "slurm"
+        return self.script == "jupyter" and self.nodes == 1
 
 
 def render(job: Job, site: Site) -> str:
@@ -158,6 +166,12 @@ def _reasons_against(job: Job, site: Site) -> list[str]:
         reasons.append(f"{site.title} needs a project: --account {site.account_form}.")
     if job.script == "workbook" and not job.units:
         reasons.append("Which units? Name them: course slurm render workbook 02_data_parallel.")
+    if (gpus := _gpus_of_a_node(job, site)) and (job.tasks_per_node or 0) > gpus:
+        reasons.append(
+            f"A node of {job.partition or site.partition} on {site.title} has {gpus} "
+            f"GPU{'s' * (gpus != 1)}, and {job.tasks_per_node} tasks a node would share them. Ask for "
+            f"--tasks-per-node {gpus} or fewer, and for more nodes if need be."
+        )
     if job.image and not site.container:
         reasons.append(f"How containers run on {site.title} is not known: add container to sites.toml.")
     if job.image and any(character.isspace() for character in job.image):
@@ -167,8 +181,14 @@ def _reasons_against(job: Job, site: Site) -> list[str]:
     return reasons
 
 
+def _gpus_of_a_node(job: Job, site: Site) -> int:
+    """0 where there are none, or where it is not known."""
+    return site.partitions.get(job.partition or site.partition, Partition()).gpus or 0
+
+
 def _values(job: Job, site: Site) -> dict[str, Any]:
-    tasks = job.tasks_per_node or site.tasks_per_node
+    tasks = job.tasks_per_node or site.tasks_on(job.partition)
+    on_gpus = not site.without_gpus(job.partition)
     training = HOROVOD_TRAINING if job.script == "train_horovod" else TRAINING
     program = job.program or f'{training} --folder "$run"'
     in_image = "in_image " if job.image else ""
@@ -187,12 +207,13 @@ def _values(job: Job, site: Site) -> dict[str, Any]:
         "ranks": job.nodes * tasks,
         "tasks_per_node": tasks,
         "cpus_per_task": site.cpus_per_task or 1,
-        "binding": f" {site.binding}" if site.binding and tasks == site.tasks_per_node else "",
+        "binding": f" {site.binding}" if site.binding and on_gpus and tasks == site.tasks_per_node else "",
         "one_a_node": _one_a_node(job, site, tasks),
-        "per_rank": f"bash -c '{site.per_task}; exec {python}'" if site.per_task else python,
+        "per_rank": f"bash -c '{site.per_task}; exec {python}'" if site.per_task and on_gpus else python,
         "program": program,
         "restarts": job.restarts,
-        "notebooks": shlex.quote(str(job.notebooks)),
+        "folder": shlex.quote(str(job.folder)),
+        "notebooks": shlex.quote(str(job.folder / "notebooks")),
         "units": " ".join(map(shlex.quote, job.units)),
         "cell_seconds": 600,
         "parameters": "".join(
@@ -220,7 +241,7 @@ def _directives(job: Job, site: Site, tasks: int) -> list[str]:
         lines.append(f"--cpus-per-task={cpus}")
     if partition := job.partition or site.partition:
         lines.append(f"--partition={partition}")
-    if site.gpu_option and not grading:
+    if site.gpu_option and not grading and not site.without_gpus(job.partition):
         lines.append(site.gpu_option.format(gpus=tasks))
     if site.memory:
         lines.append(f"--mem={site.memory}")

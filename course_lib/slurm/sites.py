@@ -25,11 +25,21 @@ class UnknownSite(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """The limits of a partition, where they are known. gpus: those that come with a node, unasked."""
+    """The limits of a partition and what it costs, where they are known.
+
+    nodes, least_nodes, hours: of a job. gpus: on a node; 0 says that there are none, None that this is not
+    known. node_rate, gpu_rate, core_rate: what an hour of one costs, in `unit`, or where that is empty in the
+    site's unit.
+    """
 
     nodes: int | None = None
+    least_nodes: int = 1
     hours: float | None = None
-    gpus: int = 0
+    gpus: int | None = None
+    node_rate: float = 0.0
+    gpu_rate: float = 0.0
+    core_rate: float = 0.0
+    unit: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,14 +62,14 @@ class Site:
     """Whether a job names its project: "required", "optional" or "none"."""
     account_form: str = "<project>"
     tasks_per_node: int = 1
-    """Ranks on a node, one a GPU where there are GPUs."""
+    """Ranks on a node of a partition whose GPUs are not known, or that has none."""
     cpus_per_task: int | None = None
     gpu_option: str = ""
     """How a job asks for GPUs; empty where it does so by its partition, or there are none."""
     unit: str = ""
     """What the site's accounting counts, in the plural; empty where that is not known."""
-    units_per_node_hour: float = 0.0
-    units_per_gpu_hour: float = 0.0
+    least_hours: float = 0.0
+    """A job that is shorter is charged as if it took so long."""
     memory: str = ""
     """What --mem must say; empty where it need not be said."""
     modules: tuple[str, ...] = ()
@@ -70,6 +80,12 @@ class Site:
     """A shell command that every task runs before its program."""
     container: str = ""
     """How a program runs in an image, with {image} for the image."""
+    container_setup: tuple[str, ...] = ()
+    """Lines of a shell that come before, as the site's guide has them."""
+    interactive: str = ""
+    """How people get an interactive allocation, with {partition}, {nodes} and {tasks}; else by salloc."""
+    interactive_partition: str = ""
+    """The partition that the site's guide has for that."""
     requeue: bool = False
     """Whether a job may put itself back into the queue."""
     submit_from_compute_nodes: bool = True
@@ -85,14 +101,26 @@ class Site:
         sentences = [f"{option}: {why}" for option, why in self.refused.items()]
         return sentences + [f"{program}: {why}" for program, why in self.refused_programs.items()]
 
+    def tasks_on(self, partition: str | None = None) -> int:
+        """Ranks on a node of this partition, by default the site's usual one: one a GPU if there are GPUs."""
+        limits = self.partitions.get(partition or self.partition, Partition())
+        return limits.gpus or self.tasks_per_node
+
+    def without_gpus(self, partition: str | None = None) -> bool:
+        """Whether this partition is known to have no GPU."""
+        return self.partitions.get(partition or self.partition, Partition()).gpus == 0
+
     def request(self, nodes: int = 2) -> str:
-        """A command that gets an interactive allocation, for people."""
+        """A command that gets an interactive allocation, for people: the one that the site's guide has."""
+        partition = self.interactive_partition or self.partition
+        tasks = self.tasks_on(partition)
+        if self.interactive:
+            return self.interactive.format(partition=partition, nodes=nodes, tasks=nodes * tasks)
         account = f" --account={self.account_form}" if self.account == "required" else ""
-        partition = f" --partition={self.partition}" if self.partition else ""
-        gpus = f" {self.gpu_option.format(gpus=self.tasks_per_node)}" if self.gpu_option else ""
+        gpus = f" {self.gpu_option.format(gpus=tasks)}" if self.gpu_option else ""
         return (
-            f"salloc --nodes={nodes} --ntasks-per-node={self.tasks_per_node} --time=01:00:00"
-            f"{partition}{account}{gpus}"
+            f"salloc --nodes={nodes} --ntasks-per-node={tasks} --time=01:00:00"
+            f"{f' --partition={partition}' if partition else ''}{account}{gpus}"
         )
 
 
@@ -148,9 +176,17 @@ def _read(path: Path) -> dict[str, Site]:
         ) from None
     families = written.pop("families", {})
     return {
-        name: _site(name, families.get(entry.pop("family", ""), {}) | entry)
+        name: _site(name, _joined(families.get(entry.pop("family", ""), {}), entry))
         for name, entry in written.items()
     }
+
+
+def _joined(family: Mapping[str, Any], entry: Mapping[str, Any]) -> dict[str, Any]:
+    """What a site has in common with its family, and its own; of tables, such as `refused`, both."""
+    tables = {
+        name: family[name] | value for name, value in entry.items() if isinstance(family.get(name), dict)
+    }
+    return {**family, **entry, **tables}
 
 
 def _site(name: str, entry: dict[str, Any]) -> Site:
@@ -158,5 +194,5 @@ def _site(name: str, entry: dict[str, Any]) -> Site:
     if unknown := set(entry) - known:
         raise UnknownSite(f"Site {name} has unknown entries: {', '.join(sorted(unknown))}.")
     partitions = {each: Partition(**limits) for each, limits in entry.pop("partitions", {}).items()}
-    modules = tuple(entry.pop("modules", ()))
-    return Site(name, partitions=partitions, modules=modules, **entry)
+    entry |= {each: tuple(entry.get(each, ())) for each in ("modules", "container_setup")}
+    return Site(name, partitions=partitions, **entry)
