@@ -11,7 +11,9 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
 from torch.nn import functional
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
@@ -281,6 +283,31 @@ def test_a_rank_of_any_launcher_sees_its_own_gpu_or_none(
     join_group()
     assert joined == [backend]
     assert (environment.get("CUDA_VISIBLE_DEVICES") == "-1") is (backend == "gloo")
+
+
+def power_sgd() -> Tensor:
+    """The gradient after two steps with torch's PowerSGD."""
+    model = DistributedDataParallel(nn.Linear(4, 4))
+    state = powerSGD_hook.PowerSGDState(None, 1, 2, min_compression_rate=1)
+    model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+    for _ in range(3):
+        model.zero_grad()
+        model(torch.ones(1, 4) * (dist.get_rank() + 1)).sum().backward()
+    assert model.module.weight.grad is not None
+    return model.module.weight.grad
+
+
+def test_simulated_ranks_on_cpus_wait_for_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Invariant: torch's PowerSGD waits for its tensors' device wherever the machine has a GPU, and torch
+    # refuses to wait for a CPU: a simulated rank waits for nothing then.
+    waited: list[Any] = []
+    expected = launch(power_sgd, ranks=2).results[0]
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "synchronize", waited.append)
+    assert torch.equal(launch(power_sgd, ranks=2).results[0], expected)
+    assert not waited
+    launch(lambda: torch.cuda.synchronize("cuda:0"), ranks=1)
+    assert waited == ["cuda:0"]
 
 
 # --- evaluating in batches
