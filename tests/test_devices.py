@@ -1,5 +1,6 @@
 """Every training loop computes where it is told to, and nowhere else; ranks find their own GPU."""
 
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,12 +11,17 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
 from torch.nn import functional
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
-from course_lib import BadLaunch, launch
+from course_lib import BadLaunch, Cluster, launch
 from course_lib.data import Samples, load
+from course_lib.launch import processes
+from course_lib.runtime.processes.rank_environment import join_group
+from course_lib.runtime.request import LaunchRequest
 from course_lib.training import data_parallel, elastic
 from course_lib.training.data_parallel import Pieces, Replication
 from course_lib.training.device import rank_device
@@ -203,6 +209,106 @@ def test_without_a_group_or_a_gpu_it_is_the_cpu() -> None:
 def test_a_gpu_that_is_not_there_is_a_sentence() -> None:
     with pytest.raises(BadLaunch, match='asked to train on "cuda", but torch finds no such device'):
         rank_device("cuda")
+
+
+# --- which ranks see a GPU
+
+
+@pytest.mark.parametrize(
+    ("wanted", "ranks", "gpus", "backend", "hidden"),
+    [
+        (None, 2, 0, "gloo", True),
+        (None, 2, 1, "gloo", True),
+        (None, 2, 2, "cpu:gloo,cuda:nccl", False),
+        (None, 1, 1, "cpu:gloo,cuda:nccl", False),
+        # Asked for by name: the ranks share what there is.
+        ("gloo", 2, 1, "gloo", False),
+        ("nccl", 2, 2, "cpu:gloo,cuda:nccl", False),
+    ],
+)
+def test_ranks_without_a_gpu_of_their_own_see_none(
+    wanted: str | None, ranks: int, gpus: int, backend: str, hidden: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    monkeypatch.setattr(dist, "is_nccl_available", lambda: True)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    plan = processes._plan(LaunchRequest(print, (), ranks, Cluster(devices_per_node=ranks), 60, 0, wanted))
+    assert plan.backend == backend
+    assert plan.environment["CUDA_VISIBLE_DEVICES"] == ("-1" if hidden else "0,1")
+    assert ("HIP_VISIBLE_DEVICES" in plan.environment) is hidden
+
+
+def visible() -> list[int] | list[str]:
+    """Numbers or names of the GPUs that torch would take, before it asks whether they are there."""
+    return torch.cuda._parse_visible_devices()
+
+
+@pytest.mark.parametrize(("backend", "expected"), [(None, []), ("gloo", [1])])
+def test_what_is_hidden_is_hidden_from_torch(
+    backend: str | None, expected: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Invariant: ranks are forked from a process that has imported torch, and still read these variables anew.
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    assert launch(visible, ranks=2, on="processes", backend=backend).results == [expected] * 2
+
+
+@pytest.mark.parametrize(
+    ("launcher", "gpus", "backend"),
+    [
+        ({"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2"}, 1, "gloo"),
+        (
+            {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2"},
+            2,
+            "cpu:gloo,cuda:nccl",
+        ),
+        # srun may show each task its own GPU alone.
+        (
+            {"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_NUM_NODES": "1"},
+            1,
+            "cpu:gloo,cuda:nccl",
+        ),
+    ],
+)
+def test_a_rank_of_any_launcher_sees_its_own_gpu_or_none(
+    launcher: dict[str, str], gpus: int, backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    joined: list[str] = []
+    environment = dict(launcher)
+    monkeypatch.setattr(os, "environ", environment)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda index: None)
+    monkeypatch.setattr(torch, "set_num_threads", lambda count: None)
+    monkeypatch.setattr(dist, "is_nccl_available", lambda: True)
+    monkeypatch.setattr(dist, "init_process_group", lambda name, timeout: joined.append(name))
+    join_group()
+    assert joined == [backend]
+    assert (environment.get("CUDA_VISIBLE_DEVICES") == "-1") is (backend == "gloo")
+
+
+def power_sgd() -> Tensor:
+    """The gradient after two steps with torch's PowerSGD."""
+    model = DistributedDataParallel(nn.Linear(4, 4))
+    state = powerSGD_hook.PowerSGDState(None, 1, 2, min_compression_rate=1)
+    model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+    for _ in range(3):
+        model.zero_grad()
+        model(torch.ones(1, 4) * (dist.get_rank() + 1)).sum().backward()
+    assert model.module.weight.grad is not None
+    return model.module.weight.grad
+
+
+def test_simulated_ranks_on_cpus_wait_for_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Invariant: torch's PowerSGD waits for its tensors' device wherever the machine has a GPU, and torch
+    # refuses to wait for a CPU: a simulated rank waits for nothing then.
+    waited: list[Any] = []
+    expected = launch(power_sgd, ranks=2).results[0]
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "synchronize", waited.append)
+    assert torch.equal(launch(power_sgd, ranks=2).results[0], expected)
+    assert not waited
+    launch(lambda: torch.cuda.synchronize("cuda:0"), ranks=1)
+    assert waited == ["cuda:0"]
 
 
 # --- evaluating in batches

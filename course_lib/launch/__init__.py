@@ -53,11 +53,14 @@ def launch(
     ranks: how many; by default as many as `cluster` holds, or as the `per_rank` arguments have values, or on
         "slurm" as the allocation has tasks.
     on: "simulated" (in this process, virtual time, deterministic), "processes" (real ones on this
-        machine; Gloo on CPUs, NCCL where each rank has a GPU), "slurm" (on the nodes of the allocation that
-        this process runs in) or "horovod" (real ones on this machine, `hvd.init()` done, and no torch group).
+        machine, on a GPU each with NCCL where there are enough, else on CPUs with Gloo), "slurm" (on the
+        nodes of the allocation that this process runs in) or "horovod" (real ones on this machine,
+        `hvd.init()` done, and no torch group).
     cluster: where the ranks sit, and in the simulator how fast its links are and what is wrong with them (see
         `Cluster` and `course_lib.cluster.presets`); by default one node, on "slurm" those of the allocation.
-    backend: for real processes: "gloo" or "nccl"; by default NCCL if each rank has a GPU, else Gloo.
+    backend: for real processes: "gloo" or "nccl". By default each rank has a GPU of its own, and NCCL for
+        tensors on it; or, where there are fewer GPUs than ranks, Gloo, and the ranks see no GPU. With "gloo"
+        they share the GPUs that there are: `rank_device("cuda")` is one of them.
     timeout: seconds of real time after which the ranks are stopped.
     seed: each rank's random state starts from it and from nothing else, the same on every rank, as after
         `torch.manual_seed(seed)`.

@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import torch
+
 from course_lib.beside import missing
 from course_lib.errors import BadLaunch
 from course_lib.launch.processes import check_here, finished_run, interpreter_of, plan_of
@@ -19,6 +21,7 @@ from course_lib.launch.run import Run
 from course_lib.runtime.communication.diagnosis import ranks_in_words
 from course_lib.runtime.communication.horovod_timeline import Waiting, read_timeline
 from course_lib.runtime.processes.agents import ranks_here
+from course_lib.runtime.processes.backend import NO_GPU
 from course_lib.runtime.processes.horovod_group import BACKEND, CLOSE, TIMELINE, ask_to_close, offer_to_close
 from course_lib.runtime.processes.protocol import Plan, Start
 from course_lib.runtime.processes.rank_environment import threads_of_a_rank
@@ -80,6 +83,8 @@ def _plan(request: LaunchRequest, own: Mapping[str, str]) -> Plan:
         # Else every rank tells how TensorFlow was compiled.
         "TF_CPP_MIN_LOG_LEVEL": "2",
         **os.environ,
+        # Two ranks on one GPU are nothing that NCCL, if Horovod has it, can do.
+        **(NO_GPU if request.ranks > torch.cuda.device_count() else {}),
         **own,
     }
     if os.environ.get(TIMELINE) == "":

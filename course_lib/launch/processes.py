@@ -24,7 +24,7 @@ from course_lib.runtime.communication.callsite import is_library
 from course_lib.runtime.communication.diagnosis import left_open_report
 from course_lib.runtime.communication.events import LazyEvents
 from course_lib.runtime.processes.agents import ranks_here
-from course_lib.runtime.processes.backend import backend_for
+from course_lib.runtime.processes.backend import backend_for, seen_gpus
 from course_lib.runtime.processes.protocol import Plan, Start
 from course_lib.runtime.processes.rank_environment import threads_of_a_rank
 from course_lib.runtime.processes.rank_life import is_rank
@@ -106,11 +106,12 @@ def finished_run(engine: str, request: LaunchRequest, started: float, watched: W
 def _plan(request: LaunchRequest) -> Plan:
     gpus = torch.cuda.device_count()
     remedy = f"Launch at most {gpus} ranks"
+    backend = backend_for(request.backend, ranks=request.ranks, gpus=gpus, remedy=remedy)
     return plan_of(
         request,
-        backend_for(request.backend, ranks=request.ranks, gpus=gpus, remedy=remedy),
+        backend,
         # All ranks are here: no name of this machine has to be resolved, and no firewall is in the way.
-        {"GLOO_SOCKET_IFNAME": _LOOPBACK} | dict(os.environ),
+        {"GLOO_SOCKET_IFNAME": _LOOPBACK} | dict(os.environ) | seen_gpus(request.backend, backend),
         threads=threads_of_a_rank(request.ranks),
         temporary_directory=tempfile.gettempdir(),
         interpreter=interpreter_of(request.beside),

@@ -16,7 +16,7 @@ from course_lib.cluster.topology import Cluster
 from course_lib.errors import BadLaunch
 from course_lib.launch.processes import check_no_rank, finished_run, plan_of
 from course_lib.launch.run import Run
-from course_lib.runtime.processes.backend import backend_for
+from course_lib.runtime.processes.backend import backend_for, seen_gpus
 from course_lib.runtime.processes.protocol import Plan, Start
 from course_lib.runtime.processes.serialization import serialize_launch
 from course_lib.runtime.processes.slurm_step import StepShape, ranks_in_step
@@ -116,7 +116,7 @@ def _plan(request: LaunchRequest, allocation: Allocation) -> Plan:
     gpus = torch.cuda.device_count() if allocation.here else allocation.gpus_per_node
     per_node = request.cluster.devices_per_node
     backend = backend_for(request.backend, ranks=per_node, gpus=gpus, remedy="Request GPUs")
-    return plan_of(request, backend, _shared_environment())
+    return plan_of(request, backend, _shared_environment() | seen_gpus(request.backend, backend))
 
 
 def _shared_environment() -> dict[str, str]:

@@ -33,7 +33,8 @@ def rank_device(wanted: torch.device | str | None = None) -> torch.device:
     if not count:
         raise BadLaunch(
             f'A rank was asked to train on "{device}", but torch finds no such device here. Leave the device '
-            f"out, or start the ranks where there is one."
+            f"out, or start the ranks where there is one. Ranks on a machine with fewer GPUs than ranks see "
+            f'none, unless they are launched with backend="gloo".'
         )
     # A batch system may show each rank its own GPU alone, which is then number 0 whatever the local rank is.
     local_rank = dist.get_node_local_rank(fallback_rank=dist.get_rank() if dist.is_initialized() else 0)

@@ -1,8 +1,18 @@
-"""Which library carries the messages of real ranks: Gloo, or NCCL where each has a GPU."""
+"""Which library carries the messages of real ranks, and which of them see a GPU.
+
+Ranks that have a GPU each take NCCL and train there. Others take Gloo, train on CPUs and see none: libraries
+ask what the machine has, and not where a tensor is. With Gloo asked for by name, ranks share the GPUs.
+"""
 
 import torch.distributed as dist
 
 from course_lib.errors import BadLaunch
+
+BOTH = "cpu:gloo,cuda:nccl"
+"""In `init_process_group`'s words: Gloo for tensors on CPUs, NCCL for those on GPUs."""
+
+NO_GPU = {"CUDA_VISIBLE_DEVICES": "-1", "HIP_VISIBLE_DEVICES": "-1"}
+"""Environment variables with which a process, before it uses a GPU, sees none. AMD's takes "" for "all"."""
 
 
 def backend_for(wanted: str | None, *, ranks: int, gpus: int, remedy: str) -> str:
@@ -15,11 +25,11 @@ def backend_for(wanted: str | None, *, ranks: int, gpus: int, remedy: str) -> st
     possible = dist.is_nccl_available() and gpus >= ranks
     match wanted:
         case None:
-            return "cpu:gloo,cuda:nccl" if possible else "gloo"
+            return BOTH if possible else "gloo"
         case "gloo":
             return "gloo"
         case "nccl" if possible:
-            return "cpu:gloo,cuda:nccl"
+            return BOTH
         case "nccl":
             raise BadLaunch(
                 f"NCCL needs a GPU for each rank: a node here has {gpus} GPUs and {ranks} ranks. "
@@ -27,3 +37,11 @@ def backend_for(wanted: str | None, *, ranks: int, gpus: int, remedy: str) -> st
             )
         case other:
             raise BadLaunch(f'There is no backend "{other}" here. The backends are "gloo" and "nccl".')
+
+
+def seen_gpus(wanted: str | None, backend: str) -> dict[str, str]:
+    """Environment variables of the ranks that say which GPUs they see: all, or none.
+
+    wanted: the backend that the caller asked for. backend: what `backend_for` made of it.
+    """
+    return NO_GPU if wanted is None and backend == "gloo" else {}

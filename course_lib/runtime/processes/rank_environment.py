@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 
 from course_lib.errors import BadLaunch
+from course_lib.runtime.processes.backend import BOTH, NO_GPU
 
 _JOIN_SECONDS = 300.0
 
@@ -113,19 +114,27 @@ def share_cores(ranks: int) -> None:
 def join_group(backend: str | None = None) -> RankInfo:
     """Be the rank that the launcher says, in a default group: on NCCL where each rank has a GPU, else Gloo.
 
+    backend: by default as in `launch`: ranks that have no GPU of their own see none, if this comes first.
     Raises BadLaunch where the ranks could only wait for each other in vain.
     """
     info = rank_from_launcher()
     _set_meeting_point(info)
     share_cores(info.local_ranks)
-    gpus = torch.cuda.device_count()
-    if gpus:
+    if backend is None:
+        backend = BOTH if _has_own_gpu(info) and dist.is_nccl_available() else "gloo"
+        if backend == "gloo":
+            os.environ.update(NO_GPU)
+    if gpus := torch.cuda.device_count():
         torch.cuda.set_device(info.local_rank % gpus)
-    dist.init_process_group(
-        backend or ("cpu:gloo,cuda:nccl" if gpus and dist.is_nccl_available() else "gloo"),
-        timeout=timedelta(seconds=_JOIN_SECONDS),
-    )
+    dist.init_process_group(backend, timeout=timedelta(seconds=_JOIN_SECONDS))
     return info
+
+
+def _has_own_gpu(info: RankInfo) -> bool:
+    """Whether each rank of this node has a GPU for itself."""
+    gpus = torch.cuda.device_count()
+    # A batch system may show each of its tasks one GPU alone, its own.
+    return gpus >= info.local_ranks or (gpus == 1 and info.launcher in ("srun", "PMI", "PMIx"))
 
 
 def _rank_info(environment: Mapping[str, str]) -> RankInfo:

@@ -142,9 +142,11 @@ def as_with_gloo() -> Iterator[None]:
     may name Gloo, whose part is taken here; in `monitored_barrier`, which torch allows to Gloo alone; and in
     functional collectives of meta tensors. And have futures of several keep what they hang on, which C++
     would drop, and DDP's built-in hook in half precision run in Python: C++ expects of an all-reduce's future
-    a list that Python's cannot hold.
+    a list that Python's cannot hold. And let a rank whose tensors are on the CPU wait for its device where
+    the machine has a GPU, as torch's PowerSGD does.
     """
     make, monitor = distributed_c10d._new_group_with_tag, dist.monitored_barrier
+    wait_for_gpu = torch.cuda.synchronize
 
     @wraps(make)
     def new_group(
@@ -166,7 +168,14 @@ def as_with_gloo() -> Iterator[None]:
         call = group.monitored_barrier if isinstance(group, SimulatedGroup) else partial(monitor, group)
         call(*arguments, **options)
 
+    @wraps(wait_for_gpu)
+    def synchronize(device: Any = None) -> None:
+        on_cpu = device is not None and not isinstance(device, int) and torch.device(device).type == "cpu"
+        if current_rank.get() is None or not on_cpu:
+            wait_for_gpu(device)
+
     with (
+        replaced(torch.cuda, "synchronize", synchronize),
         replaced(DistributedDataParallel, "_register_builtin_comm_hook", _builtin_hook),
         replaced(distributed_c10d, "_new_group_with_tag", new_group),
         replaced(dist, "monitored_barrier", monitored_barrier),
