@@ -19,9 +19,9 @@ export JUPYTER_CONFIG_PATH := $(CURDIR)/.jupyter$(addprefix :,$(JUPYTER_CONFIG_P
 .PHONY: workbook test lab lint notebooks docs bench mutants mutants-changed horovod horovod-tensorflow beside constraints \
     test-torch setup
 
-# One unit more than cores: some wait for Slurm or for a deadline.
+# UNITS="02_data_parallel" for some only. One unit more than cores: some wait for Slurm or for a deadline.
 workbook: setup
-	@$(BIN)/course workbook --jobs $$(($(JOBS) + 1))
+	@$(BIN)/course workbook --jobs $$(($(JOBS) + 1)) $(UNITS)
 
 # One worker more than cores: some tests wait for Slurm, a browser or a deadline.
 test: setup

@@ -10,6 +10,7 @@ from importlib.metadata import Distribution, PackageNotFoundError, distributions
 KEPT = ("torch", "torchvision")
 """What a site has installed, often built for its machines, and what nobody else may replace."""
 
+WORKBOOK = "distributed-training-workbook"
 _CALLED = ("course", "jupyter", "lint-imports", "mypy", "nbgrader", "pytest", "ruff")
 """Programs that `make` calls, or a reader of the README."""
 
@@ -26,10 +27,12 @@ def to_be_copied() -> Iterator[str]:
     Jupyter looks for templates, kernels and extensions in the folder of its own environment, and programs are
     called from there.
     """
-    for found in distributions():
+    # Of several versions the first that Python finds counts.
+    first = {found.metadata["Name"]: found for found in reversed([*distributions()])}
+    for name, found in first.items():
         outside = not str(found.locate_file("")).startswith(sys.prefix)
-        if outside and found.metadata["Name"] not in KEPT and _is_found_by_its_folder(found):
-            yield f"{found.metadata['Name']}=={found.version}"
+        if outside and name not in (*KEPT, WORKBOOK) and _is_found_by_its_folder(found):
+            yield f"{name}=={found.version}"
 
 
 def _is_found_by_its_folder(found: Distribution) -> bool:

@@ -38,8 +38,20 @@ class Lacking:
 
 TESTED = {"Python": Range("3.11", "3.14"), "torch": Range("2.6", "2.15")}
 
-OLDER_TORCH = (Lacking("2.12", "Gloo has no all_to_all of lists", ("00_hello_ranks on processes",)),)
-"""Where an older torch is missed. The same units run on simulated ranks."""
+OLDER_TORCH = (
+    Lacking(
+        "2.8",
+        "torchrun does not go on with fewer nodes, pipeline schedules leave messages open, FSDP2 is for GPUs "
+        "only, DTensor's strategies have other names",
+        ("03_multi_node", "05_pipeline_parallel", "09_memory", "13_automatic"),
+    ),
+    Lacking("2.11", "DTensor convolves no image that is cut by its columns", ("12_hybrid",)),
+    Lacking("2.12", "Gloo has no all_to_all of lists, but for ranks that launch() has started", ()),
+    Lacking(
+        "2.13", "PyTorch's own step in three dimensions may end the kernel (seen in 2.11)", ("12_hybrid",)
+    ),
+)
+"""Where an older torch is missed. Cells that need a newer one say so (`%%needs torch>=2.8`)."""
 
 GLIBC = "2.28"
 """The oldest for which torch's wheels from 2.7 on are built."""
@@ -92,8 +104,8 @@ def _outside(here: Installed) -> Iterator[str]:
     for lacking in OLDER_TORCH:
         if here.torch and numbers(here.torch) < numbers(lacking.below):
             yield (
-                f"Before torch {lacking.below} {lacking.what}: this touches {', '.join(lacking.units)}. "
-                f"Simulated ranks do without."
+                f"Before torch {lacking.below}: {lacking.what}. "
+                f"{'In ' + ', '.join(lacking.units) + ' cells say so and go on.' if lacking.units else ''}"
             )
     if here.glibc and numbers(here.glibc) < numbers(GLIBC):
         yield (

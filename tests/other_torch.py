@@ -1,4 +1,4 @@
-"""All units, their solutions and the tests of what touches PyTorch most, with another PyTorch than the workbook's.
+"""All units, their solutions and the tests of what touches PyTorch most, on a PyTorch that others have.
 
 `make test-torch TORCH=2.6.0` calls it, when it has set up the environment beside this one.
 """

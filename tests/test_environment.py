@@ -1,11 +1,17 @@
 """pyproject.toml, environment.yml, the Makefile, apt.txt and .ci/run describe one environment."""
 
+import os
 import re
 import subprocess
+import sys
+import sysconfig
 import tomllib
 from pathlib import Path
 
+import torch
 import yaml
+
+from course_lib.versions import TESTED
 
 ROOT = Path(__file__).parents[1]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -15,8 +21,9 @@ MAKEFILE = (ROOT / "Makefile").read_text()
 
 
 def exact_pins() -> set[str]:
-    """What pyproject.toml asks for in exactly one version: what pip must resolve in one go."""
-    return {requirement for requirement in PROJECT["dependencies"] if "==" in requirement}
+    """The PyTorch and the torchvision of the default environment: what pip must resolve in one go."""
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    return {line for line in lines if line.startswith(("torch==", "torchvision=="))}
 
 
 def test_a_wheel_holds_what_the_packages_read():
@@ -39,8 +46,11 @@ def conda_pip_list() -> list[str]:
     return next(item["pip"] for item in CONDA["dependencies"] if isinstance(item, dict))
 
 
-def test_torch_and_torchvision_are_pinned():
-    # Invariant: nothing but a matching pair can be installed, by whatever way.
+def test_a_site_may_have_another_torch():
+    # Invariant: the package asks for a range; only the default environment has pins.
+    asked = [each for each in PROJECT["dependencies"] if each.startswith("torch")]
+    assert asked == [f"torch>={TESTED['torch'].oldest}", "torchvision>=0.21"]
+    assert not any("==" in each for each in PROJECT["dependencies"])
     assert {pin.split("==")[0] for pin in exact_pins()} == {"torch", "torchvision"}
 
 
@@ -53,7 +63,8 @@ def test_conda_installs_what_pyproject_says():
 
 
 def test_make_installs_what_pyproject_says():
-    # Invariant: one pip command with the pins and this package with the tools for development.
+    # Invariant: one pip command with the pins and this package with the tools for development; on a site's
+    # packages, the script that has no pins.
     commands = [line for line in MAKEFILE.splitlines() if "pip install" in line]
     assert len(commands) == 1
     assert set(re.findall(r'"([^"]+)"', commands[0])) == exact_pins() | {".[dev]"}
@@ -89,19 +100,24 @@ def test_ci_runs_what_the_readme_says():
     # commands of the README are among them or open a browser.
     called = set(re.findall(r"^make ([\w-]+)", (ROOT / ".ci/run").read_text(), re.MULTILINE))
     readme = (ROOT / "README.md").read_text()
-    own = {"horovod", "horovod-tensorflow", "beside"}
+    own = {"horovod", "horovod-tensorflow", "beside", "test-torch"}
     assert called == own | {"lint", "workbook", "mutants-changed", "test"}
-    # Invariant: the workbook runs first where nothing is beside it, as on a newcomer's machine, and again
-    # after.
-    order = re.findall(r"^make ([\w-]+)", (ROOT / ".ci/run").read_text(), re.MULTILINE)
-    assert order[0] == "workbook"
-    assert "workbook" in order[order.index("beside") :]
+    # Invariant: the workbook runs first where nothing is beside it, as on a newcomer's machine; then units
+    # that use what is.
+    lines = [line for line in (ROOT / ".ci/run").read_text().splitlines() if line.startswith("make ")]
+    assert lines[0] == "make workbook"
+    again = next(line for line in lines[1:] if line.startswith("make workbook"))
+    assert lines.index(again) > lines.index(next(line for line in lines if line.startswith("make beside")))
+    using = {path.stem for path in (ROOT / "solutions").glob("*.py") if "%%needs beside:" in path.read_text()}
+    assert set(re.search(r'UNITS="(.*)"', again)[1].split()) == using
+    # The oldest PyTorch of the range, too.
+    assert f"make test-torch TORCH={TESTED['torch'].oldest}.0" in lines
     assert all(f"make {target}" in readme for target in called | {"lab", "notebooks", "bench"})
 
 
 def test_shell_scripts_are_valid():
     # Invariant: bash can parse them; -n runs nothing.
-    for script in (ROOT / ".ci/run", ROOT / ".ci/packages"):
+    for script in (ROOT / ".ci/run", ROOT / ".ci/packages", ROOT / ".ci/site"):
         subprocess.run(["bash", "-n", script], check=True)
 
 
@@ -110,3 +126,39 @@ def test_every_target_sets_up_first():
     targets = re.findall(r"^([\w-]+): (.*)$", MAKEFILE, re.MULTILINE)
     assert dict(targets).pop("setup")
     assert {needs for name, needs in targets if name != "setup"} == {"setup"}
+
+
+def test_on_a_sites_packages_its_torch_stays(tmp_path: Path):
+    # Invariant: make setup SITE=1 installs the workbook beside the site's PyTorch, brings no other one along,
+    # and has Jupyter and the programs of the README in the environment itself.
+    clone, site = tmp_path / "clone", tmp_path / "site"
+    subprocess.run(["git", "clone", "--quiet", ROOT, clone], check=True)
+    # The site is a module that puts its packages on Python's path: here those of this environment.
+    site.mkdir()
+    (site / "site-packages").symlink_to(sysconfig.get_path("purelib"))
+    environment = {name: text for name, text in os.environ.items() if name != "MAKEFLAGS"}
+    environment |= {"SITE": "1", "PYTHONPATH": str(site / "site-packages")}
+    made = subprocess.run(
+        ["make", ".venv/.installed", f"PYTHON={sys.executable}"],
+        cwd=clone,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert made.returncode == 0, made.stdout + made.stderr
+    assert f"On the packages of this site: torch==={torch.__version__} " in made.stdout
+    own = clone / ".venv"
+    packages = {path.name for path in own.glob("lib/python*/site-packages/*")}
+    assert not {"torch", "torchvision"} & packages
+    assert {"nbconvert", "ipykernel"} <= packages
+    assert {"course", "jupyter", "nbgrader", "pytest"} <= {path.name for path in (own / "bin").iterdir()}
+
+
+def test_without_a_torch_on_the_site_nothing_is_installed(tmp_path: Path):
+    # Invariant: the sentence says what was looked for and what to do.
+    subprocess.run([sys.executable, "-m", "venv", tmp_path / "bare"], check=True)
+    script = [tmp_path / "bare" / "bin" / "python", ROOT / ".ci" / "site.py", "kept"]
+    told = subprocess.run(script, capture_output=True, text=True, check=False)
+    assert told.returncode == 1
+    assert "finds no torch. Load the site's module" in told.stderr

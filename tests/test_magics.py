@@ -292,6 +292,15 @@ def test_a_cell_that_needs_a_library_says_what_to_run_where_it_is_absent(shell, 
     assert capsys.readouterr().out == "Install it.\n"
 
 
+def test_a_cell_that_needs_a_newer_pytorch_says_so(shell, capsys):
+    assert run(shell, "%%needs torch>=2.6\nanswer = 42\nanswer;").result is None
+    assert shell.user_ns["answer"] == 42
+    run(shell, "%%holds torch>=99.0\nassert False")
+    assert not capsys.readouterr().out
+    run(shell, "%%needs torch>=99.0\nassert False")
+    assert "needs PyTorch 99.0 or later, and here is 2." in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("magic", ["needs", "holds"])
 def test_an_assertion_of_such_a_cell_fails_the_notebook(shell, magic):
     # Invariant: what a demonstration promises is not lost in the magic.
