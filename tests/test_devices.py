@@ -28,6 +28,7 @@ from course_lib.training.device import rank_device
 from course_lib.training.recipe import Recipe, build_model
 from course_lib.training.results import EVALUATION_BATCH, count_correct
 from course_lib.training.single_device import new_batches, train_epoch
+from tests.newer_torch import SINCE_2_8
 
 GPU = torch.device("meta")
 """Stands in for a GPU: tensors on it have shapes, and values that only `StandIn` makes up."""
@@ -160,6 +161,7 @@ def test_data_parallel_ranks_compute_on_their_device() -> None:
         assert_all_on_the_gpu(elsewhere, computed)
 
 
+@SINCE_2_8
 def test_elastic_ranks_compute_on_their_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # DistributedDataParallel's own buckets need memory, which the stand-in has none of.
     monkeypatch.setattr(elastic, "DistributedDataParallel", lambda module: module)

@@ -18,6 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from course_lib import launch
 from course_lib.launch.failures import LaunchError, LeftOpen, RankFailed
+from tests.newer_torch import SINCE_2_8
 
 Program = Callable[[], Any]
 PROGRAMS: dict[str, Program] = {}
@@ -588,7 +589,13 @@ def test_a_collective_that_nobody_waits_for_is_named(on: str) -> None:
     assert [call.op for call in stopped.value.run.unmatched] == ["all_reduce", "all_reduce"]
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=SINCE_2_8 if name in ("a_pipeline", "fully_sharded") else ())
+        for name in PROGRAMS
+    ],
+)
 @pytest.mark.filterwarnings("ignore::FutureWarning")
 def test_simulated_ranks_do_what_processes_do(name: str) -> None:
     simulated, real = (outcome(PROGRAMS[name], on) for on in ("simulated", "processes"))

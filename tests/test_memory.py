@@ -14,6 +14,7 @@ from course_lib.models import Transformer, TransformerConfig
 from course_lib.runtime.communication.events import Event, Kind
 from course_lib.runtime.communication.memory import Memory, MemoryNotRecorded
 from course_lib.runtime.communication.memory_tracker import call_followed
+from tests.newer_torch import SINCE_2_8
 
 WIDTH, SAMPLES, LAYERS = 16, 32, 4
 WEIGHTS = LAYERS * WIDTH * WIDTH * 4
@@ -71,7 +72,9 @@ def both(model: nn.Sequential, x: Tensor) -> None:
     sharded_step(x)
 
 
-@pytest.fixture(scope="module", params=["simulated", "processes"])
+@pytest.fixture(
+    scope="module", params=[pytest.param(on, marks=SINCE_2_8) for on in ("simulated", "processes")]
+)
 def run(request: pytest.FixtureRequest) -> Run:
     return launch(both, layers(), torch.ones(SAMPLES, WIDTH), ranks=2, on=request.param, memory=True)
 

@@ -55,6 +55,7 @@ from course_lib.runtime.processes.logged_group import LoggedGroup
 from course_lib.runtime.processes.observed_run import ObservedRun
 from course_lib.runtime.processes.rank_failures import failures_of
 from course_lib.runtime.request import LaunchRequest
+from tests.newer_torch import SINCE_2_8
 from workbook.run_notebook import OwnSocketsManager
 
 ROOT = Path(__file__).parents[1]
@@ -441,6 +442,7 @@ def test_distributed_data_parallel_works_and_its_buckets_are_recorded() -> None:
     assert all(event.end > event.start for event in buckets)
 
 
+@SINCE_2_8
 def test_fsdp2_and_dtensor_work_and_are_recorded() -> None:
     def shard() -> torch.Tensor:
         from torch.distributed.device_mesh import init_device_mesh

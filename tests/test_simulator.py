@@ -35,6 +35,7 @@ from course_lib import (
 )
 from course_lib.runtime.communication.events import Kind
 from course_lib.runtime.communication.semantics import check_reducible
+from tests.newer_torch import SINCE_2_8
 
 RANKS = [1, 2, 3, 5]
 
@@ -499,6 +500,7 @@ def test_torchs_ddp_runs_on_simulated_ranks():
             torch.testing.assert_close(grad, wanted)
 
 
+@SINCE_2_8
 def test_fsdp2_runs_on_simulated_ranks():
     def f():
         from torch.distributed.fsdp import fully_shard

@@ -39,14 +39,24 @@ def called_blocking(operation: str) -> bool:
 
 def called_asynchronously(opts: Any) -> bool:
     """Whether a collective was called with `async_op=True`, of which this PyTorch may not tell the group."""
-    if opts is None or not _TOLD_OF_SOME:
+    if not _TOLD_OF_SOME or opts is None:
         return bool(getattr(opts, "asyncOp", False))
+    frame = _torchs_frame()
+    # C++ waits later.
+    return bool(frame.f_locals.get("async_op") if frame else getattr(opts, "asyncOp", True))
+
+
+def called_from_cpp() -> bool:
+    """Whether no function of `torch.distributed` has made the call, but C++."""
+    return _torchs_frame() is None
+
+
+def _torchs_frame() -> FrameType | None:
+    """That of the function of `torch.distributed` that called the group, if one did."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename in (__file__, _INTERCEPTED):
         frame = frame.f_back
-    if frame is None or frame.f_code.co_filename != _C10D:
-        return bool(getattr(opts, "asyncOp", False))
-    return bool(frame.f_locals.get("async_op"))
+    return frame if frame is not None and frame.f_code.co_filename == _C10D else None
 
 
 def member(members: Sequence[int], position: int) -> int:

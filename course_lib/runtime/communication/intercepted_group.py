@@ -16,7 +16,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from course_lib.runtime.communication.blocking import called_asynchronously, called_blocking, member
+from course_lib.runtime.communication.blocking import (
+    called_asynchronously,
+    called_blocking,
+    called_from_cpp,
+    member,
+)
 from course_lib.runtime.communication.call import Call, Group, payload_of
 from course_lib.runtime.communication.callsite import caller_line
 from course_lib.runtime.communication.semantics import reduction_name
@@ -26,7 +31,7 @@ from course_lib.runtime.communication.tensor_checks import (
     check_strided,
     common_strides,
 )
-from course_lib.runtime.communication.torch_versions import NAMES
+from course_lib.runtime.communication.torch_versions import FORGETS_PYTHON, NAMES, Handle
 
 TorchCall = tuple[Any, ...]
 """The name of the method that torch has called, and its arguments."""
@@ -228,7 +233,10 @@ class InterceptedGroup(dist.ProcessGroup):
             line=caller_line(),
         )
         # The base class has options of its own, if there are none.
-        return self.carry_out(call, None, inputs, outputs, torchs if opts is None else (*torchs, opts))
+        handle = self.carry_out(call, None, inputs, outputs, torchs if opts is None else (*torchs, opts))
+        if FORGETS_PYTHON and isinstance(handle, Handle) and called_from_cpp():
+            handle.keep()
+        return handle
 
     # --- One tensor as a part a member
 

@@ -25,26 +25,22 @@ def before(version: tuple[int, ...]) -> bool:
     return bool(TorchVersion(torch.__version__) < version)  # type: ignore[operator]
 
 
+FORGETS_PYTHON = before((2, 7))
+"""Whether C++ that keeps a handle, as DistributedDataParallel does, keeps nothing that Python has added:
+its `wait` waits for nobody then, for ever.
+"""
+
+
 class Handle(dist.Work):
-    """The handle of a call, which lives until somebody has waited for it, whoever has it.
+    """The handle of a call."""
 
-    Before 2.7, C++ that keeps a handle, as DistributedDataParallel does, keeps nothing that Python has added
-    to it, so that its `wait` would wait for nobody, for ever.
-    """
+    _kept: ClassVar[list["Handle"]] = []
+    waited_for = False
 
-    _waited_for_by_nobody: ClassVar[set["Handle"]] = set()
+    def keep(self) -> None:
+        """Let it live for C++ until somebody has waited for it, and another is kept."""
+        self._kept[:] = [*(each for each in self._kept if not each.waited_for), self]
 
-    def __init__(self) -> None:
-        super().__init__()
-        if _FORGETS_PYTHON:
-            self._waited_for_by_nobody.add(self)
-
-    def let_go(self) -> None:
-        """Nobody is going to wait any more."""
-        self._waited_for_by_nobody.discard(self)
-
-
-_FORGETS_PYTHON = before((2, 7))
 
 _FORMER = {
     "all_gather_single": "_allgather_base",

@@ -169,7 +169,7 @@ class LoggedWork(Handle):
         if self._over and self._call.is_message:
             warnings.warn(SECOND_WAIT, RuntimeWarning, stacklevel=2)
             return True
-        self.let_go()
+        self.waited_for = True
         if self._call.asynchronous:
             self._logger.waits(self._number)
         try:
@@ -188,8 +188,6 @@ class LoggedWork(Handle):
     def is_completed(self) -> bool:
         """Whether the call is over."""
         completed: bool = self._inner.is_completed()
-        if completed:
-            self.let_go()
         if completed and not self._over:
             self._asked()
             if self._call.is_message:
@@ -226,7 +224,7 @@ class LoggedWork(Handle):
 
     def get_future(self) -> Any:
         """The inner call's future."""
-        self.let_go()
+        self.waited_for = True
         self._asked()
         return self._inner.get_future()
 

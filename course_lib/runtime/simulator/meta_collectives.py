@@ -98,7 +98,8 @@ def _listed(tensors: Any) -> _Tensors:
 
 def _options(kind: Any, reduction: str = "") -> Any:
     options = kind()
-    options.asyncOp = True
+    if hasattr(options, "asyncOp"):
+        options.asyncOp = True
     if reduction:
         options.reduceOp = getattr(dist.ReduceOp, reduction.upper())
     return options

@@ -108,7 +108,7 @@ class SimulatedWork(Handle):
     def wait(self, timeout: Any = None) -> bool:
         """Block until the operation is done."""
         self._asked = None
-        self.let_go()
+        self.waited_for = True
         if self._buffers.is_over_here(self._operation):
             return True
         self._engine.wait(self._operation)
@@ -132,7 +132,6 @@ class SimulatedWork(Handle):
             return False
         over = self._engine.poll(self._operation)
         if over:
-            self.let_go()
             self._buffers.end(self._operation)
         return over
 
