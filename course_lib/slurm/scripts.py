@@ -18,6 +18,7 @@ from course_lib.slurm.sites import DIRECTORY, Site
 
 SCRIPTS = (
     "workbook",
+    "gpu",
     "train_srun",
     "train_torchrun",
     "train_mpirun",
@@ -158,6 +159,8 @@ def _reasons_against(job: Job, site: Site) -> list[str]:
         reasons.append(f"{site.title} needs a project: --account {site.account_form}.")
     if job.script == "workbook" and not job.units:
         reasons.append("Which units? Name them: course slurm render workbook 02_data_parallel.")
+    if job.script == "gpu" and job.nodes > 1:
+        reasons.append("course gpu looks at the GPUs of one node: leave out --nodes.")
     if job.image and not site.container:
         reasons.append(f"How containers run on {site.title} is not known: add container to sites.toml.")
     if job.image and any(character.isspace() for character in job.image):

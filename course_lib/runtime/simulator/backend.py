@@ -3,7 +3,7 @@
 Everything above them is torch's own: `dist.all_reduce`, DistributedDataParallel, DTensor, device meshes.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial, wraps
 from typing import Any
@@ -146,7 +146,6 @@ def as_with_gloo() -> Iterator[None]:
     the machine has a GPU, as torch's PowerSGD does.
     """
     make, monitor = distributed_c10d._new_group_with_tag, dist.monitored_barrier
-    wait_for_gpu = torch.cuda.synchronize
 
     @wraps(make)
     def new_group(
@@ -168,14 +167,8 @@ def as_with_gloo() -> Iterator[None]:
         call = group.monitored_barrier if isinstance(group, SimulatedGroup) else partial(monitor, group)
         call(*arguments, **options)
 
-    @wraps(wait_for_gpu)
-    def synchronize(device: Any = None) -> None:
-        on_cpu = device is not None and not isinstance(device, int) and torch.device(device).type == "cpu"
-        if current_rank.get() is None or not on_cpu:
-            wait_for_gpu(device)
-
     with (
-        replaced(torch.cuda, "synchronize", synchronize),
+        replaced(torch.cuda, "synchronize", partial(_synchronize, torch.cuda.synchronize)),
         replaced(DistributedDataParallel, "_register_builtin_comm_hook", _builtin_hook),
         replaced(distributed_c10d, "_new_group_with_tag", new_group),
         replaced(dist, "monitored_barrier", monitored_barrier),
@@ -187,6 +180,13 @@ def as_with_gloo() -> Iterator[None]:
         for place in waiting_in_join():
             others.enter_context(replaced(*place))
         yield
+
+
+def _synchronize(wait_for_gpu: Callable[[Any], None], device: Any = None) -> None:
+    """Wait for a GPU, but on a simulated rank not for a CPU, which torch refuses."""
+    on_cpu = isinstance(device, str | torch.device) and torch.device(device).type == "cpu"
+    if current_rank.get() is None or not on_cpu:
+        wait_for_gpu(device)
 
 
 _builtin_in_c = DistributedDataParallel._register_builtin_comm_hook
