@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from course_lib import launch
-from course_lib.figures.style import line_figure
+from course_lib.figures.style import bar_figure
 from course_lib.training.device import rank_device
 from workbook.gpu.measure import Row, Table, median_seconds
 from workbook.gpu.sizes import Chain, Sizes
@@ -29,9 +29,9 @@ def scaling(devices: int, sizes: Sizes) -> Table:
         }
         for count, (kind, seconds) in found.items()
     ]
-    figure = line_figure(
-        {"measured": ([float(count) for count in counts], [float(row["efficiency"]) for row in rows])},
-        x="ranks",
+    figure = bar_figure(
+        {"efficiency": [float(row["efficiency"]) for row in rows]},
+        names=[f"{count} rank{'s' if count > 1 else ''}" for count in counts],
         y="seconds on one / seconds on all",
         alt="How many times the seconds of one rank's step are those of several ranks' step.",
     )
