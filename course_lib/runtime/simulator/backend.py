@@ -3,7 +3,7 @@
 Everything above them is torch's own: `dist.all_reduce`, DistributedDataParallel, DTensor, device meshes.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial, wraps
 from typing import Any
@@ -23,6 +23,7 @@ from course_lib.runtime.communication.callsite import caller_line
 from course_lib.runtime.communication.ddp_join import waiting_in_join
 from course_lib.runtime.communication.intercepted_group import InterceptedGroup, TorchCall
 from course_lib.runtime.communication.semantics import check_reducible
+from course_lib.runtime.device_wait import unless_cpu
 from course_lib.runtime.simulator.engine import RankEngine, current_engine, current_rank
 from course_lib.runtime.simulator.meta_collectives import counted_on_meta
 from course_lib.runtime.simulator.open_buffers import OpenBuffers, open_buffers
@@ -168,7 +169,7 @@ def as_with_gloo() -> Iterator[None]:
         call(*arguments, **options)
 
     with (
-        replaced(torch.cuda, "synchronize", partial(_synchronize, torch.cuda.synchronize)),
+        replaced(torch.cuda, "synchronize", unless_cpu(torch.cuda.synchronize)),
         replaced(DistributedDataParallel, "_register_builtin_comm_hook", _builtin_hook),
         replaced(distributed_c10d, "_new_group_with_tag", new_group),
         replaced(dist, "monitored_barrier", monitored_barrier),
@@ -180,13 +181,6 @@ def as_with_gloo() -> Iterator[None]:
         for place in waiting_in_join():
             others.enter_context(replaced(*place))
         yield
-
-
-def _synchronize(wait_for_gpu: Callable[[Any], None], device: Any = None) -> None:
-    """Wait for a GPU, but on a simulated rank not for a CPU, which torch refuses."""
-    on_cpu = isinstance(device, str | torch.device) and torch.device(device).type == "cpu"
-    if current_rank.get() is None or not on_cpu:
-        wait_for_gpu(device)
 
 
 _builtin_in_c = DistributedDataParallel._register_builtin_comm_hook
