@@ -1,5 +1,5 @@
-# make workbook | test | lab | lint | notebooks | docs | bench | mutants | mutants-changed | horovod | horovod-tensorflow
-# | beside | constraints | test-torch; each sets up first, once.
+# make workbook | test | lab | lint | notebooks | docs | bench | gpu | mutants | mutants-changed | horovod
+# | horovod-tensorflow | beside | constraints | test-torch; each sets up first, once.
 # With another Python: make workbook PYTHON=python3.12. On the PyTorch that a site has: make workbook SITE=1
 
 PYTHON ?= python3
@@ -16,7 +16,7 @@ BIN := $(abspath $(VENV))/bin
 export PATH := $(BIN):$(PATH)
 export JUPYTER_CONFIG_PATH := $(CURDIR)/.jupyter$(addprefix :,$(JUPYTER_CONFIG_PATH))
 
-.PHONY: workbook test lab lint notebooks docs bench mutants mutants-changed horovod horovod-tensorflow beside constraints \
+.PHONY: workbook test lab lint notebooks docs bench gpu mutants mutants-changed horovod horovod-tensorflow beside constraints \
     test-torch setup
 
 # UNITS="02_data_parallel" for some only. One unit more than cores: some wait for Slurm or for a deadline.
@@ -47,6 +47,10 @@ docs: setup
 # SUBJECTS="memory pipeline" for some only.
 bench: setup
 	$(BIN)/python -m benchmarks $(SUBJECTS)
+
+# On a node with GPUs: what needs one, all units on processes, measurements.
+gpu: setup
+	@$(BIN)/course gpu
 
 # NAMES="02_data_parallel pass_the_token" for some units or exercises only.
 mutants: setup

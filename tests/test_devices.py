@@ -313,6 +313,17 @@ def test_simulated_ranks_on_cpus_wait_for_no_gpu(monkeypatch: pytest.MonkeyPatch
     assert waited == ["cuda:0"]
 
 
+def test_ranks_that_see_a_gpu_may_keep_their_tensors_on_the_cpu() -> None:
+    # Invariant: the same on a process that has a GPU of its own; here one that only says so.
+    def claimed() -> Tensor:
+        torch.cuda.is_available = lambda: True
+        return power_sgd()
+
+    expected = launch(power_sgd, ranks=2).results[0]
+    for gradient in launch(claimed, ranks=2, on="processes").results:
+        torch.testing.assert_close(gradient, expected)
+
+
 # --- evaluating in batches
 
 

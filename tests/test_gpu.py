@@ -230,9 +230,8 @@ def test_refuses(program: Program) -> None:
         program(gpu())
 
 
+@pytest.mark.gpu
 def test_a_real_one_says_the_same() -> None:
-    if not torch.cuda.is_available():
-        pytest.skip("This compares the imitated GPU with a real one: run it on a machine with an NVIDIA GPU.")
     device = torch.device("cuda", 0)
     for program in (*RUNS.values(), *PROGRAMS_THAT_WAIT.values()):
         program(device)  # the first time some library is loaded, for which a program waits

@@ -80,7 +80,7 @@ def test_two_copies_leave_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
         assert len(host._leaving) == sum(under_way)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU that torch can use")
+@pytest.mark.gpu
 def test_offloading_saves_memory_of_a_gpu() -> None:
     # Invariant: a program that is ahead of its GPU holds two of 20 tensors that leave, and one at work.
     device, host = torch.device("cuda", 0), HostMemory()

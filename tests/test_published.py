@@ -11,11 +11,14 @@ import torch.distributed as dist
 from course_lib import Cluster, Link, launch
 from course_lib.launch.failures import RankFailed
 from course_lib.models import TransformerConfig
-from course_lib.published import Row, predictions, transformers
+from course_lib.published import Row, h100, predictions, transformers
 from course_lib.training.mesh_step import Job, Mesh, memory_bytes, step_time
 from course_lib.training.pipeline import Costs, cost, schedule_of
 from course_lib.training.sharded_block import ShardedBlock
 from tests.answers import solved
+from workbook.gpu.computing import META, forward_backward, new_batch, new_model
+from workbook.gpu.memory import two_steps
+from workbook.gpu.sizes import Net
 
 pytestmark = pytest.mark.xdist_group("published")
 
@@ -173,3 +176,24 @@ def test_what_a_program_does_beside_its_blocks_is_counted_once_a_step_or_once_a_
     hop = cluster.inter_node.seconds(2 * 32 * 64 / 4)
     gathered = 3 * cluster.intra_node.seconds(2 * 32 * 64 / 4)
     assert transformers.message_seconds(two, piped) == pytest.approx(2 * 6 * (hop + gathered))
+
+
+@pytest.mark.parametrize("of_h100", h100.STEPS, ids=str)
+def test_what_is_said_of_the_h100_is_what_the_simulator_says(of_h100: h100.Step) -> None:
+    """The roofline beside each measured step, from the two rates that were measured on that card."""
+    net = Net(of_h100.layers, of_h100.width, of_h100.batch, of_h100.tokens)
+    model = new_model(net, 32_768, META, getattr(torch, of_h100.precision))
+    cluster = Cluster(
+        flops=h100.MATMUL_FLOPS[of_h100.precision], memory_bandwidth=h100.COPY_BANDWIDTH, name="H100"
+    )
+    run = launch(forward_backward, model, *new_batch(net, META), ranks=1, cluster=cluster)
+    assert 1e3 * run.seconds == pytest.approx(of_h100.roofline, rel=2e-3)
+
+
+@pytest.mark.parametrize("of_h100", h100.PEAKS, ids=str)
+def test_what_is_said_of_the_h100s_memory_is_what_the_tracker_says(of_h100: h100.Peak) -> None:
+    """Two steps of AdamW, on tensors without data."""
+    net = Net(of_h100.layers, of_h100.width, of_h100.batch, of_h100.tokens)
+    model = new_model(net, 32_768, META, getattr(torch, of_h100.precision))
+    run = launch(two_steps, model, *new_batch(net, META), ranks=1, memory=True)
+    assert run.memory[0].peak == pytest.approx(of_h100.tracked, rel=2e-3)

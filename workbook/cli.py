@@ -50,6 +50,15 @@ def workbook(
 
 
 @app.command()
+def gpu(root: Root = HERE) -> None:
+    """On a node with GPUs: test, run every unit on processes, measure; build/gpu.html has what was found."""
+    from workbook.gpu.command import examine
+    from workbook.paths import Places
+
+    examine(Places(root), _efforts)
+
+
+@app.command()
 def check(
     file: Annotated[Path, typer.Argument(help="A notebook or a Python file with answers.")],
     unit: Annotated[str | None, typer.Option(help="Its unit, such as 02_data_parallel.")] = None,

@@ -20,7 +20,7 @@ SiteName = Annotated[str | None, typer.Option("--site", help="A site of sites.to
 
 @slurm.command()
 def render(
-    script: Annotated[str, typer.Argument(help="workbook, train_srun, train_torchrun, ..., jupyter")],
+    script: Annotated[str, typer.Argument(help="workbook, gpu, train_srun, train_torchrun, ..., jupyter")],
     words: Annotated[list[str] | None, typer.Argument(help="Units, or after -- what to train.")] = None,
     site: SiteName = None,
     nodes: int = 1,

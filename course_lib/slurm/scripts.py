@@ -18,6 +18,7 @@ from course_lib.slurm.sites import DIRECTORY, Partition, Site
 
 SCRIPTS = (
     "workbook",
+    "gpu",
     "train_srun",
     "train_torchrun",
     "train_mpirun",
@@ -172,6 +173,8 @@ def _reasons_against(job: Job, site: Site) -> list[str]:
             f"GPU{'s' * (gpus != 1)}, and {job.tasks_per_node} tasks a node would share them. Ask for "
             f"--tasks-per-node {gpus} or fewer, and for more nodes if need be."
         )
+    if job.script == "gpu" and job.nodes > 1:
+        reasons.append("course gpu looks at the GPUs of one node: leave out --nodes.")
     if job.image and not site.container:
         reasons.append(f"How containers run on {site.title} is not known: add container to sites.toml.")
     if job.image and any(character.isspace() for character in job.image):

@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import FileStore, Store, TCPStore
 
+from course_lib.runtime.device_wait import unless_cpu
 from course_lib.runtime.processes.call_log import CallLog
 from course_lib.runtime.processes.horovod_group import BACKEND as HOROVOD
 from course_lib.runtime.processes.horovod_group import join_horovod, leave_horovod
@@ -35,6 +36,7 @@ def _work(folder: LaunchFolder, start: Start, rank: int, call_log: CallLog) -> N
     resemble_launcher(start.plan)
     torch.set_num_threads(start.plan.threads or 1)
     logger = install(call_log)
+    torch.cuda.synchronize = unless_cpu(torch.cuda.synchronize)
     if start.plan.backend == HOROVOD:
         join_horovod(folder, rank)
         ending = Ending(leave_horovod, serialize)

@@ -23,6 +23,7 @@ from course_lib.runtime.communication.callsite import caller_line
 from course_lib.runtime.communication.ddp_join import waiting_in_join
 from course_lib.runtime.communication.intercepted_group import InterceptedGroup, TorchCall
 from course_lib.runtime.communication.semantics import check_reducible
+from course_lib.runtime.device_wait import unless_cpu
 from course_lib.runtime.simulator.engine import RankEngine, current_engine, current_rank
 from course_lib.runtime.simulator.meta_collectives import counted_on_meta
 from course_lib.runtime.simulator.open_buffers import OpenBuffers, open_buffers
@@ -146,7 +147,6 @@ def as_with_gloo() -> Iterator[None]:
     the machine has a GPU, as torch's PowerSGD does.
     """
     make, monitor = distributed_c10d._new_group_with_tag, dist.monitored_barrier
-    wait_for_gpu = torch.cuda.synchronize
 
     @wraps(make)
     def new_group(
@@ -168,14 +168,8 @@ def as_with_gloo() -> Iterator[None]:
         call = group.monitored_barrier if isinstance(group, SimulatedGroup) else partial(monitor, group)
         call(*arguments, **options)
 
-    @wraps(wait_for_gpu)
-    def synchronize(device: Any = None) -> None:
-        on_cpu = device is not None and not isinstance(device, int) and torch.device(device).type == "cpu"
-        if current_rank.get() is None or not on_cpu:
-            wait_for_gpu(device)
-
     with (
-        replaced(torch.cuda, "synchronize", synchronize),
+        replaced(torch.cuda, "synchronize", unless_cpu(torch.cuda.synchronize)),
         replaced(DistributedDataParallel, "_register_builtin_comm_hook", _builtin_hook),
         replaced(distributed_c10d, "_new_group_with_tag", new_group),
         replaced(dist, "monitored_barrier", monitored_barrier),
