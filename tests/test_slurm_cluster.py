@@ -378,9 +378,7 @@ def submit_workbook(jobs: Jobs) -> str:
         (notebooks / name).mkdir(parents=True)
         nbformat.write(notebook, notebooks / name / f"{name}.ipynb")
     given = {"on": "slurm", "ranks": "2"}
-    job = Job(
-        "workbook", nodes=2, minutes=30, units=("bad", REAL_UNIT), parameters=given, notebooks=notebooks
-    )
+    job = Job("workbook", nodes=2, minutes=30, units=("bad", REAL_UNIT), parameters=given, folder=jobs.folder)
     text = render(job, LOCAL).replace("runs/workbook-$SLURM_JOB_ID", str(jobs.folder / "executed"))
     return jobs.submit("workbook", text, NOT_CRASHING, "--ntasks-per-node=1")
 
