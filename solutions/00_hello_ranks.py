@@ -844,7 +844,7 @@ for count in (10, 3):
 # ## 6 Now on real processes
 #
 # `on="processes"` starts real processes of the operating system, each with its own Python and its own memory. They talk
-# over Gloo; where each rank has a GPU of its own, over NCCL. The function is the same.
+# over Gloo; where each rank has a GPU of its own, what is on it goes over NCCL. Ranks without one see no GPU. The function is the same.
 
 # %% demo=true
 # %%needs pass_the_token

@@ -647,7 +647,8 @@ def tiny_step() -> None:
 
 
 smallest = next(step for step in h100.STEPS if step.precision == "bfloat16")
-print(f"H100, {smallest}")
+print(f"H100, smallest step in bfloat16: {smallest.operations} operations", end=", ")
+print(f"{smallest.measured} ms measured, {smallest.roofline} ms by the roofline")
 here = 1e3 * milliseconds(tiny_step) / smallest.operations
 print(f"microseconds an operation: {here:.0f} on this machine's {device.type}", end=", ")
 print(f"{1e6 * h100.QUEUEING_SECONDS['transformer, 4 layers, D=64']:.0f} on the H100")

@@ -2,6 +2,7 @@
 
 import gc
 import json
+import os
 import tempfile
 from pathlib import Path
 
@@ -55,6 +56,14 @@ def test_kernels_side_by_side_share_no_socket_and_leave_none():
     del first, managers, _
     gc.collect()
     assert not any(folder.exists() for folder in folders)
+
+
+def test_a_notebook_finds_what_pythonpath_names_from_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    # Invariant: the notebook runs in its output's folder; `PYTHONPATH=.` is where the command was given.
+    (tmp_path / "named_from_here.py").write_text("here = 1\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([".", str(Path(execution.__file__).parents[1])]))
+    execute(written(tmp_path, "import named_from_here"), tmp_path / "out" / "executed.ipynb", {})
 
 
 def test_a_kernel_that_does_not_start_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

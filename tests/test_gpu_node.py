@@ -80,6 +80,12 @@ def test_a_pytest_that_does_not_start_is_told(tmp_path: Path) -> None:
     assert "test_gpu.py" in only.said
 
 
+def test_all_tests_that_need_a_gpu_are_run() -> None:
+    # Invariant: the files that `course gpu` names are those with the mark.
+    marked = {path for path in (ROOT / "tests").glob("test_*.py") if "pytest.mark.gpu\n" in path.read_text()}
+    assert {str(path.relative_to(ROOT)) for path in marked} == set(checks.TESTS)
+
+
 def test_units_run_on_processes(tmp_path: Path) -> None:
     write_unit(tmp_path, SOURCE.replace("@ipywidgets.interact(n=(1, 10))\n", ""))
     told: list[str] = []

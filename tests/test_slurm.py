@@ -152,6 +152,13 @@ def test_every_script_for_every_site(script: str, site: str):
     assert all(number < first for number, line in enumerate(text.splitlines(), 1) if "#SBATCH" in line)
 
 
+def test_a_look_at_gpus_is_of_one_node():
+    with pytest.raises(Refused, match="looks at the GPUs of one node: leave out --nodes"):
+        render(Job("gpu", nodes=2), LOCAL)
+    text = render(Job("gpu", image="/images/torch.sif"), FRONTERA)
+    assert "in_image python -m workbook.cli gpu --root" in text
+
+
 def test_tacc_scripts_ask_for_nodes_and_start_with_ibrun():
     text = render(Job("train_ibrun", nodes=2), FRONTERA)
     assert "ibrun -n 8 -o 0" in text

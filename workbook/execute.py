@@ -51,13 +51,17 @@ def _papermill(notebook: Path, output: Path) -> list[str]:
 
 
 def _environment(home: Path) -> dict[str, str]:
-    """This process's environment, with three differences.
+    """This process's environment, with four differences.
 
-    The notebook finds torchrun though nobody activated anything, what it records as progress is not taken
-    for the user's own, and a demonstration that fails is an error even if a check saw a mistake before.
+    The notebook finds torchrun though nobody activated anything, and the workbook though PYTHONPATH may name
+    it relative to this folder; what it records as progress is not taken for the user's own, and a
+    demonstration that fails is an error even if a check saw a mistake before.
     """
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
-    return os.environ | {"PATH": path, HOME_VARIABLE: str(home), SOLVED_VARIABLE: "1"}
+    own = {"PATH": path, HOME_VARIABLE: str(home), SOLVED_VARIABLE: "1"}
+    if modules := os.environ.get("PYTHONPATH"):
+        own["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, modules.split(os.pathsep)))
+    return os.environ | own
 
 
 def _options(parameters: Mapping[str, str | int]) -> Iterator[str]:

@@ -13,13 +13,15 @@ from workbook.errors import CommandFailed
 from workbook.gpu import computing, loading, memory, parallel
 from workbook.gpu.checks import gpu_tests, units_on_processes
 from workbook.gpu.measure import Table
-from workbook.gpu.report import machine, write_report
+from workbook.gpu.report import REPORTS, machine, write_report
 from workbook.gpu.sizes import FULL, Sizes
 from workbook.paths import Places
 
 
 def examine(places: Places, efforts: Efforts) -> None:
     """Do all that `course gpu` does. Raises CommandFailed where there is no GPU, or something goes wrong."""
+    for earlier in REPORTS:
+        (places.build / earlier).unlink(missing_ok=True)
     if not torch.cuda.is_available():
         raise CommandFailed(
             [

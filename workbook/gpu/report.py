@@ -16,6 +16,8 @@ from workbook.gpu.checks import Check
 from workbook.gpu.measure import Table
 from workbook.pages import TEMPLATES
 
+REPORTS = ("gpu.json", "gpu.html")
+
 
 def machine() -> str:
     """The devices, and what computes on them, in a line."""
@@ -37,11 +39,11 @@ def write_report(
         "checks": [asdict(check) for check in checks],
         "failures": list(failures),
     }
-    (folder / "gpu.json").write_text(json.dumps(found, indent=1) + "\n")
+    numbers, page = (folder / name for name in REPORTS)
+    numbers.write_text(json.dumps(found, indent=1) + "\n")
     templates = Environment(
         loader=FileSystemLoader(TEMPLATES), autoescape=True, trim_blocks=True, undefined=StrictUndefined
     )
-    page = folder / "gpu.html"
     page.write_text(
         templates.get_template("gpu.html.j2").render(
             machine=where,
