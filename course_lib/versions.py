@@ -43,13 +43,10 @@ OLDER_TORCH = (
         "2.8",
         "torchrun does not go on with fewer nodes, pipeline schedules leave messages open, FSDP2 is for GPUs "
         "only, DTensor's strategies have other names",
-        ("03_multi_node", "05_pipeline_parallel", "09_memory", "13_automatic"),
+        ("03_multi_node", "05_pipeline_parallel", "09_memory", "12_hybrid", "13_automatic"),
     ),
     Lacking("2.11", "DTensor convolves no image that is cut by its columns", ("12_hybrid",)),
     Lacking("2.12", "Gloo has no all_to_all of lists, but for ranks that launch() has started", ()),
-    Lacking(
-        "2.13", "PyTorch's own step in three dimensions may end the kernel (seen in 2.11)", ("12_hybrid",)
-    ),
 )
 """Where an older torch is missed. Cells that need a newer one say so (`%%needs torch>=2.8`)."""
 

@@ -363,10 +363,14 @@ def start(command: str) -> None:
         print(f"{words[0]} is not installed here")
         return
     as_root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    # With no other node to go to. Else mpirun asks for ssh all the same, which containers often lack.
+    no_ssh = {"OMPI_MCA_plm_rsh_agent": "sh"}
     own = {
         name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "OMPI_", "PMI"))
     }
-    done = subprocess.run(words, env=own | as_root, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(
+        words, env=own | as_root | no_ssh, capture_output=True, text=True, timeout=300, check=False
+    )
     print(f"$ {command}".replace(f"{folder}/", "").replace(python, "python"))
     lines = sorted(done.stdout.splitlines(), key=lambda line: int(line.split()[1]))
     print(*lines, sep="\n")

@@ -1785,7 +1785,7 @@ def torchs_step(config: TransformerConfig, samples: tuple[Tensor, Tensor], shape
 # The same untied model on 2 x 2 x 2 ranks, with PyTorch's tools and with your step, on simulated ranks and on eight real processes:
 
 # %% demo=true
-# %%needs torch>=2.13 step_3d
+# %%needs torch>=2.8 step_3d
 untied = TransformerConfig(layers=2, width=32, heads=4, context=32, tied=False)
 both = {}
 for engine in ("simulated", "processes"):
@@ -1808,7 +1808,7 @@ for engine in ("simulated", "processes"):
     )
 
 # %% demo=true jupyter={"source_hidden": true}
-# %%holds torch>=2.13 step_3d
+# %%holds torch>=2.8 step_3d
 for theirs_mean, your_mean, difference, all_of_them, clipped in both.values():
     assert abs(theirs_mean - your_mean) < 1e-5
     assert difference < 1e-5

@@ -86,6 +86,8 @@ def _environment(folder: Path) -> dict[str, str]:
         # Several ranks share a core: one that waits must let the others run.
         "OMPI_MCA_mpi_yield_when_idle": "1",
         "OMPI_MCA_orte_tmpdir_base": str(folder),
+        # All ranks are here. Else mpirun asks for ssh all the same, which containers often lack.
+        "OMPI_MCA_plm_rsh_agent": "sh",
         "OMP_NUM_THREADS": "1",
     }
     path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)

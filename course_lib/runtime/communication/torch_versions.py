@@ -60,4 +60,14 @@ def say_nothing_of_old_names() -> None:
     warnings.filterwarnings("ignore", RENAMED, FutureWarning)
 
 
+def keep_device_guards() -> None:
+    """Fake tensors, by which DTensor finds a layout, have a CUDA build make a guard where it finds no GPU.
+
+    In 2.11 that ends with the thread that asked for it, as the threads of simulated ranks do, and whoever
+    asks next crashes. Only fake tensors on GPUs need it.
+    """
+    torch._C._ensureCUDADeviceGuardSet = lambda: None
+
+
 say_nothing_of_old_names()
+keep_device_guards()
