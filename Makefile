@@ -91,10 +91,10 @@ setup: $(VENV)/.installed $(VENV)/.packages
 # published tomorrow out.
 $(VENV)/.installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("This is Python %d.%d; Python 3.11 or later is needed. Name another one: make workbook PYTHON=python3.12" % sys.version_info[:2])'
-	@$(PYTHON) -m venv $(if $(ON_SITE),--system-site-packages) $(VENV) || { echo "Python cannot make a virtual environment here. On Debian or Ubuntu: apt-get install python3-venv"; exit 1; }
 ifneq ($(ON_SITE),)
-	@bash .ci/site $(BIN)/python
+	@PYTHON=$(PYTHON) EXTRAS=[dev] bash slurm/containers/install.sh $(VENV)
 else
+	@$(PYTHON) -m venv $(VENV) || { echo "Python cannot make a virtual environment here. On Debian or Ubuntu: apt-get install python3-venv"; exit 1; }
 	@echo "Setting up $(VENV). The first time, pip downloads PyTorch and JupyterLab: some minutes."
 	@set -o pipefail; $(BIN)/python -m pip install --disable-pip-version-check --constraint $(CONSTRAINTS) "torch==2.13.0" "torchvision==0.28.0" -e ".[dev]" | sed '/^Requirement already satisfied/d'
 endif

@@ -4,7 +4,8 @@
 #     bash slurm/containers/install.sh FOLDER
 #
 # makes an environment in FOLDER that sees all packages which are here, and leaves torch and torchvision as they are.
-# PYTHON names the Python that has them, if it is not python3.
+# PYTHON names the Python that has them, if it is not python3; EXTRAS=[dev] adds the tools for development.
+# `make setup SITE=1` calls it for .venv.
 set -euo pipefail
 environment=${1:?Name the folder of the environment: bash slurm/containers/install.sh FOLDER}
 python=${PYTHON:-python3}
@@ -28,7 +29,10 @@ before=$("$python" -c "$which_torch") || {
     >"$("$environment/bin/python" -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])')/image.pth"
 
 "$environment/bin/python" "$here/slurm/containers/keep_torch.py" >"$environment/constraints.txt"
-PIP_CONSTRAINT=$environment/constraints.txt "$environment/bin/python" -m pip install --no-cache-dir --editable "$here"
+export PIP_CONSTRAINT=$environment/constraints.txt
+"$environment/bin/python" -m pip install --editable "$here${EXTRAS:-}" | sed '/^Requirement already satisfied/d'
+"$environment/bin/python" "$here/slurm/containers/own_copies.py" |
+    xargs --no-run-if-empty "$environment/bin/python" -m pip install --quiet --no-deps --ignore-installed
 
 after=$("$environment/bin/python" -c "$which_torch")
 if [ "$after" != "$before" ]; then
