@@ -128,7 +128,7 @@ def test_every_target_sets_up_first():
 
 def test_on_a_sites_packages_its_torch_stays(tmp_path: Path):
     # Invariant: make setup SITE=1 installs the workbook beside the PyTorch that there is, here that of this
-    # environment; brings no other one along; and has Jupyter and the README's programs in the environment itself.
+    # environment; brings no other one along; and has Jupyter and the README's programs for itself.
     subprocess.run(["git", "clone", "--quiet", ROOT, tmp_path / "clone"], check=True)
     environment = {name: text for name, text in os.environ.items() if name not in ("MAKEFLAGS", "PYTHONPATH")}
     made = subprocess.run(

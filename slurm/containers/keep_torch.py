@@ -13,9 +13,12 @@ from collections.abc import Iterator
 from importlib.metadata import distributions
 from pathlib import Path
 
-# Whatever Python has pip has this; the package of this name may be missing.
-from pip._vendor.packaging.requirements import InvalidRequirement, Requirement
-from pip._vendor.packaging.utils import canonicalize_name
+try:
+    from packaging.requirements import InvalidRequirement, Requirement
+    from packaging.utils import canonicalize_name
+except ModuleNotFoundError:  # Whatever Python has pip has this.
+    from pip._vendor.packaging.requirements import InvalidRequirement, Requirement
+    from pip._vendor.packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[2]
 TORCH = ("torch", "torchvision")

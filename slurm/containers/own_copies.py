@@ -1,7 +1,7 @@
-"""Print the packages of an image or a site that the new environment needs for itself, as pip is to install them.
+"""Print the packages of an image or a site that the new environment needs for itself, for pip.
 
-Jupyter looks for templates, kernels and extensions in the folder of its own environment, and programs are called
-from there: what another environment has of these is imported and not found.
+Jupyter looks for templates, kernels and extensions in the folder of its own environment, and programs are
+called from there: what another environment has of these is imported and not found.
 """
 
 import sys
