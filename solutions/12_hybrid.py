@@ -1764,7 +1764,8 @@ def torchs_step(config: TransformerConfig, samples: tuple[Tensor, Tensor], shape
     fully_shard(part, mesh=mesh["data"])
 
     pipeline = PipelineStage(part, stage, stages, torch.device("cpu"), group=mesh.get_group("pipeline"))
-    tokens, targets = (each.tensor_split(shape[0])[mesh.get_local_rank("data")] for each in samples)
+    own = [each.tensor_split(shape[0])[mesh.get_local_rank("data")] for each in samples]
+    tokens, targets = (each.contiguous() for each in own)  # PyTorch 2.11 asks stages for such
     schedule = ScheduleGPipe(pipeline, len(tokens) // 2, loss_fn=next_token_loss)
     losses = []
     given = {"target": targets, "losses": losses} if stage == stages - 1 else {}
