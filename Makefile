@@ -76,7 +76,7 @@ beside: setup
 constraints: setup
 	rm -rf .venv-new
 	$(MAKE) workbook test VENV=.venv-new CONSTRAINTS=/dev/null
-	.venv-new/bin/pip freeze --exclude-editable | sed 's/+.*//' | sort --ignore-case >build/constraints.txt
+	.venv-new/bin/pip freeze --exclude-editable | sed '/ @ /d' | sed 's/+.*//' | sort --ignore-case >build/constraints.txt
 	mv build/constraints.txt constraints.txt
 
 # TORCH=2.6.0: all units and their solutions, and the tests of launching, simulator and graders, with another
@@ -89,14 +89,14 @@ setup: $(VENV)/.installed $(VENV)/.packages
 
 # One pip command holds the pins, so that torchvision cannot bring another torch along. The constraints keep what is
 # published tomorrow out.
-$(VENV)/.installed: pyproject.toml constraints.txt
+$(VENV)/.installed: pyproject.toml .jupyter/pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("This is Python %d.%d; Python 3.11 or later is needed. Name another one: make workbook PYTHON=python3.12" % sys.version_info[:2])'
 ifneq ($(ON_SITE),)
 	@PYTHON=$(PYTHON) EXTRAS=[dev] bash slurm/containers/install.sh $(VENV)
 else
 	@$(PYTHON) -m venv $(VENV) || { echo "Python cannot make a virtual environment here. On Debian or Ubuntu: apt-get install python3-venv"; exit 1; }
 	@echo "Setting up $(VENV). The first time, pip downloads PyTorch and JupyterLab: some minutes."
-	@set -o pipefail; $(BIN)/python -m pip install --disable-pip-version-check --constraint $(CONSTRAINTS) "torch==2.13.0" "torchvision==0.28.0" -e ".[dev]" | sed '/^Requirement already satisfied/d'
+	@set -o pipefail; $(BIN)/python -m pip install --disable-pip-version-check --constraint $(CONSTRAINTS) "torch==2.13.0" "torchvision==0.28.0" -e ".[dev]" ./.jupyter | sed '/^Requirement already satisfied/d'
 endif
 	@touch $@
 

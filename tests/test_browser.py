@@ -328,12 +328,15 @@ def test_those_who_grade_keep_nbgraders_panels() -> None:
     # With INSTRUCTOR=1, a folder of settings goes before the students' and switches the panels on again.
     said = "import jupyterlab_server.config as c; print(c.get_page_config([])['disabledExtensions'])"
     disabled = {}
-    for folders in (".jupyter", ".jupyter/instructor:.jupyter"):
-        path = ":".join(str(ROOT / folder) for folder in folders.split(":"))
+    for folders in ("", ".jupyter", ".jupyter/instructor:.jupyter"):
+        path = ":".join(str(ROOT / folder) for folder in folders.split(":") if folder)
         command = [sys.executable, "-c", said]
         environment = os.environ | {"JUPYTER_CONFIG_PATH": path}
         disabled[folders] = subprocess.check_output(command, env=environment, text=True)
-    assert "@jupyter/nbgrader:formgrader" in disabled[".jupyter"]
+    # The environment itself has the students' settings, however Jupyter is started in it.
+    for folders in ("", ".jupyter"):
+        assert "@jupyter/nbgrader:formgrader" in disabled[folders]
+        assert "@jupyter/nbgrader:create-assignment" in disabled[folders]
     assert "nbgrader" not in disabled[".jupyter/instructor:.jupyter"]
     command = ["make", "--dry-run", "lab", "INSTRUCTOR=1"]
     assert f"{ROOT}/.jupyter/instructor:" in subprocess.check_output(command, cwd=ROOT, text=True)

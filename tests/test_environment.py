@@ -57,7 +57,7 @@ def test_conda_installs_what_pyproject_says():
     # tools for development, and the pins stand in the same command.
     plain = {item for item in CONDA["dependencies"] if isinstance(item, str)}
     assert plain == {f"python{PROJECT['requires-python']}", "pip", "make"}
-    assert set(conda_pip_list()) == exact_pins() | {"-e .[dev]", "-c constraints.txt"}
+    assert set(conda_pip_list()) == exact_pins() | {"-e .[dev]", "./.jupyter", "-c constraints.txt"}
 
 
 def test_make_installs_what_pyproject_says():

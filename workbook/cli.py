@@ -164,6 +164,21 @@ def reset(
 
 
 @app.command()
+def start(
+    folder: Annotated[Path, typer.Argument(help="Yours; it is made if it is not there.")],
+) -> None:
+    """Copy the notebooks into a folder of your own, to work there and to hand in from there.
+
+    For an installation that several share. What you have worked in stays as it is.
+    """
+    from workbook.paths import Places
+    from workbook.start import start as copied
+
+    for sentence in copied(folder.resolve(), Places(Path(__file__).parents[1])):
+        print(sentence)
+
+
+@app.command()
 def notebooks(
     root: Root = HERE,
     force: Annotated[

@@ -30,7 +30,7 @@ before=$("$python" -c "$which_torch") || {
 
 "$environment/bin/python" "$here/slurm/containers/keep_torch.py" >"$environment/constraints.txt"
 export PIP_CONSTRAINT=$environment/constraints.txt
-"$environment/bin/python" -m pip install --editable "$here${EXTRAS:-}" | sed '/^Requirement already satisfied/d'
+"$environment/bin/python" -m pip install --editable "$here${EXTRAS:-}" "$here/.jupyter" | sed '/^Requirement already satisfied/d'
 "$environment/bin/python" "$here/slurm/containers/own_copies.py" |
     xargs --no-run-if-empty "$environment/bin/python" -m pip install --quiet --no-deps --ignore-installed
 
