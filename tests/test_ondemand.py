@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -100,38 +101,31 @@ def test_what_is_filled_in_is_what_slurm_is_asked_for():
 
 
 def test_the_session_starts_in_a_folder_of_the_student_s_own(tmp_path: Path):
-    # Invariant: notebooks are copied once, what has been worked in stays, and the token is no argument.
+    # Invariant: `course start` copies the notebooks there, and the token is no argument.
     environment, home = tmp_path / "environment", tmp_path / "home"
     (environment / "bin").mkdir(parents=True)
-    (environment / "notebooks").mkdir()
-    (environment / "notebooks" / "index.ipynb").write_text("new")
-    for name, does in (("python", f"echo {environment}"), ("jupyter", 'echo "$PWD" "$JUPYTER_TOKEN" "$@"')):
+    programs = {
+        "python": f"echo {environment}",
+        "course": f'{sys.executable} -m workbook.cli "$@" >&2',
+        "jupyter": 'echo "$PWD" "$JUPYTER_TOKEN" "$@"',
+    }
+    for name, does in programs.items():
         (environment / "bin" / name).write_text(f"#!/bin/bash\n{does}\n")
         (environment / "bin" / name).chmod(0o755)
     script = render(APP / "template" / "script.sh.erb", environment=str(environment))
 
-    def start() -> str:
-        variables = {
-            "HOME": str(home),
-            "PATH": os.environ["PATH"],
-            "host": "c1",
-            "port": "4711",
-            "password": "secret",
-        }
-        return subprocess.run(
-            ["bash", "-c", script], env=variables, capture_output=True, text=True, check=True
-        ).stdout
-
     home.mkdir()
-    folder, token, *arguments = start().replace("my workbook", "my-workbook").split()
+    variables = {"host": "c1", "port": "4711", "password": "secret"}
+    variables |= {"HOME": str(home), "PATH": os.environ["PATH"]}
+    started = subprocess.run(
+        ["bash", "-c", script], env=variables, capture_output=True, text=True, check=True
+    )
+    folder, token, *arguments = started.stdout.replace("my workbook", "my-workbook").split()
     assert folder == f"{home}/my-workbook"
     assert token == "secret"
     assert "--ServerApp.base_url=/node/c1/4711/" in arguments
     assert not [argument for argument in arguments if "secret" in argument]
-    mine = home / "my workbook" / "notebooks" / "index.ipynb"
-    mine.write_text("worked in")
-    start()
-    assert mine.read_text() == "worked in"
+    assert (home / "my workbook" / "notebooks" / "index.ipynb").exists()
 
 
 def test_the_link_leads_to_the_session():
