@@ -39,7 +39,7 @@ from course_lib import (
 from course_lib.beside import missing
 from course_lib.runtime.communication.events import Kind
 from course_lib.runtime.communication.intercepted_group import InterceptedGroup
-from course_lib.runtime.processes import protocol, watchdog
+from course_lib.runtime.processes import gloo_gaps, protocol, watchdog
 from course_lib.runtime.processes.agents import Agents
 from course_lib.runtime.processes.call_log import (
     CallLog,
@@ -51,6 +51,7 @@ from course_lib.runtime.processes.call_log import (
     Waits,
 )
 from course_lib.runtime.processes.completion import CompletionPoller
+from course_lib.runtime.processes.gloo_gaps import carried_out
 from course_lib.runtime.processes.logged_group import LoggedGroup
 from course_lib.runtime.processes.observed_run import ObservedRun
 from course_lib.runtime.processes.rank_failures import failures_of
@@ -440,6 +441,44 @@ def test_distributed_data_parallel_works_and_its_buckets_are_recorded() -> None:
     assert {event.nbytes for event in buckets} == {40}
     assert all(event.line is not None and "backward()" in event.line.text for event in buckets)
     assert all(event.end > event.start for event in buckets)
+
+
+class OlderGloo:
+    """A group that refuses what Gloo did not have before PyTorch 2.7, in the same words."""
+
+    def __init__(self, group: Any) -> None:
+        self._group = group
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("alltoall", "reduce_scatter"):
+            return self._refuse
+        return getattr(self._group, name)
+
+    def _refuse(self, *_: Any) -> None:
+        raise RuntimeError("ProcessGroupGloo does not support this")
+
+
+def test_what_an_older_gloo_lacks_is_made_of_what_it_has() -> None:
+    def exchange() -> tuple[list[float], list[float], list[float]]:
+        rank, ranks = dist.get_rank(), dist.get_world_size()
+        older = OlderGloo(dist.group.WORLD._inner)  # type: ignore[union-attr]
+        parts = [torch.full((each + 1,), 10.0 * rank + each) for each in range(ranks)]
+        received = [torch.empty(rank + 1) for _ in range(ranks)]
+        carried_out(older, "alltoall", (received, parts)).wait()
+        own, options = torch.empty(rank + 1), dist.ReduceScatterOptions()
+        carried_out(older, "reduce_scatter", ([own], [parts], options)).get_future().wait()
+        mean, averaging = torch.tensor([float(rank)]), dist.AllreduceOptions()
+        averaging.reduceOp = dist.ReduceOp.AVG  # type: ignore[assignment]
+        gloo_gaps._DOES_NOT_AVERAGE = True
+        work = carried_out(older, "allreduce", ([mean], averaging))
+        while not work.is_completed():
+            pass
+        return torch.cat(received).tolist(), own.tolist(), mean.tolist()
+
+    for rank, (received, summed, mean) in enumerate(on_processes(exchange, ranks=3).results):
+        assert received == [10.0 * sender + rank for sender in range(3) for _ in range(rank + 1)]
+        assert summed == [30.0 + 3 * rank] * (rank + 1)
+        assert mean == [1.0]
 
 
 @SINCE_2_8
