@@ -79,11 +79,11 @@ constraints: setup
 	.venv-new/bin/pip freeze --exclude-editable | sed '/ @ /d' | sed 's/+.*//' | sort --ignore-case >build/constraints.txt
 	mv build/constraints.txt constraints.txt
 
-# TORCH=2.6.0: all units and their solutions, and the tests of launching, simulator and graders, with another
+# TORCH=2.6.0: all units and their solutions (UNITS for some), and the tests of launching, simulator and graders, with another
 # PyTorch: in an environment beside this one, which has it in place of this one's.
 test-torch: setup
 	@$(BIN)/course beside torch-$(TORCH)
-	@$(BIN)/python -m tests.other_torch $(TORCH) $$(($(JOBS) + 1))
+	@$(BIN)/python -m tests.other_torch $(TORCH) $$(($(JOBS) + 1)) $(UNITS)
 
 setup: $(VENV)/.installed $(VENV)/.packages
 

@@ -17,7 +17,6 @@ TESTS = (
     "devices",
     "engines_agree",
     "gpu",
-    "graders",
     "magics",
     "memory",
     "processes",
@@ -26,17 +25,19 @@ TESTS = (
     "timing",
     "trace",
 )
-"""Launching, the simulator and the graders."""
+"""Launching, the simulator and grading. All solutions are graded with the units."""
 
 
-def main(version: str, jobs: str) -> int:
-    """The exit status: 0 if all went well. version: such as "2.6.0". jobs: how many things run at a time."""
+def main(version: str, jobs: str, *units: str) -> int:
+    """The exit status: 0 if all went well. version: such as "2.6.0". jobs: how many things run at a time.
+    units: where not all are meant.
+    """
     python = str(interpreter(f"torch-{version}"))
     # What Jupyter looks for in its environment's folder is in that of the workbook.
     environment = os.environ | {"JUPYTER_PATH": str(Path(sys.prefix) / "share" / "jupyter")}
     tests = [f"tests/test_{name}.py" for name in TESTS]
     for command in (
-        ["workbook.cli", "workbook", "--jobs", jobs],
+        ["workbook.cli", "workbook", "--jobs", jobs, *units],
         ["pytest", "-n", jobs, "--dist", "loadgroup", *tests],
     ):
         done = subprocess.run([python, "-m", *command], cwd=ROOT, env=environment, check=False)
