@@ -29,8 +29,9 @@ TESTS = (
 
 
 def main(version: str, jobs: str, *units: str) -> int:
-    """The exit status: 0 if all went well. version: such as "2.6.0". jobs: how many things run at a time.
-    units: where not all are meant.
+    """The exit status: 0 if all went well.
+
+    version: such as "2.6.0". jobs: how many things run at a time. units: where not all are meant.
     """
     python = str(interpreter(f"torch-{version}"))
     # What Jupyter looks for in its environment's folder is in that of the workbook.
