@@ -4,13 +4,15 @@ Jupyter looks for templates, kernels and extensions in the folder of its own env
 called from there: what another environment has of these is imported and not found.
 """
 
+import os
 import sys
 from collections.abc import Iterator
 from importlib.metadata import Distribution, distributions
 
 KEPT = ("torch", "torchvision", "distributed-training-workbook")
-CALLED = ("jupyter", "lint-imports", "mypy", "nbgrader", "pytest", "ruff")
-"""Programs that `make` calls, or a reader of the README."""
+CALLED = ("jupyter", "nbgrader")
+OF_DEVELOPERS = ("lint-imports", "mypy", "pytest", "ruff")
+"""Programs that a reader of the README calls, or `make`; EXTRAS is what install.sh adds."""
 
 
 def own_copies() -> Iterator[str]:
@@ -24,9 +26,10 @@ def own_copies() -> Iterator[str]:
 
 
 def _is_found_by_its_folder(found: Distribution) -> bool:
+    called = (*CALLED, *OF_DEVELOPERS) if os.environ.get("EXTRAS") else CALLED
     return any(
         ("jupyter" in file.parts[:-1] and ("share" in file.parts or "etc" in file.parts))
-        or (file.parent.name == "bin" and file.name in CALLED)
+        or (file.parent.name == "bin" and file.name in called)
         for file in found.files or ()
     )
 
