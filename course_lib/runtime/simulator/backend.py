@@ -56,6 +56,10 @@ class SimulatedGroup(InterceptedGroup):
         """The backend's name."""
         return BACKEND
 
+    def _get_backend(self, device: torch.device) -> Any:
+        """For torch, since 2.14, to ask whether messages can be coalesced: not here."""
+        return self
+
     def size(self) -> int:
         """How many members the group has."""
         return len(self.call_group.members)
