@@ -36,7 +36,7 @@ class Lacking:
     units: tuple[str, ...]
 
 
-TESTED = {"Python": Range("3.11", "3.13"), "torch": Range("2.6", "2.13")}
+TESTED = {"Python": Range("3.11", "3.13"), "torch": Range("2.6", "2.14")}
 
 OLDER_TORCH = (
     Lacking(

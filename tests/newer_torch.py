@@ -8,3 +8,7 @@ SINCE_2_8 = pytest.mark.skipif(
     before((2, 8)),
     reason="install PyTorch 2.8 or later: FSDP2 was for GPUs only, and pipelines left messages open",
 )
+
+SINCE_2_14 = pytest.mark.skipif(
+    before((2, 14)), reason="install PyTorch 2.14 or later, which has gather_single"
+)

@@ -18,10 +18,16 @@ from torch.nn.parallel import DistributedDataParallel
 
 from course_lib import launch
 from course_lib.launch.failures import LaunchError, LeftOpen, RankFailed
-from tests.newer_torch import SINCE_2_8
+from tests.newer_torch import SINCE_2_8, SINCE_2_14
 
 Program = Callable[[], Any]
 PROGRAMS: dict[str, Program] = {}
+NEED = {
+    "a_pipeline": SINCE_2_8,
+    "fully_sharded": SINCE_2_8,
+    "a_gather_into_one_tensor": SINCE_2_14,
+}
+"""Which PyTorch a program needs, if not every one."""
 
 
 def program(function: Program) -> Program:
@@ -550,6 +556,13 @@ def a_checkpoint_of_both() -> Any:
     return loaded["a"].tolist()
 
 
+@program
+def a_gather_into_one_tensor() -> Any:
+    out = torch.zeros(2, 3) if me() == 1 else None
+    dist.gather_single(torch.full((3,), float(me())), out, dst=1)
+    return out
+
+
 @pytest.mark.parametrize("on", ["simulated", "processes"])
 def test_messages_that_nobody_waits_for_are_named(on: str) -> None:
     def f() -> None:
@@ -591,10 +604,7 @@ def test_a_collective_that_nobody_waits_for_is_named(on: str) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    [
-        pytest.param(name, marks=SINCE_2_8 if name in ("a_pipeline", "fully_sharded") else ())
-        for name in PROGRAMS
-    ],
+    [pytest.param(name, marks=NEED.get(name, ())) for name in PROGRAMS],
 )
 @pytest.mark.filterwarnings("ignore::FutureWarning")
 def test_simulated_ranks_do_what_processes_do(name: str) -> None:

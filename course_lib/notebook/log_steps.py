@@ -17,7 +17,7 @@ from course_lib.runtime.communication.events import Event, Kind
 from course_lib.runtime.communication.messages import messages
 
 _FROM_ROOT = ("broadcast", "scatter")
-_TO_ROOT = ("reduce", "gather")
+_TO_ROOT = ("reduce", "gather", "gather_single")
 _NOTHING = ("barrier", "monitored_barrier")
 
 

@@ -17,7 +17,7 @@ from course_lib.runtime.communication.events import Event, Kind, SourceLine
 NEW_GROUP = "new_group"
 """The making of a group, in which all ranks take part with the same list of ranks. No event shows it."""
 
-ROOT_WORDS = {"broadcast": "from", "scatter": "from", "gather": "to", "reduce": "to"}
+ROOT_WORDS = {"broadcast": "from", "scatter": "from", "gather": "to", "gather_single": "to", "reduce": "to"}
 
 _MESSAGES = ("send", "recv")
 

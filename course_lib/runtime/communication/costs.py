@@ -185,6 +185,12 @@ _REDUCE_SCATTER = Algorithm(
 _ALL_TO_ALL = replace(
     _REDUCE_SCATTER, rounds=lambda p: (Round(_shifted(p, distance), 1 / p) for distance in range(1, p))
 )
+# All messages pass through the root's link, one after another.
+_GATHER = Algorithm(
+    traffic=lambda n, p, i: _one_way(n, 0, 1) if i else _one_way(n, p - 1, 0),
+    seconds=lambda n, p, link: (p - 1) * link.seconds(n),
+    rounds=lambda p: (Round(((place, 0),), 1.0) for place in range(1, p)),
+)
 _BARRIER = Algorithm(
     traffic=lambda n, p, i: CallTraffic(0, 0, tree_rounds(p)),
     seconds=lambda n, p, link: tree_rounds(p) * link.seconds(0),
@@ -215,12 +221,9 @@ ALGORITHMS: dict[str, Algorithm] = {
         seconds=lambda n, p, link: tree_rounds(p) * link.seconds(n),
         rounds=_tree_upwards,
     ),
-    # All messages pass through the root's link, one after another.
-    "gather": Algorithm(
-        traffic=lambda n, p, i: _one_way(n, 0, 1) if i else _one_way(n, p - 1, 0),
-        seconds=lambda n, p, link: (p - 1) * link.seconds(n),
-        rounds=lambda p: (Round(((place, 0),), 1.0) for place in range(1, p)),
-    ),
+    "gather": _GATHER,
+    "gather_single": _GATHER,
+    # As a gather, the other way.
     "scatter": Algorithm(
         traffic=lambda n, p, i: _one_way(n, 1, 0) if i else _one_way(n, 0, p - 1),
         seconds=lambda n, p, link: (p - 1) * link.seconds(n),

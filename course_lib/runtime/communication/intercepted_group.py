@@ -114,6 +114,11 @@ class InterceptedGroup(dist.ProcessGroup):
         parts = outputs[0] if outputs else []
         return self._rooted("gather", inputs, parts, opts, "gather", outputs, inputs)
 
+    def gather_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> Any:
+        """New in PyTorch 2.14. What members other than the root give as output is empty."""
+        parts = self._chunks("gather_single", output) if self.rank() == _root(opts) else []
+        return self._rooted("gather_single", [tensor], parts, opts, "gather_single", output, tensor)
+
     def scatter(self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any = None) -> Any:
         parts = inputs[0] if inputs else []
         check_strided("scatter", parts)
@@ -165,6 +170,7 @@ class InterceptedGroup(dist.ProcessGroup):
     _reduce_scatter_base = reduce_scatter_single
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
     alltoall_base = all_to_all_single
+    gather_into_tensor = gather_single
 
     # --- Making the call
 

@@ -204,6 +204,7 @@ _MAKERS: dict[str, Callable[[int, str], Move]] = {
     "all_gather_into_tensor": lambda *_: all_gather,
     "all_gather_into_tensor_coalesced": lambda *_: coalesced(all_gather),
     "gather": lambda root, _: gather(root),
+    "gather_single": lambda root, _: gather(root),
     "scatter": lambda root, _: scatter(root),
     "reduce_scatter": lambda _, reduction: reduce_scatter(reduction),
     "reduce_scatter_tensor": lambda _, reduction: reduce_scatter(reduction),

@@ -15,7 +15,7 @@ from torch.torch_version import TorchVersion
 
 RENAMED = (
     r"`torch\.distributed\.(_functional_collectives\.)?"
-    r"(all_gather(_into)?_tensor|reduce_scatter_tensor)\w*` is deprecated"
+    r"((all_)?gather(_into)?_tensor|reduce_scatter_tensor)\w*` is deprecated"
 )
 """How the warnings begin."""
 

@@ -1,8 +1,9 @@
-"""Collectives that an older PyTorch's Gloo does not have, made of those that it has.
+"""Collectives that Gloo does not have, made of those that it has.
 
-Up to 2.11 it has no list `all_to_all`, in 2.6 no list `reduce_scatter`; an average is refused in 2.6, and is
-silently the sum in a reduce-scatter, also in 2.8. A function that uses them runs here all the same; started
-by torchrun it needs a newer PyTorch, or NCCL.
+It has no gather into a single tensor, which is new in 2.14. In an older PyTorch more is missing: up to 2.11
+the list `all_to_all`, in 2.6 the list `reduce_scatter`; an average is refused in 2.6, and is silently the sum
+in a reduce-scatter, also in 2.8. A function that uses them runs here all the same; started by torchrun it
+needs a newer PyTorch, or NCCL.
 """
 
 import os
@@ -113,7 +114,16 @@ def _reduce_scatter(group: Any, outputs: list[Tensor], inputs: list[list[Tensor]
     return _Composed(work, put)
 
 
-_INSTEAD: dict[str, Callable[..., Any]] = {"alltoall": _all_to_all, "reduce_scatter": _reduce_scatter}
+def _gather_single(group: Any, output: Tensor, tensor: Tensor, opts: Any) -> Any:
+    parts = list(output.view(group.size(), *tensor.shape)) if group.rank() == opts.rootRank else []
+    return group.gather([parts] if parts else [], [tensor], opts)
+
+
+_INSTEAD: dict[str, Callable[..., Any]] = {
+    "alltoall": _all_to_all,
+    "gather_single": _gather_single,
+    "reduce_scatter": _reduce_scatter,
+}
 
 
 def _asks_for_average(arguments: Sequence[Any]) -> bool:

@@ -31,6 +31,7 @@ from course_lib.runtime.simulator.replaced import replaced
 from course_lib.runtime.simulator.works import SimulatedWork, all_of
 
 BACKEND = "simulated"
+_ROOTED = ("gather", "gather_single", "scatter")
 
 
 class SimulatedGroup(InterceptedGroup):
@@ -108,8 +109,8 @@ def _check_parts(op: str, size: int, inputs: Sequence[Tensor], outputs: Sequence
     if op in ("all_to_all", "all_to_all_single"):
         _check_count(op, size, inputs)
         _check_count(op, size, outputs)
-    elif op in ("all_gather", "reduce_scatter") or (op in ("gather", "scatter") and inputs and outputs):
-        whole, parts = (inputs, outputs) if op in ("all_gather", "gather") else (outputs, inputs)
+    elif op in ("all_gather", "reduce_scatter") or (op in _ROOTED and inputs and outputs):
+        whole, parts = (inputs, outputs) if "gather" in op else (outputs, inputs)
         _check_count(op, size, parts)
         for position, part in enumerate(parts):
             if part.numel() != whole[0].numel():
