@@ -32,7 +32,12 @@ from graders.isolation.namespaces import LIMITS, NoNamespaces, described, fork_s
 from graders.isolation.usage import Bounds
 from graders.protocol.framing import MOST_ORDER_BYTES
 
-NEEDED = (ENGINES["simulated"], "IPython.core.inputtransformer2")
+NEEDED = (
+    ENGINES["simulated"],
+    "IPython.core.inputtransformer2",
+    # What a newer PyTorch imports itself; before, each rank would at its first tensor without data.
+    "torch.fx.experimental.symbolic_shapes",
+)
 """What exercises import sooner or later, besides what drives them."""
 OFTEN_NEEDED = ("matplotlib.pyplot",)
 """What some of the submissions of a class import."""

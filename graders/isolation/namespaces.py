@@ -27,7 +27,7 @@ from typing import NoReturn
 
 from graders.isolation.bubblewrap import visible
 from graders.isolation.seccomp import install_filter
-from graders.isolation.usage import Bounds, Usage, excess, measure
+from graders.isolation.usage import Bounds, Meter, Usage, excess
 
 LIMITS = {
     resource.RLIMIT_AS: 16 * 2**30,
@@ -185,7 +185,7 @@ def _raise_loopback() -> None:
 
 def _watch(child: int, bounds: Bounds) -> str:
     """How the child ended, or why it has to."""
-    reaped = 0.0
+    reaped, meter = 0.0, Meter(enough=bounds.memory)
     while True:
         signal.sigtimedwait({signal.SIGCHLD}, _WATCH_SECONDS)
         while True:
@@ -198,7 +198,7 @@ def _watch(child: int, bounds: Bounds) -> str:
             if pid == 0:
                 break
             reaped += spent.ru_utime + spent.ru_stime
-        now = measure(enough=bounds.memory)
+        now = meter.measure()
         too_much = excess(Usage(now.memory, now.processes, now.cpu_seconds + reaped), bounds)
         if too_much:
             return too_much
