@@ -5,8 +5,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 from graphlib import TopologicalSorter
+from typing import Any
 
-from graders.grading.answer import Answer
+from graders.grading.answer import Answer, AnswerFailed
+from graders.grading.cases import Values
 from graders.grading.kinds import Kind
 from graders.grading.rng import Rng
 
@@ -40,6 +42,10 @@ class Criterion:
     By default the rubric's first, which says what comes out: how an answer works is worth nothing as long as
     nothing right comes out. If the first needs this one, by default nothing.
     """
+    vary: tuple[Values, ...] = ()
+    """The changes of the base case that it is about, of an exercise that is judged by cases."""
+    how: "Callable[[Any], Finding | None] | None" = None
+    """What is asked of each case that came out right (`graders.grading.explanation.Tried`); None: nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +59,8 @@ class Finding:
     """What kind of failure it is, if that can be told."""
     hint: str = ""
     """What to look at in just this case; empty where the criterion's hint says it."""
+    failure: AnswerFailed | None = None
+    """How the answer came to no end, if that is what was found."""
 
 
 class MachineLacks(Exception):

@@ -84,10 +84,7 @@ def grade(exercise: Exercise, answer: Answer, rng: Rng | None = None) -> Exercis
     mistake = lacks = ""
     try:
         for finding in _in_rubric_order(exercise, exercise.grade(answer, rng or Rng())):
-            verdict = Verdict.PASSED if finding.passed else Verdict.FAILED
-            criterion, seen = exercise.rubric[len(results)], readable(finding.seen)
-            hint = finding.hint or _hint(criterion, finding.kind, ordinary=not results)
-            results.append(CriterionResult(criterion, verdict, seen, hint=hint, kind=finding.kind))
+            results.append(_result(exercise.rubric[len(results)], finding, ordinary=not results))
             rest = _rest_if_none_counts(exercise, results)
             if rest:
                 results += rest
@@ -102,6 +99,20 @@ def grade(exercise: Exercise, answer: Answer, rng: Rng | None = None) -> Exercis
         results += _after_mistake(exercise.rubric[len(results) :], error)
     printed = readable(getattr(answer, "printed", ""))
     return ExerciseResult(exercise, _what_counts(exercise, results), printed, mistake, lacks)
+
+
+def _result(criterion: Criterion, finding: Finding, *, ordinary: bool) -> CriterionResult:
+    """ordinary: whether it is the rubric's first row."""
+    verdict = Verdict.PASSED if finding.passed else Verdict.FAILED
+    failure, seen = finding.failure, readable(finding.seen)
+    if failure is None:
+        hint = finding.hint or _hint(criterion, finding.kind, ordinary=ordinary)
+        return CriterionResult(criterion, verdict, seen, hint=hint, kind=finding.kind)
+    kind = _KINDS.get(failure.kind, Kind.OTHER)
+    hint = finding.hint or _hint(criterion, kind, ordinary=ordinary)
+    return CriterionResult(
+        criterion, verdict, readable(_advised(failure, finding.seen)), _figure(failure), hint, kind
+    )
 
 
 def not_attempted(exercise: Exercise, seen: str) -> ExerciseResult:
@@ -256,18 +267,20 @@ _UNKNOWN_NAME = re.compile(r"NameError: name '(\w+)' is not defined")
 
 
 def _told(failure: AnswerFailed) -> str:
-    """The failure's report; where a name is unknown, with what to do about it."""
+    return readable(_advised(failure, failure.report))
+
+
+def _advised(failure: AnswerFailed, told: str) -> str:
+    """What is told of a failure; where a name is unknown, with what to do about it."""
     for said, advice in _ADVICE.items():
         if said in failure.report:
-            return readable(f"{failure.report}\n{advice}")
+            return f"{told}\n{advice}"
     if failure.error != "NameError":
-        return readable(failure.report)
+        return told
     unknown = _UNKNOWN_NAME.search(failure.report)
     if unknown and unknown[1] in sys.stdlib_module_names:
-        return readable(
-            f"{failure.report}\n{unknown[1]} is a module of Python's: write `import {unknown[1]}`."
-        )
-    return readable(failure.report + _AFTER_A_RESTART)
+        return f"{told}\n{unknown[1]} is a module of Python's: write `import {unknown[1]}`."
+    return told + _AFTER_A_RESTART
 
 
 def _explains_itself(failure: AnswerFailed) -> bool:
