@@ -1882,7 +1882,7 @@ assert round(70e9 * 12 / 1e12, 2) == 0.84
 assert round(70e9 * 12 / 2e9 / 60) == 7
 
 # %% [markdown]
-# Why is one of the files larger by more than a thousand bytes? The number of the step is the same on all ranks, so only
+# Why is one of the files larger by some thousand bytes? The number of the step is the same on all ranks, so only
 # one of them writes it, and `torch.save` wraps even a single number into an archive.
 #
 # The other half of a cheap checkpoint is not to wait for it. Copy the state into memory of its own, which takes

@@ -1,0 +1,110 @@
+"""Judges an answer by cases: from what a rubric's rows vary to a finding for each row."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
+from typing import Any, Generic
+
+from graders.grading.answer import Answer
+from graders.grading.cases import Case, Change, Features, Space
+from graders.grading.compare import first_failure
+from graders.grading.exercise import Criterion, Finding, Findings
+from graders.grading.explanation import Explained, Tried, explained
+from graders.grading.rng import Rng
+
+
+class Stage(ABC, Generic[Features]):
+    """How the cases of an exercise are tried, and what is right."""
+
+    def together(self, features: Features) -> Hashable:
+        """Cases for which it is the same are tried in one launch; None: this one has its own."""
+        return None
+
+    @abstractmethod
+    def run(self, answer: Answer, cases: Sequence[tuple[Features, Rng]]) -> Sequence[tuple[Finding, Any]]:
+        """For each case what was found of its results, and what the rows that ask how may see.
+
+        Raises AnswerFailed if the answer comes to no end.
+        """
+
+    def typed(self, features: Features) -> str:
+        """The case as a call that a student can type; empty if there is none."""
+        return ""
+
+
+@dataclass(frozen=True)
+class ByCases(Generic[Features]):
+    """A grader: the base case, the stage, and what is possible. The rubric says the rest."""
+
+    base: Features
+    stage: Stage[Features]
+    rubric: tuple[Criterion, ...]
+    possible: Callable[[Features], bool] = field(default=lambda features: True)
+    combined: bool = True
+
+    def __call__(self, answer: Answer, rng: Rng) -> Findings:
+        """Each row's finding, in the rubric's order."""
+        told = self._explained(answer, rng.integer(0, 2**40))
+        first = self.rubric[0].name
+        for criterion in self.rubric:
+            if tried := told.failed.get(criterion.name):
+                yield criterion.name, self._failed(tried)
+            elif first in told.failed:
+                return
+            elif criterion.how is not None:
+                yield criterion.name, self._how(criterion.how, told.right)
+            else:
+                about = [change for change in self.space.changes if change.row == criterion.name]
+                yield criterion.name, Finding(True, self._passed(about))
+
+    @cached_property
+    def space(self) -> Space[Features]:
+        changes = (Change(row.name, values) for row in self.rubric for values in row.vary)
+        return Space(self.base, tuple(changes), self.possible, self.combined)
+
+    def _explained(self, answer: Answer, seed: int) -> Explained[Features]:
+        def run(cases: Sequence[Case[Features]]) -> list[Tried[Features]]:
+            given = [(case.features, Rng(seed + case.number)) for case in cases]
+            found = self.stage.run(answer, given)
+            return [Tried(case, *each) for case, each in zip(cases, found, strict=True)]
+
+        rows = [criterion.name for criterion in self.rubric]
+        return explained(self.space, rows, run, lambda case: self.stage.together(case.features))
+
+    def _failed(self, tried: Tried[Features]) -> Finding:
+        """The finding, with the case that it is about, and how to type it."""
+        features = tried.case.features
+        after = "".join(f", after a call with {in_words(case.features)}" for case in tried.after)
+        seen = f"With {in_words(features)}{after}: {tried.finding.seen}"
+        typed = self.stage.typed(features)
+        return replace(tried.finding, seen=f"{seen}\nTry it: {typed}" if typed else seen)
+
+    def _how(self, how: Callable[[Any], Finding | None], right: Sequence[Tried[Features]]) -> Finding:
+        asked = ((tried, how(tried)) for tried in right)
+        return first_failure(
+            finding if finding.passed else self._failed(replace(tried, finding=finding))
+            for tried, finding in asked
+            if finding is not None
+        )
+
+    def _passed(self, changes: Iterable[Change]) -> str:
+        told = (in_words(replace(self.base, **change.values), change.values) for change in changes)
+        listed = "; ".join(dict.fromkeys(filter(None, told)))
+        return f"right with {listed or in_words(self.base)}."
+
+
+def feature(default: Any, words: str | Callable[[Any], str] = "") -> Any:
+    """A field of a dataclass of features. words: how a value is told, such as "{} ranks"."""
+    return field(default=default, metadata={"words": words})
+
+
+def in_words(features: Any, names: Iterable[str] | None = None) -> str:
+    """The values of these features, by default of all that can be told: `5 ranks, 13 elements`."""
+    told = []
+    for each in fields(features):
+        words = each.metadata.get("words", "")
+        if words and (names is None or each.name in names):
+            value = getattr(features, each.name)
+            told.append(words.format(value) if isinstance(words, str) else words(value))
+    return ", ".join(filter(None, told))
