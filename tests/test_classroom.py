@@ -194,7 +194,7 @@ def test_graders_and_library_count(tmp_path: Path) -> None:
         *("course_lib/data.py", "course_lib/runtime/communication/matching.py", "slurm/sites.toml"),
     )
     others = (
-        "graders/units/unit_07/rings.py",
+        "graders/units/unit_07/ring.py",
         "graders/classroom/pages.py",
         "course_lib/figures/style.py",
         "course_lib/notebook/widgets.py",

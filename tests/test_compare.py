@@ -15,7 +15,7 @@ from graders.grading.registry import exercises
 from graders.grading.rng import Rng
 from graders.grading.run import grade
 from graders.student.kernel_answer import kernel_answer
-from graders.units.unit_07.worlds import World, lacking
+from graders.units.unit_07.cases import Setting, lacking
 
 ALIKE: list[tuple[Any, Any]] = [
     ([True], [1]),
@@ -72,13 +72,13 @@ def test_what_a_wrong_tensor_has_in_common_with_the_right_one_is_told() -> None:
 
 def test_a_sum_that_lacks_a_rank_is_a_kind_of_failure() -> None:
     # What is missing is told by its rank, where all numbers have it in them; a part that all lack is no sum.
-    world = World(3, 2)
+    setting = Setting(3, length=2)
     right = torch.tensor([321.0, 142.0])
-    assert lacking(world, torch.tensor([301.0, 102.0]), right) == [1]
-    assert lacking(world, torch.tensor([320.0, 142.0]), right) == [0]
+    assert lacking(setting, torch.tensor([301.0, 102.0]), right) == [1]
+    assert lacking(setting, torch.tensor([320.0, 142.0]), right) == [0]
     for whole in (right, right + 100):
-        assert lacking(world, whole, right) == []
-    assert lacking(world, torch.zeros(2), torch.tensor([3.0, 1.0])) == []
+        assert lacking(setting, whole, right) == []
+    assert lacking(setting, torch.zeros(2), torch.tensor([3.0, 1.0])) == []
 
     def all_but_the_last(x: torch.Tensor) -> torch.Tensor:
         x *= dist.get_rank() < dist.get_world_size() - 1

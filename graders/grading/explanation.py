@@ -13,11 +13,10 @@ without a line of code about it:
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
 from typing import Any, Generic
 
 from graders.grading.answer import AnswerFailed, FailureKind
-from graders.grading.cases import Case, Features, Space
+from graders.grading.cases import Case, Change, Features, Space
 from graders.grading.exercise import Finding
 
 
@@ -43,6 +42,16 @@ class Explained(Generic[Features]):
     right: list[Tried[Features]] = field(default_factory=list)
     failed: dict[str, Tried[Features]] = field(default_factory=dict)
 
+    def judges(self, case: Case[Features]) -> bool:
+        """Whether none of its rows has failed: else it tells nothing of another row."""
+        return not any(row in self.failed for row in case.rows)
+
+    @property
+    def alone(self) -> list[Change]:
+        """The changes of one feature that fail alone."""
+        changes = (tried.case.changes for tried in self.failed.values() if not tried.after)
+        return [each[0] for each in changes if len(each) == 1 and len(each[0].values) == 1]
+
 
 def explained(
     space: Space[Features],
@@ -60,10 +69,11 @@ def explained(
     if not tried.finding.passed:
         return Explained(failed={rows[0]: tried})
     walk = _Walk(space, run, rows, Explained(right=[tried]))
-    alone = [case for case in others if len(case.changes) == 1]
-    several = [case for case in others if len(case.changes) > 1]
-    for group in chain(_groups(alone, together), _groups(several, together)):
-        walk.through(group)
+    # Those of one run that is all right need no explanation, and for most answers there is no other.
+    left = [group for group in _groups(others, together) if not walk.all_right(group)]
+    for several in (False, True):
+        for group in left:
+            walk.through([case for case in group if (len(case.changes) > 1) is several])
     return walk.told
 
 
@@ -77,16 +87,23 @@ class _Walk(Generic[Features]):
     def through(self, cases: Sequence[Case[Features]]) -> None:
         """Try cases in one run, and where it fails each alone; what fails in no run of its own, in turn."""
         cases = [case for case in cases if self._tells(case)]
-        if not cases or self._all_right(cases):
+        if not cases or self.all_right(cases):
             return
         alone = [case for case in cases if self._tells(case) and self._right(case)]
         if len(alone) > 1 and not all(each.finding.passed for each in self._try(alone)):
             self._in_turn(alone)
 
     def _tells(self, case: Case[Features]) -> bool:
-        return not any(row in self.told.failed for row in case.rows)
+        """Whether it may tell something new. A change of several features does not, if a change of one of
+        them alone has failed.
+        """
+        if not self.told.judges(case):
+            return False
+        failed = {name for change in self.told.alone for name in change.values}
+        return not any(len(each.values) > 1 and failed & each.values.keys() for each in case.changes)
 
-    def _all_right(self, cases: Sequence[Case[Features]]) -> bool:
+    def all_right(self, cases: Sequence[Case[Features]]) -> bool:
+        """Whether all are right in one run. One alone that is not is explained at once."""
         if len(cases) == 1:
             return self._right(cases[0])
         tried = self._try(cases)

@@ -53,7 +53,8 @@ class ByCases(Generic[Features]):
             elif first in told.failed:
                 return
             elif criterion.how is not None:
-                yield criterion.name, self._how(criterion.how, told.right)
+                right = [tried for tried in told.right if told.judges(tried.case)]
+                yield criterion.name, self._how(criterion.how, right)
             else:
                 about = [change for change in self.space.changes if change.row == criterion.name]
                 yield criterion.name, Finding(True, self._passed(about))

@@ -94,7 +94,7 @@ def all_parts_as_long_as_the_first(x, parts=None, src=0, group=None):
     return x.copy_(arriving)
 
 
-@wrong("scatter_from", fails="any dtype")
+@wrong("scatter_from", fails="any dtype and layout")
 def buffer_of_float32(x, parts=None, src=0, group=None):
     """Sends and receives in PyTorch's default dtype."""
     if parts is not None:
@@ -120,7 +120,7 @@ def returns_a_new_tensor(x, parts=None, src=0, group=None):
     return _scatter(torch.empty_like(x), parts, _root(group, src), group)
 
 
-@wrong("scatter_from", fails="any layout")
+@wrong("scatter_from", fails="any dtype and layout")
 def receives_straight_into_x(x, parts=None, src=0, group=None):
     """x may have gaps, which messages cannot fill."""
     if parts is None:
@@ -129,7 +129,7 @@ def receives_straight_into_x(x, parts=None, src=0, group=None):
     return _scatter(x, parts, _root(group, src), group)
 
 
-@wrong("scatter_from", fails="any layout")
+@wrong("scatter_from", fails="any dtype and layout")
 def gaps_in_the_default_dtype(x, parts=None, src=0, group=None):
     """The buffer is needed only where x has gaps, and is float32 there, whatever x is."""
     if parts is not None:
@@ -157,7 +157,7 @@ def alone_by_the_global_rank(x, parts=None, src=0, group=None):
     return _scatter(x, parts, _root(group, src), group)
 
 
-@wrong("scatter_from", fails="calls that overlap")
+@wrong("scatter_from", fails="any root")
 def from_whoever_sends(x, parts=None, src=0, group=None):
     """Only the root sends; but the next call's root may begin before this one's comes to this rank."""
     rank, root = dist.get_rank(group), _root(group, src)
@@ -217,7 +217,7 @@ def cuts_all_parts_anew(x, parts=None, src=0, group=None):
     return _scatter(x, whole, _root(group, src), group)
 
 
-@wrong("scatter_from", fails="any dtype")
+@wrong("scatter_from", fails="bytes and messages")
 def floats_travel_as_doubles(x, parts=None, src=0, group=None):
     """Does the values no harm, and takes twice the bytes."""
     wide = torch.float64 if x.is_floating_point() else x.dtype
@@ -253,7 +253,7 @@ def takes_whoever_comes_first(x, parts=None, dst=0, group=None):
     return parts
 
 
-@wrong("gather_to", fails="calls that overlap")
+@wrong("gather_to", fails="any root")
 def from_whichever_rank_comes(x, parts=None, dst=0, group=None):
     """Files what comes under the rank that ought to come, but a fast one may send for the next call first."""
     rank, root = dist.get_rank(group), _root(group, dst)
@@ -299,7 +299,7 @@ def a_list_of_its_own(x, parts=None, dst=0, group=None):
     return _gather(x, parts, _root(group, dst), group)
 
 
-@wrong("gather_to", fails="any layout")
+@wrong("gather_to", fails="any dtype and layout")
 def sends_x_with_gaps(x, parts=None, dst=0, group=None):
     """A message needs a contiguous tensor."""
     if parts is None:
@@ -308,7 +308,7 @@ def sends_x_with_gaps(x, parts=None, dst=0, group=None):
     return _gather(x, parts, _root(group, dst), group)
 
 
-@wrong("gather_to", fails="any layout")
+@wrong("gather_to", fails="bytes and messages")
 def rows_if_there_are_gaps(x, parts=None, dst=0, group=None):
     """What has gaps goes item by item, each in a message of its own."""
     rank, root = dist.get_rank(group), _root(group, dst)
@@ -331,7 +331,7 @@ ROOTS = {}
 """Of the_root_of_the_first_call."""
 
 
-@wrong("gather_to", fails="calls that overlap")
+@wrong("gather_to", fails="any root")
 def the_root_of_the_first_call(x, parts=None, dst=0, group=None):
     """Looks up the root's place once a group."""
     root = ROOTS.setdefault((dist.get_rank(), dist.get_world_size(group), group), _root(group, dst))
@@ -344,7 +344,7 @@ def dst_taken_for_a_place(x, parts=None, dst=0, group=None):
     return _gather(x, parts, dst, group)
 
 
-@wrong("gather_to", fails="every part on the root")
+@wrong("gather_to", fails="any root")
 def announced_by_a_barrier(x, parts=None, dst=0, group=None):
     """A barrier that orders nothing."""
     dist.barrier(group=group)
@@ -464,7 +464,7 @@ def wraps_round(x, src=0, group=None):
     return x.copy_(data)
 
 
-@wrong("broadcast_tree", fails="any dtype")
+@wrong("broadcast_tree", fails="any dtype and layout")
 def through_float64(x, src=0, group=None):
     """Large integers lose their last digits."""
     data = x.double()
@@ -478,14 +478,14 @@ def broadcasts_a_copy(x, src=0, group=None):
     return _tree(x.clone(), _root(group, src), group)
 
 
-@wrong("broadcast_tree", fails="any layout")
+@wrong("broadcast_tree", fails="any dtype and layout")
 def copies_and_forgets(x, src=0, group=None):
     """x.contiguous() is a copy if there are gaps, and nobody copies it back."""
     _tree(x.contiguous(), _root(group, src), group)
     return x
 
 
-@wrong("broadcast_tree", fails="calls that overlap")
+@wrong("broadcast_tree", fails="any root")
 def from_any_parent(x, src=0, group=None):
     """A rank has one parent; but in the next call, from another root, it may be another, who comes before."""
     rank, size = _place(group)
@@ -499,7 +499,7 @@ def from_any_parent(x, src=0, group=None):
     return x.copy_(data)
 
 
-@wrong("broadcast_tree", fails="calls that overlap")
+@wrong("broadcast_tree", fails="any root")
 def far_ones_first_from_any_parent(x, src=0, group=None):
     """The same where far places get it first: other ranks are through early."""
     rank, size = _place(group)
@@ -572,7 +572,7 @@ def two_children_each(x, src=0, group=None):
     return x.copy_(data)
 
 
-@wrong("broadcast_tree", fails="any layout")
+@wrong("broadcast_tree", fails="on a subgroup")
 def gaps_from_rank_0(x, src=0, group=None):
     """Calls itself with a copy of what has gaps, and does not pass the root on."""
     if x.is_contiguous():
@@ -617,28 +617,13 @@ def row_by_row(x, src=0, group=None):
     return x
 
 
-@wrong("broadcast_tree", fails="only send and recv")
+@wrong("broadcast_tree", fails="any dtype and layout")
 def the_librarys_where_there_are_gaps(x, src=0, group=None):
     """Copies of its own are made there, it says, and the library makes them as well."""
     if x.is_contiguous():
         return _tree(x, _root(group, src), group)
     data = x.contiguous()
     dist.broadcast(data, src, group=group)
-    return x.copy_(data)
-
-
-@wrong("broadcast_tree", fails="on a subgroup")
-def by_the_default_group(x, src=0, group=None):
-    """The right ranks, but their messages travel where those of all others do."""
-    ranks = dist.get_process_group_ranks(group or dist.group.WORLD)
-    (rank, size), data, distance = _place(group), x.contiguous(), 1
-    place = (rank - ranks.index(src)) % size
-    while distance < size:
-        if place < distance and place + distance < size:
-            dist.send(data, ranks[(rank + distance) % size])
-        elif distance <= place < 2 * distance:
-            dist.recv(data, ranks[(rank - distance) % size])
-        distance *= 2
     return x.copy_(data)
 
 
@@ -671,22 +656,6 @@ PLACES = {}
 """Of the_places_of_the_first_group."""
 
 
-@wrong("broadcast_tree", fails="on a subgroup")
-def the_places_of_the_first_group(x, src=0, group=None):
-    """Keeps the ranks from the root on, by root and number of ranks: another group has others."""
-    size, members = dist.get_world_size(group), dist.get_process_group_ranks(group or dist.group.WORLD)
-    root = members.index(src)
-    order = PLACES.setdefault((dist.get_rank(), src, size), members[root:] + members[:root])
-    place, distance, data = order.index(dist.get_rank()), 1, x.contiguous()
-    while distance < size:
-        if place < distance and place + distance < size:
-            dist.send(data, order[place + distance], group=group)
-        elif distance <= place < 2 * distance:
-            dist.recv(data, order[place - distance], group=group)
-        distance *= 2
-    return x.copy_(data)
-
-
 # ------------------------------------------------------------------------------------------------ reduce_tree
 
 
@@ -713,7 +682,7 @@ def sum_on_rank_0(x, dst=0, group=None):
     return x.copy_(total) if dist.get_rank(group) == 0 else x
 
 
-@wrong("reduce_tree", fails="calls that overlap")
+@wrong("reduce_tree", fails="any root")
 def to_the_first_calls_root(x, dst=0, group=None, roots={}):  # noqa: B006
     """Looks up the root's place once a group; the next call may have another root."""
     root = roots.setdefault(group, _root(group, dst))
@@ -756,7 +725,7 @@ def receives_from_ranks_that_do_not_exist(x, dst=0, group=None):
     return x.copy_(total) if place == 0 else x
 
 
-@wrong("reduce_tree", fails="calls that overlap")
+@wrong("reduce_tree", fails="any root")
 def from_any_child(x, dst=0, group=None):
     """Sums come in any order; but an early child may be in the next call while another is still in this."""
     rank, size = _place(group)
@@ -775,7 +744,7 @@ def from_any_child(x, dst=0, group=None):
     return x.copy_(total) if rank == root else x
 
 
-@wrong("reduce_tree", fails="any dtype")
+@wrong("reduce_tree", fails="any dtype and layout")
 def adds_up_in_numpy(x, dst=0, group=None):
     """NumPy has no bfloat16."""
     total = torch.from_numpy(np.array(x.numpy(), order="C"))
@@ -783,7 +752,7 @@ def adds_up_in_numpy(x, dst=0, group=None):
     return x.copy_(total) if dist.get_rank() == dst else x
 
 
-@wrong("reduce_tree", fails="any dtype")
+@wrong("reduce_tree", fails="any dtype and layout")
 def adds_up_in_float(x, dst=0, group=None):
     """Accumulates in the wrong dtype."""
     total = _sum_tree(x.contiguous().double(), _root(group, dst), group)
@@ -797,7 +766,7 @@ def adds_into_x_and_returns_it(x, dst=0, group=None):
     return x.copy_(total) if dist.get_rank() == dst else x
 
 
-@wrong("reduce_tree", fails="any dtype")
+@wrong("reduce_tree", fails="any dtype and layout")
 def receives_on_the_cpu(x, dst=0, group=None):
     """What arrives has x's dtype, and is not where x is."""
     rank, size = _place(group)
@@ -814,7 +783,7 @@ def receives_on_the_cpu(x, dst=0, group=None):
     return x.copy_(total) if place == 0 else x
 
 
-@wrong("reduce_tree", fails="in place")
+@wrong("reduce_tree", fails="any dtype and layout")
 def adds_into_x_everywhere(x, dst=0, group=None):
     """Ranks in the middle of the tree overwrite their own input; they return what they were given."""
     before = x.clone()
@@ -822,7 +791,7 @@ def adds_into_x_everywhere(x, dst=0, group=None):
     return total if dist.get_rank() == dst else before
 
 
-@wrong("reduce_tree", fails="any layout")
+@wrong("reduce_tree", fails="any dtype and layout")
 def clone_keeps_the_order(x, dst=0, group=None):
     """A clone of a transposed matrix is transposed, and no message takes it."""
     rank, size = _place(group)
@@ -840,7 +809,7 @@ def clone_keeps_the_order(x, dst=0, group=None):
     return x.copy_(total) if place == 0 else x
 
 
-@wrong("reduce_tree", fails="any layout")
+@wrong("reduce_tree", fails="any dtype and layout")
 def empty_like_keeps_gaps(x, dst=0, group=None):
     """Sends x itself in the first round."""
     rank, size = _place(group)
@@ -974,7 +943,7 @@ def the_next_ranks_chunk(x, group=None):
     return _reduce_scatter(_cut(x, group), group, shift=0)[dist.get_rank(group)].clone()
 
 
-@wrong("ring_reduce_scatter", fails="any dtype")
+@wrong("ring_reduce_scatter", fails="any dtype and layout")
 def nothing_is_float32(x, group=None):
     """An empty chunk is made anew, and has the default dtype."""
     mine = _reduce_scatter(_cut(x, group), group)[dist.get_rank(group)]
@@ -1045,20 +1014,20 @@ def buffers_of_one_length(x, group=None):
     return chunks[rank].clone()
 
 
-@wrong("ring_reduce_scatter", fails="any dtype")
+@wrong("ring_reduce_scatter", fails="any dtype and layout")
 def adds_in_float64(x, group=None):
     """Accumulates in the wrong dtype."""
     return _reduce_scatter(_cut(x.double(), group), group)[dist.get_rank(group)].to(x.dtype)
 
 
-@wrong("ring_reduce_scatter", fails="in place")
+@wrong("ring_reduce_scatter", fails="any dtype and layout")
 def adds_into_its_input(x, group=None):
     """tensor_split gives views: x is changed. The input is no place to work in."""
     chunks = list(torch.tensor_split(x.view(-1), dist.get_world_size(group)))
     return _reduce_scatter(chunks, group)[dist.get_rank(group)].clone()
 
 
-@wrong("ring_reduce_scatter", fails="any dtype")
+@wrong("ring_reduce_scatter", fails="any dtype and layout")
 def receives_in_the_default_dtype(x, group=None):
     """torch.empty(n) is float32 whatever x is, and so right for all that the ordinary case shows."""
     rank, size = _place(group)
@@ -1101,7 +1070,7 @@ WORKSPACES = {}
 """Of one_workspace_for_all_calls."""
 
 
-@wrong("ring_reduce_scatter", fails="in place")
+@wrong("ring_reduce_scatter", fails="any dtype and layout")
 def one_workspace_for_all_calls(x, group=None):
     """Saves the allocation; but the next call overwrites what this one has returned."""
     key = dist.get_rank(), x.dtype, x.numel()
@@ -1260,7 +1229,7 @@ def all_chunks_as_long_as_the_first(x, group=None):
     return _reduce_scatter(_padded(chunks), group)[rank][: len(chunks[rank])].clone()
 
 
-@wrong("ring_reduce_scatter", fails="any dtype")
+@wrong("ring_reduce_scatter", fails="any dtype and layout")
 def sums_are_long(x, group=None):
     """torch.sum of int32 is int64, for which the next rank has no room."""
     rank, size = _place(group)
@@ -1284,7 +1253,7 @@ def as_if_all_were_full(x, group=None):
     return whole[: max(0, length - rank * part)].clone()
 
 
-@wrong("ring_reduce_scatter", fails="any layout")
+@wrong("ring_reduce_scatter", fails="any dtype and layout")
 def alone_by_view(x, group=None):
     """A short cut for one rank, which no tensor with another layout can take."""
     rank, size = _place(group)
@@ -1383,7 +1352,7 @@ def leaves_x_alone(x, group=None):
     return data
 
 
-@wrong("ring_all_gather", fails="any layout")
+@wrong("ring_all_gather", fails="any dtype and layout")
 def flattens_and_forgets(x, group=None):
     """x.flatten() of a tensor with gaps is a copy."""
     _all_gather(torch.tensor_split(x.flatten(), dist.get_world_size(group)), group)
@@ -1546,13 +1515,13 @@ def drops_the_remainder(x, group=None):
     return x.copy_(data)
 
 
-@wrong("ring_all_reduce", fails="any dtype")
+@wrong("ring_all_reduce", fails="any dtype and layout")
 def sums_in_float64(x, group=None):
     """Accumulates in the wrong dtype: integers above 2**53 are rounded."""
     return x.copy_(_all_reduce(x.contiguous().double(), group))
 
 
-@wrong("ring_all_reduce", fails="any dtype")
+@wrong("ring_all_reduce", fails="any dtype and layout")
 def chunks_on_the_cpu(x, group=None):
     """Buffers of x's dtype, but not on x's device."""
     (rank, size), data = _place(group), x.contiguous()
@@ -1565,14 +1534,14 @@ def chunks_on_the_cpu(x, group=None):
     return x.copy_(data)
 
 
-@wrong("ring_all_reduce", fails="any dtype")
+@wrong("ring_all_reduce", fails="any dtype and layout")
 def a_loss_by_its_item(x, group=None):
     """A tensor of one dimension out of x.item() has the default dtype."""
     data = x.contiguous() if x.dim() else torch.tensor([x.item()])
     return x.copy_(_all_reduce(data, group).view_as(x))
 
 
-@wrong("ring_all_reduce", fails="any dtype")
+@wrong("ring_all_reduce", fails="any dtype and layout")
 def in_numpys_arrays(x, group=None):
     """NumPy has no bfloat16."""
     chunks = np.array_split(np.array(x.numpy(), order="C").reshape(-1), dist.get_world_size(group))
@@ -1594,7 +1563,7 @@ def returns_a_copy(x, group=None):
     return _all_reduce(x.clone(memory_format=torch.contiguous_format), group)
 
 
-@wrong("ring_all_reduce", fails="any layout")
+@wrong("ring_all_reduce", fails="any dtype and layout")
 def needs_contiguous_memory(x, group=None):
     """x.view(-1) raises for a tensor with gaps."""
     return _all_reduce(x, group)
@@ -1704,7 +1673,7 @@ def returns_at_once_if_empty(x, group=None):
     return x.copy_(_all_reduce(x.contiguous(), group))
 
 
-@wrong("ring_all_reduce", fails="only send and recv")
+@wrong("ring_all_reduce", fails="any length")
 def short_ones_by_the_library(x, group=None):
     """Some chunks are empty there, and dist.all_reduce knows what to do."""
     data = x.contiguous()
@@ -1824,17 +1793,7 @@ def _rest_to_the_last(flat, count):
     return [*(flat[place * length :][:length] for place in range(count - 1)), flat[(count - 1) * length :]]
 
 
-@wrong("ring_all_reduce", fails="bytes and messages")
-def bounds_in_proportion(x, group=None):
-    """i * n // p: as many long chunks as tensor_split makes, but others, so that no bytes tell."""
-    data = x.contiguous()
-    chunks = _in_proportion(data.view(-1), dist.get_world_size(group))
-    _reduce_scatter(chunks, group)
-    _all_gather(chunks, group)
-    return x.copy_(data)
-
-
-@wrong("ring_all_reduce", fails="bytes and messages")
+@wrong("ring_all_reduce", fails="rounds")
 def the_last_has_the_rest(x, group=None):
     """Chunks of n // p, and what is left over in the last one. It takes longer, but not more rounds."""
     data = x.contiguous()
@@ -1848,7 +1807,7 @@ BUFFERS = {}
 """Of one_buffer_for_all_dtypes."""
 
 
-@wrong("ring_all_reduce", fails="any dtype")
+@wrong("ring_all_reduce", fails="any dtype and layout")
 def one_buffer_for_all_dtypes(x, group=None):
     """Keeps what it receives into, by length: the next call's x may be of another dtype."""
     (rank, size), data = _place(group), x.contiguous()
@@ -1957,7 +1916,7 @@ def doubles_a_copy(x, group=None):
     return _doubling(x.clone(), group)
 
 
-@wrong("recursive_doubling_all_reduce", fails="any layout")
+@wrong("recursive_doubling_all_reduce", fails="any dtype and layout")
 def sends_it_as_it_lies(x, group=None):
     """A message needs a contiguous tensor."""
     size, rank = dist.get_world_size(group), dist.get_rank(group)
@@ -2076,14 +2035,14 @@ def a_copy_if_empty(x, group=None):
     return x.clone() if x.numel() == 0 else _doubling(x, group)
 
 
-@wrong("recursive_doubling_all_reduce", fails="any dtype")
+@wrong("recursive_doubling_all_reduce", fails="bytes and messages")
 def halves_travel_as_floats(x, group=None):
     """Adds up bfloat16 in float32, which is good, and sends it so, in twice the bytes."""
     wide = torch.float32 if x.dtype == torch.bfloat16 else x.dtype
     return x.copy_(_doubling(x.to(wide, copy=True, memory_format=torch.contiguous_format), group))
 
 
-@wrong("recursive_doubling_all_reduce", fails="any layout")
+@wrong("recursive_doubling_all_reduce", fails="any dtype and layout")
 def guests_keep_it_for_themselves(x, group=None):
     """Ranks that fold get the sum in a contiguous copy, and do not copy it back."""
     size, rank = dist.get_world_size(group), dist.get_rank(group)
@@ -2218,7 +2177,7 @@ def lengths_that_halve_evenly(x, group=None):
     return _folded(x, group, work)
 
 
-@wrong("halving_doubling_all_reduce", fails="any dtype")
+@wrong("halving_doubling_all_reduce", fails="bytes and messages")
 def float16_travels_wide(x, group=None):
     """float16 overflows early, so it is added up in float32, and travels so: twice the bytes."""
     data = x.float() if x.dtype == torch.float16 else x
@@ -2374,7 +2333,7 @@ def the_last_folds_to_the_first(x, group=None):
     return x.copy_(data)
 
 
-@wrong("halving_doubling_all_reduce", fails="any dtype")
+@wrong("halving_doubling_all_reduce", fails="any dtype and layout")
 def guests_bring_floats(x, group=None):
     """Only what comes from a rank that folds is received in PyTorch's default dtype."""
     rank, size = _place(group)
@@ -2480,35 +2439,13 @@ def needs_divisible_lengths(x, gpus_per_node, group=None):
     return x.copy_(_hierarchy(x.contiguous(), gpus_per_node, group))
 
 
-@wrong("hierarchical_all_reduce", fails="on a subgroup")
-def keeps_the_nodes_groups(x, gpus_per_node, group=None, kept={}):  # noqa: B006
-    """Keeps its groups by gpus_per_node alone: another group has others."""
-    rank, size = _place(group)
-    node, local = divmod(rank, gpus_per_node)
-    if gpus_per_node not in kept:
-        members = dist.get_process_group_ranks(group or dist.group.WORLD)
-        near = members[node * gpus_per_node : (node + 1) * gpus_per_node]
-        kept[gpus_per_node] = [
-            dist.new_group(ranks, use_local_synchronization=True)
-            for ranks in (near, members[local::gpus_per_node])
-        ]
-    mates, rail = kept[gpus_per_node]
-    data = x.contiguous()
-    chunks = torch.tensor_split(data.view(-1), gpus_per_node)
-    pieces = torch.tensor_split(chunks[local], size // gpus_per_node)
-    _among(chunks, list(range(gpus_per_node)), local, mates, [REDUCE])
-    _among(pieces, list(range(len(pieces))), node, rail, [REDUCE, GATHER])
-    _among(chunks, list(range(gpus_per_node)), local, mates, [GATHER])
-    return x.copy_(data)
-
-
 @wrong("hierarchical_all_reduce", fails="in place")
 def sum_in_a_new_tensor(x, gpus_per_node, group=None):
     """x itself stays as it was."""
     return _hierarchy(x.clone(memory_format=torch.contiguous_format), gpus_per_node, group)
 
 
-@wrong("hierarchical_all_reduce", fails="any layout")
+@wrong("hierarchical_all_reduce", fails="any dtype and layout")
 def flat_copy_lost(x, gpus_per_node, group=None):
     """Works on x.flatten(), which is a copy if there are gaps."""
     flat = x.view(-1) if x.is_contiguous() else x.flatten()
@@ -2646,7 +2583,7 @@ def _straight(chunks, members, rank, group, gathers=False):
             chunks[me].add_(arriving)
 
 
-@wrong("hierarchical_all_reduce", fails="rounds")
+@wrong("hierarchical_all_reduce", fails="bytes within a node")
 def straight_within_the_node(x, gpus_per_node, group=None):
     """As many bytes and rounds as a ring, but each rank sends to all others of its node."""
     rank, data = dist.get_rank(group), x.contiguous()
@@ -2658,7 +2595,7 @@ def straight_within_the_node(x, gpus_per_node, group=None):
     return x.copy_(data)
 
 
-@wrong("hierarchical_all_reduce", fails="rounds")
+@wrong("hierarchical_all_reduce", fails="bytes between nodes")
 def straight_between_nodes(x, gpus_per_node, group=None):
     """As many bytes and rounds as a ring, but each rank sends to all nodes."""
     rank, size = _place(group)
@@ -2680,7 +2617,7 @@ def a_padded_hierarchy(x, gpus_per_node, group=None):
     return x.copy_(_hierarchy(padded, gpus_per_node, group)[:numel].view_as(x))
 
 
-@wrong("hierarchical_all_reduce", fails="bytes within a node")
+@wrong("hierarchical_all_reduce", fails="bytes between nodes")
 def one_ring_for_the_short(x, gpus_per_node, group=None):
     """With fewer elements than ranks, a ring of all."""
     if x.numel() < dist.get_world_size(group):
@@ -2719,22 +2656,6 @@ def even_rings_by_turns(x, gpus_per_node, group=None):
     return x.copy_(data)
 
 
-@wrong("hierarchical_all_reduce", fails="bytes between nodes")
-def all_parts_but_the_last_alike(x, gpus_per_node, group=None):
-    """Between nodes 5 elements are cut in 2, 2, 1 and 0, and not in 2, 1, 1 and 1."""
-    (rank, size), data = _place(group), x.contiguous()
-    node, local = divmod(rank, gpus_per_node)
-    near = list(range(node * gpus_per_node, (node + 1) * gpus_per_node))
-    rail = list(range(local, size, gpus_per_node))
-    chunks = list(data.view(-1).tensor_split(gpus_per_node))
-    length = -(-len(chunks[local]) // len(rail))
-    parts = [chunks[local][place * length :][:length] for place in range(len(rail))]
-    _among(chunks, near, rank, group, [REDUCE])
-    _among(parts, rail, rank, group, [REDUCE, GATHER])
-    _among(chunks, near, rank, group, [GATHER])
-    return x.copy_(data)
-
-
 def _cut_by(cut, x, gpus_per_node, group):
     (rank, size), data = _place(group), x.contiguous()
     node, local = divmod(rank, gpus_per_node)
@@ -2749,18 +2670,6 @@ def _cut_by(cut, x, gpus_per_node, group):
 
 
 @wrong("hierarchical_all_reduce", fails="bytes between nodes")
-def nodes_bounds_in_proportion(x, gpus_per_node, group=None):
-    """i * n // p: chunks of the right lengths, but in another order, so that no bytes tell."""
-    return _cut_by(_in_proportion, x, gpus_per_node, group)
-
-
-@wrong("hierarchical_all_reduce", fails="bytes between nodes")
-def the_last_of_a_node_has_the_rest(x, gpus_per_node, group=None):
-    """Chunks of n // p, and what is left over in the last one."""
-    return _cut_by(_rest_to_the_last, x, gpus_per_node, group)
-
-
-@wrong("hierarchical_all_reduce", fails="bytes between nodes")
 def nodes_taken_for_gpus(x, gpus_per_node, group=None):
     """As large as there are nodes: the same only where there are as many of them as GPUs in each."""
     return x.copy_(_hierarchy(x.contiguous(), dist.get_world_size(group) // gpus_per_node, group))
@@ -2772,7 +2681,7 @@ def a_ring_of_all_without_nodes(x, gpus_per_node, group=None):
     return x.copy_(_hierarchy(x.contiguous(), gpus_per_node, None if gpus_per_node == 1 else group))
 
 
-@wrong("hierarchical_all_reduce", fails="any layout")
+@wrong("hierarchical_all_reduce", fails="in place")
 def one_node_in_a_copy(x, gpus_per_node, group=None):
     """A short cut for one node, which forgets that x.contiguous() may be a copy."""
     if gpus_per_node == dist.get_world_size(group):
@@ -2927,7 +2836,7 @@ def by_exclusive_or_if_even(outputs, inputs, group=None):
     return outputs
 
 
-@wrong("all_to_all_pairwise", fails="any layout")
+@wrong("all_to_all_pairwise", fails="any dtype and layout")
 def parts_with_gaps(outputs, inputs, group=None):
     """Sends and receives straight from and into tensors that are not contiguous."""
     rank, size = _place(group)
@@ -4501,12 +4410,6 @@ def mpi_chunks_rounded_up(comm, x):
     """Of four elements, three ranks get 2, 2 and 0 in place of 2, 1 and 1."""
     part = -(-len(x) // comm.Get_size())
     return _mpi_ring(comm, x, [x[i * part : (i + 1) * part] for i in range(comm.Get_size())])
-
-
-@wrong("mpi_ring_all_reduce", fails="bytes and messages")
-def mpi_bounds_in_proportion(comm, x):
-    """Of eight elements, three ranks get 2, 3 and 3 in place of 3, 3 and 2: as many bytes in all."""
-    return _mpi_ring(comm, x, _in_proportion(x, comm.Get_size()))
 
 
 @wrong("mpi_ring_all_reduce", fails="bytes and messages")

@@ -1,39 +1,289 @@
-"""What a collective of unit 07 is to its grader."""
+"""How unit 07's collectives are tried: several calls in one launch, between which all ranks meet."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, replace
+from functools import wraps
 from typing import Any
 
-from graders.grading.kit import PlainData, Rng
-from graders.units.unit_07.worlds import World
+from torch import Tensor
+
+from course_lib.cluster.topology import Cluster
+from course_lib.runtime.communication.events import Event
+from graders.grading.called import ON_META, Called
+from graders.grading.exercise import Exercise
+from graders.grading.expected import Expected
+from graders.grading.explanation import Tried
+from graders.grading.judging import ByCases, Stage
+from graders.grading.kinds import Kind
+from graders.grading.kit import (
+    Answer,
+    AnswerFailed,
+    Criterion,
+    FailureKind,
+    Finding,
+    Findings,
+    Observed,
+    Rng,
+    compare,
+    exercise,
+    per_rank,
+)
+from graders.grading.traffic import LINK, Allowed, Traffic, in_time, within
+from graders.units.unit_07 import drivers
+from graders.units.unit_07.cases import Setting, lacking, possible
 
 Arguments = list[Any]
 """Positional arguments of one rank: tensors, lists of tensors, None, numbers."""
 
-
-@dataclass(frozen=True, slots=True)
-class Expected:
-    """What one rank must have after the call.
-
-    result: what is returned; `returned`: the position of the argument that it must be, None for a new
-    object. arguments: what these hold afterwards; ANYTHING where that is left open.
-    """
-
-    result: Any
-    arguments: Arguments
-    returned: int | None = 0
-
-
-ANYTHING = object()
+WHOSE = (
+    "(In these numbers the last digit is rank 0's, the one before it rank 1's, and so on; each is 1 to 4.)"
+)
+BASE = Setting()
+EAGER = 4096
+SHORT = 16
+"""Bytes up to which a message does not wait for its receiver: of a slow rank's, and of calls that overlap."""
 
 
 @dataclass(frozen=True, slots=True)
-class Collective:
-    """A collective: `arguments(rng, world)` and `expected(world, arguments)` have an item for each rank.
+class Seen:
+    """What rows that ask how may see of a right case. kept: about arguments, and what object was returned."""
 
-    options: keyword arguments, the same on every rank.
+    setting: Setting
+    kept: Finding
+    traffic: Traffic
+    allowed: Allowed | None
+
+
+@dataclass(frozen=True)
+class Collective(Stage[Setting]):
+    """arguments: of each rank, by place. expected: what each must have afterwards. allowed: what it may cost.
+
+    options: keyword arguments, the same on all ranks. written: a rank's arguments as a student types them.
     """
 
-    arguments: Callable[[Rng, World], list[Arguments]]
-    expected: Callable[[World, list[Arguments]], list[Expected]]
-    options: Callable[[World], dict[str, PlainData]] = field(default=lambda world: {})
+    arguments: Callable[[Rng, Setting], list[Arguments]]
+    expected: Callable[[Setting, list[Arguments]], list[Expected]]
+    allowed: Callable[[Setting], Allowed]
+    written: Callable[[Setting], str]
+    name: str
+    options: Callable[[Setting], dict[str, int]]
+
+    def together(self, setting: Setting) -> Hashable:
+        # A hierarchy may make groups of some ranks, and all must have made equally many.
+        if setting.machine or setting.then or (setting.node and setting.group):
+            return None
+        return setting.launched, setting.node
+
+    def run(self, answer: Answer, cases: Sequence[tuple[Setting, Rng]]) -> Sequence[tuple[Finding, Seen]]:
+        calls = [each for setting, _ in cases for each in setting.calls]
+        inputs = [self.arguments(rng, each) for setting, rng in cases for each in setting.calls]
+        launched = calls[0].launched
+        # Before a case all ranks meet, so that each has its own time and messages.
+        meet = [
+            bool(number) and call == 0
+            for number, (case, _) in enumerate(cases)
+            for call in range(len(case.calls))
+        ]
+        observed = answer.launch(
+            drivers.collective,
+            per_rank([_of_rank(rank, calls, inputs) for rank in range(launched)]),
+            list(map(self.options, calls)),
+            [each.layout for each in calls],
+            [list(each.places) if each.group else None for each in calls],
+            meet,
+            ranks=launched,
+            cluster=_machine(calls[0]),
+        )
+        told = _by_call(observed, calls)
+        judged = [self._judged(*each) for each in zip(calls, inputs, told, strict=True)]
+        slices = _between_meetings(observed, sum(meet))
+        found, first = [], 0
+        for (setting, _), events in zip(cases, slices, strict=True):
+            of_case = judged[first : first + len(setting.calls)]
+            first += len(setting.calls)
+            result = compare.first_failure([each for each, _ in of_case] + [_only_messages(events)])
+            kept = compare.first_failure(each for _, each in of_case)
+            costs = None if setting.then else self.allowed(setting)
+            found.append((result, Seen(setting, kept, _traffic(setting, events), costs)))
+        return found
+
+    def _judged(
+        self, setting: Setting, given: list[Arguments], told: Sequence[Called]
+    ) -> tuple[Finding, Finding]:
+        """Of one call: what is found of the results, and of the arguments."""
+        expected = self.expected(setting, given)
+        places = list(enumerate(compare.side_by_side(told, expected)))
+        results = compare.first_failure(
+            _result(setting, expected, called, place) for place, (called, _) in places
+        )
+        kept = compare.first_failure(
+            _on_its_device(setting, wanted).kept_in(called, f"place {place}", setting.tolerance)
+            for place, (called, wanted) in places
+        )
+        return results, kept
+
+    def typed(self, setting: Setting) -> str:
+        if setting.machine or setting.then or not self.written(setting):
+            return ""
+        given = ", ".join([self.written(setting), *(f"{k}={v}" for k, v in self.options(setting).items())])
+        if not setting.group:
+            return f"launch(lambda: {self.name}({given}), ranks={setting.ranks})"
+        members = list(setting.places)
+        return (
+            f"launch(lambda: [{self.name}({given}, group=group) for group in [dist.new_group({members})] "
+            f"if dist.get_rank() in {members}], ranks={setting.launched})"
+        )
+
+
+def _of_rank(rank: int, calls: Sequence[Setting], inputs: Sequence[list[Arguments]]) -> list[Arguments]:
+    """The arguments of each call that this rank takes part in."""
+    return [
+        given[call.places.index(rank)]
+        for call, given in zip(calls, inputs, strict=True)
+        if rank in call.places
+    ]
+
+
+def _by_call(observed: Observed[list[Called]], calls: Sequence[Setting]) -> list[list[Called]]:
+    """What each place told of each call."""
+    told: list[list[Called]] = [[] for _ in calls]
+    for rank, of_rank in enumerate(observed.results):
+        mine = [number for number, call in enumerate(calls) if rank in call.places]
+        for called, number in compare.side_by_side(of_rank, mine):
+            told[number].append(called)
+    return told
+
+
+def _machine(setting: Setting) -> Cluster:
+    """Links that are easy to read, and messages that wait for their receivers; or what MACHINES say."""
+    if setting.machine == 1:
+        cluster = Cluster(devices_per_node=setting.launched, memory_bandwidth=1e9, eager_limit=EAGER)
+        return cluster.with_straggler(0, slowdown=1000)
+    if setting.machine == 2:
+        cluster = Cluster(devices_per_node=setting.launched, eager_limit=SHORT)
+        return cluster.with_slow_link(0, 2, slowdown=1000).with_slow_link(3, 2, slowdown=1000)
+    devices = max(1, setting.node)
+    nodes = -(-setting.launched // devices)
+    return Cluster(nodes=nodes, devices_per_node=devices, intra_node=LINK, inter_node=LINK, eager_limit=0)
+
+
+def _between_meetings(observed: Observed[Any], meetings: int) -> list[list[Event]]:
+    """The events of each case. Raises AnswerFailed if the answer has called barriers of its own between."""
+    everyone = len(observed.results)
+    cases: list[list[Event]] = [[] for _ in range(meetings + 1)]
+    for rank in range(everyone):
+        case = 0
+        for event in observed.communication(rank):
+            if event.op == "barrier" and len(event.group) == everyone and meetings:
+                case += 1
+            if case > meetings:
+                break
+            cases[case].append(event)
+        if case != meetings:
+            raise AnswerFailed(FailureKind.UNREADABLE, "The answer calls barrier, which is not allowed here.")
+    return cases
+
+
+def _traffic(setting: Setting, events: Sequence[Event]) -> Traffic:
+    places = {rank: place for place, rank in enumerate(setting.places)}
+    begin = max((event.end for event in events if event.op == "barrier"), default=0.0)
+    own = [event for event in events if event.op in ("send", "recv") and event.rank in places]
+    # In the order in which they were begun: of several at once, the first to leave is another.
+    sends = sorted((event for event in own if event.op == "send"), key=lambda event: event.sequence)
+    messages = [
+        (places[event.rank], places.get(event.peer, -1), event.sent)
+        for event in sends
+        if event.peer is not None
+    ]
+    return Traffic(messages, max((event.end for event in own), default=begin) - begin)
+
+
+def _only_messages(events: Sequence[Event]) -> Finding:
+    called = {event.op for event in events[:1] if event.op != "barrier"} | {e.op for e in events[1:]}
+    others = sorted(called - {"send", "recv", "barrier", "new_group"})
+    text = f"the values are right, but the answer calls {', '.join(others)}: use send, recv, isend and irecv."
+    return Finding(not others, text)
+
+
+def _on_its_device(setting: Setting, expected: Expected) -> Expected:
+    """The same, of tensors without numbers where the setting has these."""
+    if setting.layout != "meta":
+        return expected
+    held = {name: _to_meta(value) for name, value in expected.arguments.items()}
+    return replace(expected, result=_to_meta(expected.result), arguments=held)
+
+
+def _to_meta(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_to_meta(item) for item in value]
+    return value.to(ON_META) if isinstance(value, Tensor) else value
+
+
+def _result(setting: Setting, expected: Sequence[Expected], called: Called, place: int) -> Finding:
+    """Passes if this place returned what it must; if it is what another must return, that is said."""
+    what, value = f"what place {place} returned", called.value
+    of_place = _on_its_device(setting, expected[place])
+    finding = of_place.result_in(called, what, setting.tolerance)
+    if finding.passed or not isinstance(value, Tensor) or not isinstance(of_place.result, Tensor):
+        return finding
+    for other, each in enumerate(expected):
+        if other != place and each.result_in(called, what, setting.tolerance).passed:
+            return replace(finding, seen=f"{finding.seen} It is what place {other} must return.")
+    if missing := lacking(setting, value, of_place.result):
+        text = f"{finding.seen} {WHOSE} Rank {missing[0]}'s part is missing."
+        return Finding(False, text, Kind.LACKS_A_RANK)
+    return replace(finding, seen=f"{finding.seen} {WHOSE}") if setting.has_digits else finding
+
+
+def collective(
+    *,
+    minutes: int,
+    difficulty: int,
+    rubric: tuple[Criterion, ...],
+    hints: tuple[str, ...],
+    arguments: Callable[[Rng, Setting], list[Arguments]],
+    allowed: Callable[[Setting], Allowed],
+    written: Callable[[Setting], str],
+    root: str = "",
+    base: Setting = BASE,
+) -> Callable[[Callable[[Setting, list[Arguments]], list[Expected]]], Exercise]:
+    """Register a collective whose every rank must have, after a call, what the function below says.
+
+    root: the name of the keyword that is the root's global rank, if it has one. See `Collective`.
+    """
+
+    def options(setting: Setting) -> dict[str, int]:
+        return {root: setting.places[setting.root]} if root else {}
+
+    def register(expected: Callable[[Setting, list[Arguments]], list[Expected]]) -> Exercise:
+        stage = Collective(arguments, expected, allowed, written, expected.__name__, options)
+        judged = ByCases(base, stage, rubric, possible)
+
+        @wraps(expected)
+        def judge(answer: Answer, rng: Rng) -> Findings:
+            return judged(answer, rng)
+
+        return exercise(rubric=rubric, minutes=minutes, difficulty=difficulty, hints=hints)(judge)
+
+    return register
+
+
+# ---------------------------------------------------------------------- rows that ask how, of right cases
+
+
+def kept(tried: Tried[Setting]) -> Finding:
+    """Passes if arguments hold what they must, and the right object was returned."""
+    found: Finding = tried.seen.kept
+    return found
+
+
+def frugal(tried: Tried[Setting]) -> Finding | None:
+    """Passes if no more messages and bytes were sent than are needed."""
+    seen: Seen = tried.seen
+    return within(seen.traffic, seen.allowed) if seen.allowed else None
+
+
+def quick(tried: Tried[Setting]) -> Finding | None:
+    """Passes if it took no more rounds than are needed; where messages wait for their receivers."""
+    seen: Seen = tried.seen
+    return in_time(seen.traffic, seen.allowed) if seen.allowed and not seen.setting.machine else None

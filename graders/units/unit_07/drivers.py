@@ -15,6 +15,7 @@ from course_lib.cluster.topology import Cluster, Link
 from course_lib.launch.failures import RankFailed
 from course_lib.launch.mpi import mpirun
 from graders.grading.answer import AnswerFunction, DriverReply, PlainData
+from graders.grading.called import ON_META, Called
 from graders.units.unit_07 import mpi_calls
 
 MPI_SECONDS = 15.0
@@ -29,60 +30,37 @@ UNTOUCHED = -7
 """What stands between the elements of a strided tensor, and must stand there afterwards."""
 
 
-@dataclass(frozen=True, slots=True)
-class Called(DriverReply):
-    """What one call of the answer returned and left behind.
-
-    result: what it returned, if that is none of its arguments; returned: which argument it is, else None.
-    arguments: what they hold afterwards. items_kept: whether the lists among them have the tensors that they
-    had. memory_kept: whether the tensors lie where they lay. gaps_kept: whether the memory between the
-    elements of tensors was left alone. shares: whether a result that is no argument lies in the memory of
-    one, or of an earlier result.
-    """
-
-    result: PlainData
-    returned: int | None
-    arguments: list[PlainData]
-    items_kept: bool
-    memory_kept: bool
-    gaps_kept: bool
-    shares: bool
-
-    @property
-    def value(self) -> PlainData:
-        """What it returned, whether or not it is an argument."""
-        if self.returned is None:
-            return self.result
-        return next(iter(self.arguments[self.returned : self.returned + 1]), None)
-
-
 def collective(
     answer: AnswerFunction,
     cases: list[list[PlainData]],
     options: list[dict[str, PlainData]],
     layouts: list[str],
     members: list[list[int] | None],
+    meet: list[bool],
 ) -> list[Called]:
     """Call the answer once for each call that this rank takes part in, one after the other.
 
     cases: the positional arguments of each of this rank's calls. options, layouts, members: of all calls, the
     keyword arguments, one of LAYOUTS for all tensors given, and the global ranks of the group that calls;
-    None: the default group, and no `group` argument.
+    None: the default group, and no `group` argument. meet: before which calls all ranks wait for one another.
     """
     groups: dict[tuple[int, ...], Any] = {}
     for each in members:
         if each is not None and tuple(each) not in groups:
             groups[tuple(each)] = dist.new_group(each)
-    mine = [
-        (layout, named if each is None else {**named, "group": groups[tuple(each)]})
-        for layout, named, each in zip(layouts, options, members, strict=True)
-        if each is None or dist.get_rank() in each
-    ]
+    mine = iter(cases)
     returned: list[Any] = []
-    return [
-        _call_once(answer, arguments, named, layout, returned)
-        for arguments, (layout, named) in zip(cases, mine, strict=True)
-    ]
+    told: list[Called] = []
+    for layout, named, each, together in zip(layouts, options, members, meet, strict=True):
+        if together:
+            dist.barrier()
+        if each is None:
+            told.append(_call_once(answer, next(mine), named, layout, returned))
+        elif dist.get_rank() in each:
+            told.append(
+                _call_once(answer, next(mine), {**named, "group": groups[tuple(each)]}, layout, returned)
+            )
+    return told
 
 
 def _call_once(
@@ -155,7 +133,7 @@ def _copied(value: Any) -> Any:
     if isinstance(value, AsyncCollectiveTensor):  # Waited for when it is first used.
         value = value.trigger_wait()  # type: ignore[no-untyped-call]
     if type(value) is Tensor:
-        return "meta" if value.is_meta else value.detach().clone()
+        return ON_META if value.is_meta else value.detach().clone()
     if type(value) in (list, tuple):
         return type(value)(_copied(item) for item in value)
     return value

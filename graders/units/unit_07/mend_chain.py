@@ -1,4 +1,4 @@
-"""Unit 07, the deadlock lab: errors."""
+"""The grader of `mend_chain`."""
 
 from collections.abc import Sequence
 from itertools import takewhile

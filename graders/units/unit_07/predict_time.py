@@ -1,4 +1,4 @@
-"""Unit 07, what it costs: predicted times."""
+"""The grader of `predict_time`."""
 
 import math
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Unit 07, what it costs: a machine's alpha and beta."""
+"""The grader of `fit_alpha_beta`."""
 
 from collections.abc import Sequence
 from dataclasses import replace

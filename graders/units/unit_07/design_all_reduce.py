@@ -1,4 +1,4 @@
-"""Unit 07, the open task: an all-reduce for a given cluster, scored by virtual time."""
+"""The grader of `design_all_reduce`."""
 
 from dataclasses import dataclass, replace
 
@@ -19,8 +19,8 @@ from graders.grading.kit import (
     per_rank,
 )
 from graders.units.unit_07 import drivers
+from graders.units.unit_07.cases import Setting, numbers
 from graders.units.unit_07.drivers import DesignReply
-from graders.units.unit_07.worlds import World, drawn_of
 
 BYTES = 4
 """Bytes of an element: float32."""
@@ -106,11 +106,11 @@ def design_all_reduce(answer: Answer, rng: Rng) -> Findings:
 class Case:
     """A cluster, and each rank's x [length].
 
-    numbers: nodes, GPUs a node, latency and bandwidth within a node, and between nodes.
+    figures: nodes, GPUs a node, latency and bandwidth within a node, and between nodes.
     """
 
     x: list[Tensor]
-    numbers: tuple[int, int, float, float, float, float]
+    figures: tuple[int, int, float, float, float, float]
 
     @classmethod
     def drawn(cls, rng: Rng, nodes: int, gpus: int, nearer: float, faster: float, ratio: float) -> "Case":
@@ -130,22 +130,22 @@ class Case:
         return cls._filled(rng, length, (nodes, gpus, 1e-6, 2e9 * speed, 10e-6, 100e6 * speed))
 
     @classmethod
-    def _filled(cls, rng: Rng, length: int, numbers: tuple[int, int, float, float, float, float]) -> "Case":
-        ranks = numbers[0] * numbers[1]
-        return cls([drawn_of(rng, World(ranks, length), place) for place in range(ranks)], numbers)
+    def _filled(cls, rng: Rng, length: int, figures: tuple[int, int, float, float, float, float]) -> "Case":
+        ranks = figures[0] * figures[1]
+        return cls(numbers(rng, Setting(ranks, length=length)), figures)
 
     def launch(self, answer: Answer) -> Observed[DesignReply]:
-        return self._launch(answer, drivers.machine(*self.numbers), 0)
+        return self._launch(answer, drivers.machine(*self.figures), 0)
 
     def launch_with_a_slow_rank(self, answer: Answer) -> Observed[DesignReply]:
         """Rank 0 computes slowly, and no message waits for its receiver: another may come before it, also one
         of a call before this one.
         """
-        machine = replace(drivers.machine(*self.numbers), memory_bandwidth=1e9, eager_limit=1 << 20)
+        machine = replace(drivers.machine(*self.figures), memory_bandwidth=1e9, eager_limit=1 << 20)
         return self._launch(answer, machine.with_straggler(0, slowdown=1000), 7)
 
     def _launch(self, answer: Answer, machine: Cluster, before: int) -> Observed[DesignReply]:
-        given = per_rank(self.x), self.numbers, before
+        given = per_rank(self.x), self.figures, before
         return answer.launch(drivers.designed, *given, ranks=len(self.x), cluster=machine)
 
     def right(self, run: Observed[DesignReply]) -> Finding:
@@ -176,7 +176,7 @@ class Case:
 
     def busiest(self, run: Observed[DesignReply]) -> float:
         """Seconds that the bytes of all messages of one rank take, at the most, without their latencies."""
-        _, gpus, _, near, _, far = self.numbers
+        _, gpus, _, near, _, far = self.figures
         sent = [0.0] * len(self.x)
         for event in run.events:
             if event.op == "send" and event.peer is not None:
@@ -185,7 +185,7 @@ class Case:
         return max(sent)
 
     def __str__(self) -> str:
-        nodes, gpus, near, near_bandwidth, far, far_bandwidth = self.numbers
+        nodes, gpus, near, near_bandwidth, far, far_bandwidth = self.figures
         return (
             f"{self.nbytes:,} bytes on {compare.counted(nodes, 'node')} of {compare.counted(gpus, 'GPU')} "
             f"({near * 1e6:.0f} µs and {near_bandwidth / 1e6:.3g} MB/s within, "
@@ -198,7 +198,7 @@ class Case:
 
     def seconds(self, near: int, far: int, nbytes: float) -> float:
         """Of messages of so many bytes to `near` ranks of the node and `far` ranks of others, all at once."""
-        _, _, inside, inside_bandwidth, outside, outside_bandwidth = self.numbers
+        _, _, inside, inside_bandwidth, outside, outside_bandwidth = self.figures
         latency = outside if far else inside if near else 0.0
         return latency + nbytes * (near / inside_bandwidth + far / outside_bandwidth)
 
@@ -209,7 +209,7 @@ class Case:
 
     def best(self) -> float:
         """Of the best of: everyone with everyone; nodes first, each rank with its part or with all."""
-        nodes, gpus = self.numbers[:2]
+        nodes, gpus = self.figures[:2]
         part = self.nbytes / gpus
         staged = 2 * self.seconds(gpus - 1, 0, part) + self.group(0, nodes - 1, part)
         whole = self.seconds(gpus - 1, 0, self.nbytes) + self.group(0, nodes - 1, self.nbytes)
@@ -217,7 +217,7 @@ class Case:
 
     def best_of_unit(self) -> float:
         """Seconds of the best all-reduce of the unit: ring, doubling, halving-doubling, hierarchical."""
-        nodes, gpus = self.numbers[:2]
+        nodes, gpus = self.figures[:2]
         ranks, whole = nodes * gpus, self.nbytes
         ring = 2 * (ranks - 1) * self.seconds(0, 1, whole / ranks)
         far = [1 << step for step in range((nodes - 1).bit_length())]

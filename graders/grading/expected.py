@@ -1,0 +1,86 @@
+"""What a call of the answer must return and leave behind: the oracle of a case."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from torch import Tensor
+
+from graders.grading import compare
+from graders.grading.called import ON_META, Called
+from graders.grading.exercise import Finding
+
+ANYTHING = object()
+"""In the place of what is left open."""
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What a call must return and leave behind.
+
+    result: what is returned; `returned`: the position of the argument that it must be, None for a new
+    object. arguments: what these hold afterwards, with their names.
+    """
+
+    result: Any
+    arguments: dict[str, Any]
+    returned: int | None = 0
+
+    def result_in(self, called: Called, what: str, tolerance: float) -> Finding:
+        """Passes if that was returned. what: such as `what rank 1 returned`."""
+        return same(called.value, self.result, what, tolerance)
+
+    def kept_in(self, called: Called, where: str, tolerance: float) -> Finding:
+        """Passes if arguments hold what they must, and the right object was returned. where: `rank 1`."""
+        names = list(self.arguments)
+        found = (
+            same(seen, wanted, f"{name} of {where}, after the call,", tolerance)
+            for (name, wanted), seen in compare.side_by_side(list(self.arguments.items()), called.arguments)
+        )
+        held = compare.first_failure(found)
+        if not held.passed:
+            return held
+        for kept, text in (
+            (called.items_kept, "put other tensors into a list that it was given, and was to fill those"),
+            (called.memory_kept, "gave a tensor other memory, as x.data = ... does"),
+            (called.gaps_kept, "wrote into the memory between the elements of a tensor"),
+            (not (self.returned is None and called.shares), "returned a view of what it was given"),
+        ):
+            if not kept:
+                return Finding(False, f"{where} {text}.")
+        wanted = "a new tensor" if self.returned is None else f"{names[self.returned]} itself"
+        got = "another object" if called.returned is None else f"{names[called.returned]} itself"
+        return Finding(called.returned == self.returned, f"{where} returned {got}; expected {wanted}.")
+
+
+def same(seen: Any, wanted: Any, what: str, tolerance: float) -> Finding:
+    """Passes if a tensor is close to the one wanted, a list in all its items, None is None. A tensor on the
+    device meta is known by its name only.
+    """
+    if wanted is ANYTHING:
+        return Finding(True, f"{what} may be anything.")
+    if wanted is None:
+        return Finding(seen is None, f"{what} is {type(seen).__name__}; expected None.")
+    if isinstance(wanted, list):
+        return _same_list(seen, wanted, what, tolerance)
+    if not isinstance(wanted, Tensor):
+        return compare.equal(seen, wanted, what)
+    if wanted.is_meta:
+        device = seen.device if isinstance(seen, Tensor) else seen
+        text = f"{what} is on the device {device!s:.60}; x, and so what you make, is on meta."
+        return Finding(seen == ON_META, text)
+    finding = compare.close(seen, wanted, what, rtol=tolerance, atol=tolerance)
+    if finding.passed or not isinstance(seen, Tensor) or not seen.isnan().any():
+        return finding
+    return replace(finding, seen=f"{finding.seen} (nan is what stands there before the call.)")
+
+
+def _same_list(seen: Any, wanted: Sequence[Any], what: str, tolerance: float) -> Finding:
+    if type(seen) is not list or len(seen) != len(wanted):
+        got = f"a list of {len(seen)}" if type(seen) is list else f"a {type(seen).__name__}"
+        return Finding(False, f"{what} is {got}; expected a list of {len(wanted)}.")
+    found = (
+        same(item, expected, f"item {index} of {what}", tolerance)
+        for index, (item, expected) in enumerate(zip(seen, wanted, strict=True))
+    )
+    return compare.first_failure([Finding(True, f"{what} is as expected."), *found])

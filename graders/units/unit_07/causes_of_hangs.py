@@ -1,0 +1,56 @@
+"""The grader of `causes_of_hangs`."""
+
+from graders.grading import compare
+from graders.grading.kit import (
+    Answer,
+    AnswerFailed,
+    Criterion,
+    FailureKind,
+    Finding,
+    Findings,
+    PlainData,
+    Rng,
+    exercise,
+)
+from graders.units.drivers import call
+from graders.units.unit_07 import lab
+
+
+@exercise(
+    minutes=15,
+    difficulty=2,
+    rubric=tuple(
+        Criterion(
+            program, 1, f'Read in the report of "{program}" who waits in which call, and for whom.', needs=()
+        )
+        for program in lab.CAUSES
+    ),
+    hints=(
+        'Who waits for whom to "send" or to "receive"? Where ranks call different things: which calls meet '
+        "that do not match?",
+        "A circle in which everyone waits for a send and one in which everyone waits for a receive are two "
+        "different mistakes.",
+        "Where the calls that do not match are new_group's, look at the order in which groups were made.",
+    ),
+)
+def causes_of_hangs(answer: Answer, rng: Rng) -> Findings:
+    """Six reports, six causes."""
+    named = answer.call(call)
+    if type(named) is not dict:
+        said = f"Returned {named!r:.60}; expected a dictionary with six entries."
+        raise AnswerFailed(FailureKind.NOT_ASKED, said)
+    for program in lab.CAUSES:
+        yield program, cause(program, named)
+
+
+def cause(program: str, named: dict[str, PlainData]) -> Finding:
+    """Passes if `named`, the student's dictionary, has the program's cause."""
+    seen = named.get(program)
+    if seen is None:
+        return Finding(False, f'no cause is named for "{program}".')
+    # The right one is not told: there are only six.
+    known = (
+        "" if any(compare.same(seen, each) for each in lab.CAUSES.values()) else ", none of the six causes"
+    )
+    text = f'the cause named for "{program}" is "{seen!s:.60}"{known}.'
+    return Finding(compare.same(seen, lab.CAUSES[program]), text)

@@ -1,0 +1,68 @@
+"""The grader of `reduce_tree`."""
+
+from graders.grading.expected import ANYTHING, Expected
+from graders.grading.kit import Criterion
+from graders.units.unit_07.cases import Setting, total
+from graders.units.unit_07.collective import Arguments, collective
+from graders.units.unit_07.given import one_tensor_a_rank, x_written
+from graders.units.unit_07.rows import (
+    ANY_TENSOR,
+    IN_ROUNDS,
+    ROOTS_ARE_GLOBAL,
+    any_length,
+    any_ranks,
+    any_root,
+    bytes_and_messages,
+    in_place,
+    on_a_subgroup,
+)
+from graders.units.unit_07.tree import as_few_rounds, up_a_tree
+
+
+@collective(
+    minutes=15,
+    difficulty=3,
+    rubric=(
+        Criterion(
+            "the sum on the root",
+            3,
+            "Each place adds what arrives to what it has, then passes it on. What an irecv brings is there "
+            "after its wait().",
+        ),
+        any_root(
+            "Is the root always place 0? Count places from the root: (place - root) % p. Each call looks up "
+            "its own root; name the source of each recv, for without one it takes whatever comes first.",
+            ((1, 0), (3, 3)),
+        ),
+        any_ranks("Receive only from places that exist.", ranks=IN_ROUNDS),
+        any_length("Nothing needs to divide here: the whole tensor travels."),
+        ANY_TENSOR,
+        in_place("Add into a copy: only the root's x becomes the sum."),
+        on_a_subgroup(ROOTS_ARE_GLOBAL),
+        bytes_and_messages("Each rank but the root sends once: what it has added up."),
+        Criterion(
+            "rounds",
+            2,
+            "The broadcast's tree, run backwards, has ceil(log2 p) rounds too.",
+            needs=("bytes and messages",),
+            how=as_few_rounds,
+        ),
+    ),
+    hints=(
+        "What are the broadcast's rounds if they are played backwards, each message turned round?",
+        "With distance d = 1, 2, 4 ...: a place that is an odd multiple of d sends to place - d and is done; "
+        "an even multiple receives from place + d, if there is such a place, and adds.",
+        "total = x.contiguous().clone() keeps x; torch.empty_like(total) holds what arrives.",
+    ),
+    arguments=one_tensor_a_rank,
+    allowed=up_a_tree,
+    written=x_written,
+    root="dst",
+)
+def reduce_tree(setting: Setting, given: list[Arguments]) -> list[Expected]:
+    """A binomial tree to any root; nobody else's tensor changes."""
+    summed = total([x for (x,) in given])
+    return [
+        Expected(summed, {"x": summed}) if place == setting.root else Expected(ANYTHING, {"x": x})
+        for place, (x,) in enumerate(given)
+    ]

@@ -1,0 +1,49 @@
+"""What the three rings of unit 07 share."""
+
+from collections.abc import Callable
+
+from graders.grading.explanation import Tried
+from graders.grading.kit import Criterion, Finding
+from graders.grading.traffic import Allowed, only_to
+from graders.units.unit_07.cases import Setting
+from graders.units.unit_07.rows import any_length, any_ranks
+
+RING_RANKS = any_ranks(
+    "Neighbours are (rank + 1) % p and (rank - 1) % p. All do the same, so if all send first, all wait: "
+    "isend, recv, wait."
+)
+RING_LENGTHS = any_length(
+    "Chunks are torch.tensor_split's: they may differ by one element, and with fewer elements than ranks "
+    "some are empty. Receive into a tensor of the arriving chunk's length. They are cut from x.flatten(), "
+    "not from rows; flatten makes a vector of a single number, too."
+)
+
+
+def _to_the_next(tried: Tried[Setting]) -> Finding:
+    ranks = tried.case.features.ranks
+    return only_to(tried.seen.traffic, lambda place: [(place + 1) % ranks], "the next on the ring")
+
+
+NEIGHBOURS = Criterion(
+    "neighbours only",
+    1,
+    "On a ring a rank sends to the next one only, and receives from the one before.",
+    how=_to_the_next,
+)
+
+
+def round_the_ring(passes: int) -> Callable[[Setting], Allowed]:
+    """So often p - 1 steps, in each of which every rank passes a chunk on; in a pass it leaves one out."""
+
+    def allowed(setting: Setting) -> Allowed:
+        width, chunks, steps = setting.dtype.itemsize, setting.chunks, passes * (setting.ranks - 1)
+        return Allowed(
+            messages=steps,
+            nbytes=passes * width * (sum(chunks) - min(chunks)),
+            rounds=steps,
+            nbytes_of_rounds=steps * width * max(chunks),
+            all_messages=steps * setting.ranks,
+            all_nbytes=steps * width * sum(chunks),
+        )
+
+    return allowed
