@@ -1,6 +1,7 @@
 """`check`, `hint` and `reset`: what a tired student sees."""
 
 import functools
+import importlib.util
 import json
 import os
 import re
@@ -29,7 +30,8 @@ from graders.grading.report import Report
 from graders.grading.rng import Rng
 from graders.grading.run import ExerciseResult, grade
 from graders.guest.usual_torch import default_device, usual_torch
-from graders.student import second_way
+from graders.host.grade_submission import grade_file
+from graders.student import given, second_way
 from graders.student.display import Notice
 from graders.student.kernel_answer import kernel_answer
 from graders.student.progress_log import read_records
@@ -793,6 +795,89 @@ def test_an_answer_built_of_another_that_is_wrong_is_told_so() -> None:
     assert "This answer uses double (0 of" in said()
     check(double)
     assert "uses double" not in said()
+
+
+BUILT_ON_A_STUB = """
+import torch
+import torch.distributed as dist
+
+
+def double(x):
+    raise NotImplementedError()
+
+
+def twice(x):
+    return double(x)
+
+
+def total(x):
+    dist.all_reduce(x)
+    return double(x) / 2
+"""
+NEEDS_DOUBLE = "It needs your double, where `raise NotImplementedError()` is still there"
+
+
+@pytest.fixture
+def built_on_a_stub(tmp_path: Path) -> Any:
+    """A module whose `total` calls `double`, which nobody has written."""
+    path = tmp_path / "answers_of_somebody.py"
+    path.write_text(BUILT_ON_A_STUB)
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_an_answer_that_needs_another_which_is_a_stub_says_so(built_on_a_stub: Any) -> None:
+    report = check(built_on_a_stub.total)
+    assert isinstance(report, Report)
+    assert report.exercises[0].attempted
+    assert report.points == 0
+    text = " ".join(report.text().split())
+    assert f"{NEEDS_DOUBLE}: write that first. Or have it checked with the reference" in text
+    assert 'check(total, given="double").' in text
+    # The stub itself is a stub.
+    assert "○ not attempted" in check(built_on_a_stub.double).text()  # type: ignore[union-attr]
+
+
+def test_a_hand_in_with_a_stub_that_others_need_says_so(tmp_path: Path) -> None:
+    (tmp_path / "90_sample.py").write_text(BUILT_ON_A_STUB)
+    report = grade_file(tmp_path / "90_sample.py", sample_unit.UNIT)
+    seen = {result.exercise.name: {each.seen for each in result.criteria} for result in report.exercises}
+    assert [text.partition(":")[0] for text in seen["total"]] == [NEEDS_DOUBLE]
+    assert not any(NEEDS_DOUBLE in text for text in seen["double"])
+
+
+def test_an_answer_is_checked_with_the_reference_in_place_of_a_stub(
+    built_on_a_stub: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The reference finds what the student's cells have imported, and the stub is there again afterwards.
+    monkeypatch.setattr(given, "FOLDER", tmp_path)
+    (tmp_path / "90_sample.py").write_text("def double(x):\n    return torch.add(x, x)\n")
+    stub = built_on_a_stub.double
+    report = check(built_on_a_stub.total, given="double")
+    assert isinstance(report, Report)
+    assert report.passed, report.text()
+    assert "The reference stood in place of double." in report.text()
+    assert built_on_a_stub.double is stub
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        ("treble", 'given="treble" is no other exercise of 90_sample: double.'),
+        (("total",), 'given="total" is no other exercise of 90_sample: double.'),
+    ],
+)
+def test_what_cannot_be_given_is_told(
+    names: Any, said: str, built_on_a_stub: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(given, "FOLDER", tmp_path)
+    assert "not part of this edition" in str(check(built_on_a_stub.total, given=names))
+    (tmp_path / "90_sample.py").write_text("")
+    assert said in str(check(built_on_a_stub.total, given=names))
 
 
 def test_a_unit_that_came_after_the_graders_were_loaded_is_said_to_be_new(

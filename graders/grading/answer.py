@@ -117,6 +117,10 @@ class Answer(Protocol):
     source: str
     """Source text of the answer, empty if it is not to be had."""
 
+    def source_of(self, other: str) -> str:
+        """Source text of the answer to another exercise of the unit; empty if it is not to be had."""
+        ...
+
     def call(self, driver: Callable[..., Told], *arguments: PlainData, timeout: float | None = None) -> Told:
         """driver(answer, *arguments), within `timeout` seconds, by default those of any call. Raises
         AnswerFailed.

@@ -49,7 +49,8 @@ class Expected:
             if not kept:
                 return Finding(False, f"{where} {text}.")
         wanted = "a new tensor" if self.returned is None else f"{names[self.returned]} itself"
-        got = "another object" if called.returned is None else f"{names[called.returned]} itself"
+        which = dict(enumerate(names)).get(-1 if called.returned is None else called.returned)
+        got = "another object" if which is None else f"{which} itself"
         return Finding(called.returned == self.returned, f"{where} returned {got}; expected {wanted}.")
 
 

@@ -1,21 +1,16 @@
 """From a grader's findings to verdicts: runs an exercise against an answer."""
 
-import re
-import sys
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from course_lib.runtime.communication.errors import BufferInUse, NeverWaited
 from course_lib.threads import one_thread
 from graders.grading.answer import Answer, AnswerFailed, FailureKind, GraderMistake
 from graders.grading.exercise import Criterion, Exercise, Finding, Findings, MachineLacks, Verdict
-from graders.grading.kinds import HINTS, NOTHING_CAME, Kind
+from graders.grading.kinds import Kind
+from graders.grading.prerequisites import missing
 from graders.grading.rng import Rng
-from graders.grading.text import shortened
-
-SEEN_CHARACTERS = 4000
-"""A longer story is cut: nobody reads it, and a submission could make it endless."""
+from graders.grading.telling import KINDS, advised, explains_itself, figure, hint_on, readable, told
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +85,10 @@ def grade(exercise: Exercise, answer: Answer, rng: Rng | None = None) -> Exercis
                 results += rest
                 break
     except AnswerFailed as failure:
-        results += _after_failure(exercise.rubric, failure, len(results))
+        results = _without(exercise, answer, failure) or [
+            *results,
+            *_after_failure(exercise.rubric, failure, len(results)),
+        ]
     except MachineLacks as lack:
         lacks, seen = readable(str(lack)), readable(f"Not judged: {lack}")
         results += [CriterionResult(each, Verdict.BLOCKED, seen) for each in exercise.rubric[len(results) :]]
@@ -106,12 +104,12 @@ def _result(criterion: Criterion, finding: Finding, *, ordinary: bool) -> Criter
     verdict = Verdict.PASSED if finding.passed else Verdict.FAILED
     failure, seen = finding.failure, readable(finding.seen)
     if failure is None:
-        hint = finding.hint or _hint(criterion, finding.kind, ordinary=ordinary)
+        hint = finding.hint or hint_on(criterion, finding.kind, ordinary=ordinary)
         return CriterionResult(criterion, verdict, seen, hint=hint, kind=finding.kind)
-    kind = _KINDS.get(failure.kind, Kind.OTHER)
-    hint = finding.hint or _hint(criterion, kind, ordinary=ordinary)
+    kind = KINDS.get(failure.kind, Kind.OTHER)
+    hint = finding.hint or hint_on(criterion, kind, ordinary=ordinary)
     return CriterionResult(
-        criterion, verdict, readable(_advised(failure, finding.seen)), _figure(failure), hint, kind
+        criterion, verdict, readable(advised(failure, finding.seen)), figure(failure), hint, kind
     )
 
 
@@ -123,18 +121,6 @@ def not_attempted(exercise: Exercise, seen: str) -> ExerciseResult:
 def answer_failed(exercise: Exercise, failure: AnswerFailed) -> ExerciseResult:
     """The result where the answer failed before a grader could ask it for anything."""
     return _all_alike(exercise, failure)
-
-
-def readable(text: str) -> str:
-    """A text that may hold anything, made fit to be shown: no control characters, no endless length."""
-    text = _ESCAPES.sub("", text.encode("utf-8", "replace").decode("utf-8"))
-    if not text.replace("\n", "").replace("\t", "").isprintable():
-        text = "".join(c for c in text if c.isprintable() or c in "\n\t")
-    return shortened(text, SEEN_CHARACTERS)
-
-
-_ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
-"""Terminal colours and the like."""
 
 
 def _all_alike(exercise: Exercise, failure: AnswerFailed) -> ExerciseResult:
@@ -218,89 +204,26 @@ def _after_failure(
     if not remaining:
         return []
     first, *others = remaining
-    kind = _KINDS.get(failure.kind, Kind.OTHER)
-    hint = "" if _explains_itself(failure) and not judged else _hint(first, kind, ordinary=not judged)
+    kind = KINDS.get(failure.kind, Kind.OTHER)
+    hint = "" if explains_itself(failure) and not judged else hint_on(first, kind, ordinary=not judged)
     return [
-        CriterionResult(first, Verdict.FAILED, _told(failure), _figure(failure), hint, kind),
+        CriterionResult(first, Verdict.FAILED, told(failure), figure(failure), hint, kind),
         *(_not_judged(criterion, first.name) for criterion in others),
     ]
 
 
-def _hint(criterion: Criterion, kind: Kind, *, ordinary: bool) -> str:
-    """The criterion's hint, and what to look at where nothing came out.
-
-    ordinary: whether this is the rubric's first row, whose hint is about what comes out. The others name the
-    case that they are tried on, and so why nothing came out in just this one.
-    """
-    if kind not in NOTHING_CAME:
-        return criterion.hint
-    return HINTS[kind] if ordinary else f"{criterion.hint} {HINTS[kind]}"
-
-
-_KINDS = {
-    FailureKind.DEADLOCK: Kind.DEADLOCK,
-    FailureKind.MISMATCH: Kind.MISMATCH,
-    FailureKind.TIMED_OUT: Kind.TIMED_OUT,
-}
-_OTHER_KINDS = frozenset(
-    {FailureKind.LEFT_OPEN, FailureKind.NOT_PLAIN, FailureKind.ENDED, FailureKind.UNREADABLE}
-)
-_SLIPS = frozenset({"NameError", "UnboundLocalError", "SyntaxError", "ImportError", "ModuleNotFoundError"})
-_SLIPS |= {"AttributeError", "TypeError", BufferInUse.__name__, NeverWaited.__name__}
-"""Errors that are about Python, or that say themselves what to do."""
-
-
-_AFTER_A_RESTART = (
-    "\nIf a cell above defines it, run that cell. After a restart of the kernel run all of them: "
-    "Run > Run All Above Selected Cell."
-)
-_ADVICE = {
-    "Group None is not registered": "A function that asks about a group does not take None for it: give it "
-    "`group or dist.group.WORLD`.",
-    "should not be the same as the rank of the current process": "Nobody sends to itself, or receives from "
-    "itself: copy what a rank has for itself.",
-    "is not part of group": "Here a rank of all ranks was expected. The place in a group is given by "
-    "group_dst= and group_src=.",
-}
-"""What to do where an error of torch.distributed's does not say so, by a part of its text."""
-_UNKNOWN_NAME = re.compile(r"NameError: name '(\w+)' is not defined")
-
-
-def _told(failure: AnswerFailed) -> str:
-    return readable(_advised(failure, failure.report))
-
-
-def _advised(failure: AnswerFailed, told: str) -> str:
-    """What is told of a failure; where a name is unknown, with what to do about it."""
-    for said, advice in _ADVICE.items():
-        if said in failure.report:
-            return f"{told}\n{advice}"
-    if failure.error != "NameError":
-        return told
-    unknown = _UNKNOWN_NAME.search(failure.report)
-    if unknown and unknown[1] in sys.stdlib_module_names:
-        return f"{told}\n{unknown[1]} is a module of Python's: write `import {unknown[1]}`."
-    return told + _AFTER_A_RESTART
-
-
-def _explains_itself(failure: AnswerFailed) -> bool:
-    """Whether a criterion's hint would be beside the point."""
-    of_groups = failure.kind is FailureKind.MISMATCH and ": new_group(" in failure.report
-    return failure.kind in _OTHER_KINDS or failure.error in _SLIPS or of_groups
-
-
-def _figure(failure: AnswerFailed) -> str:
-    """Who waited for whom, drawn, if the answer came to a deadlock."""
-    if failure.deadlock is None:
-        return ""
-    try:
-        # Imported here: nobody whose answer ends needs matplotlib.
-        from course_lib.figures.deadlock import deadlock_figure
-        from course_lib.figures.style import figure_html
-
-        return figure_html(deadlock_figure(failure.deadlock.wait_graph))
-    except Exception:  # the calls come from the answer's process: what cannot be drawn is told in words
-        return ""
+def _without(exercise: Exercise, answer: Answer, failure: AnswerFailed) -> list[CriterionResult]:
+    """The rows where not the answer is a stub, but another one that it uses; else nothing."""
+    needed = missing(answer, exercise) if failure.kind is FailureKind.NOT_ATTEMPTED else []
+    if not needed:
+        return []
+    written = f'"{needed[0]}"' if len(needed) == 1 else str(tuple(needed))
+    seen = (
+        f"It needs your {' and your '.join(needed)}, where `raise NotImplementedError()` is still there: "
+        f"write that first. Or have it checked with the reference in that place: "
+        f"check({exercise.name}, given={written})."
+    )
+    return [CriterionResult(each, Verdict.NOT_JUDGED, seen) for each in exercise.rubric]
 
 
 def _after_mistake(remaining: Sequence[Criterion], error: Exception) -> list[CriterionResult]:

@@ -86,6 +86,8 @@ def advice_on(result: ExerciseResult, hint: str) -> str:
     """One line on what to do next. hint: how to ask for one, with {} for the exercise."""
     if result.passed or result.mistake:
         return ""
+    if all(each.verdict is Verdict.NOT_JUDGED for each in result.criteria):
+        return ""
     advice = "Fix the first row that failed, then check again."
     if not result.attempted:
         advice = 'Write the answer in place of "raise NotImplementedError".'

@@ -73,7 +73,7 @@ class Sandbox:
         processes = SandboxTransport(self, name, self._resting)
         self._resting = []
         try:
-            yield RemoteAnswer(name, self.source(name), processes, self.limits.call)
+            yield RemoteAnswer(name, self.source(name), processes, self.limits.call, self.source)
         finally:
             if self.has_inner_sandboxes:
                 self._resting = processes.rest()

@@ -49,9 +49,16 @@ class RemoteAnswer:
     """An `Answer` on the other side of a transport."""
 
     def __init__(
-        self, name: str, source: str, transport: Transport, call_seconds: float = Limits().call
+        self,
+        name: str,
+        source: str,
+        transport: Transport,
+        call_seconds: float = Limits().call,
+        source_of: Callable[[str], str] = lambda other: "",
     ) -> None:
+        """source_of: the source text of another answer beside this one, by its exercise."""
         self.name = name
+        self.source_of = source_of
         self.source = source
         self.printed = ""
         """What it printed when it last printed anything."""

@@ -1,5 +1,6 @@
 """`check(answer)`: a grading in the notebook, in milliseconds."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -13,10 +14,14 @@ if TYPE_CHECKING:
     from graders.grading.report import Report
 
 
-def check(answer: object = None, unit: str | None = None) -> "Report | Notice":
+def check(
+    answer: object = None, unit: str | None = None, given: str | Sequence[str] = ()
+) -> "Report | Notice":
     """Grade one of your answers: `check(average_gradients)` shows what it must do, and what it does.
 
     answer: the function or class itself. unit: only needed if two units have an exercise of this name.
+    given: exercises that you have left out and the answer uses: the reference stands in their place, as in
+    `check(train_ddp, given="shard_indices")`.
 
     An answer that is wrong, raises, hangs or deadlocks never makes `check` raise: the table says so. The
     inputs are drawn anew each time. The outcome is recorded, see `progress`.
@@ -30,15 +35,22 @@ def check(answer: object = None, unit: str | None = None) -> "Report | Notice":
     from graders.grading.report import Report
     from graders.grading.run import grade
     from graders.guest.usual_torch import usual_torch
+    from graders.student.given import NotGiven, given_to
     from graders.student.kernel_answer import kernel_answer
     from graders.student.parts import unsolved_parts
 
-    with usual_torch():  # the grader computes in this kernel, too
-        result = grade(exercise, kernel_answer(answer, exercise.name))
+    names = (given,) if isinstance(given, str) else tuple(given)
+    try:
+        # The grader computes in this kernel, too.
+        with usual_torch(), given_to(answer, exercise, names):
+            result = grade(exercise, kernel_answer(answer, exercise.name))
+    except NotGiven as error:
+        return shown(Notice(str(error), plain="0"))
     note_points(exercise.name, result.points, exercise.points)
     parts = "" if result.passed else unsolved_parts(answer, exercise)
+    references = f"The reference stood in place of {' and '.join(names)}." if names else ""
     second = second_way(exercise) if result.passed else ""
-    report = Report(exercise.unit, (result,), (parts,) if parts else (), second)
+    report = Report(exercise.unit, (result,), tuple(filter(None, (parts, references))), second)
     try:
         record_check(result)
     except OSError as error:

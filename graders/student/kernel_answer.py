@@ -5,6 +5,7 @@ import linecache
 from dataclasses import dataclass
 from typing import Any
 
+from course_lib.runtime.processes.serialization import functions_of
 from graders.guest.execute import perform
 from graders.protocol.proxy import RemoteAnswer
 from graders.protocol.requests import RunRequest
@@ -17,7 +18,10 @@ def kernel_answer(answer: Any, name: str) -> RemoteAnswer:
     Its requests and replies are written down and read again as if they went to another process: the answer
     gets copies of the inputs, and returns nothing but plain data, as when grades are given.
     """
-    return RemoteAnswer(name, source_of(answer), KernelTransport(answer))
+    beside = namespace_of(answer)
+    return RemoteAnswer(
+        name, source_of(answer), KernelTransport(answer), source_of=lambda other: source_of(beside.get(other))
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +40,11 @@ class KernelTransport:
     def keeps_line(self, _file: str) -> bool:
         """See `Transport`: it is the student's own kernel."""
         return True
+
+
+def namespace_of(answer: Any) -> dict[str, Any]:
+    """Where the answer's names are looked up: the namespace of the cells, as a rule."""
+    return next((function.__globals__ for function in functions_of(answer)), {})
 
 
 def source_of(answer: Any) -> str:
