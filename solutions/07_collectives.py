@@ -148,7 +148,7 @@ guesses = predict(
 # - **Calls may overlap.** A fast rank may already be in the next call, with another root or group, while you are still in
 #   this one. So name the source of each `recv`, and make groups and results anew in each call.
 # - **Messages only**: `send`, `recv`, `isend`, `irecv`, and no more of them than needed: the check counts messages and
-#   bytes. It also measures rounds, as virtual time on a slow link (so many milliseconds for each message).
+#   bytes. It also measures rounds, as virtual time on a slow link.
 #
 # ## 1 From one to all, from all to one
 #
@@ -853,10 +853,8 @@ def predict_time(
 
     alpha: seconds per message. beta: seconds per byte. gamma: seconds to add a received byte. algorithm
     is one of
-        "master"            each rank in turn sends its tensor to rank 0, which adds it; then rank 0
-                            sends the sum to each in turn
-        "exchange"          each rank sends its whole tensor to each other one in turn, all ranks at the
-                            same time, and adds what it receives
+        "master"            each rank in turn sends its tensor to rank 0, then rank 0 the sum to each
+        "exchange"          all ranks at once send their tensor to each other one in turn, and add
         "tree"              reduce_tree, then broadcast_tree: ceil(log2 p) rounds each
         "ring"              ring_all_reduce, in chunks of nbytes / ranks, which need not be whole
         "halving_doubling"  with c the largest power of two up to ranks: 2 log2 c rounds, and if
@@ -1847,14 +1845,13 @@ for size, slots in ((2, 1), (3, 3), (4, 3), (5, 7), (6, 7), (8, 7)):
 def design_all_reduce(x: Tensor, cluster: Cluster) -> Tensor:
     """Replace x by the sum of all ranks' x in as little virtual time as possible; returns x.
 
-    x: [length], float32, contiguous, of one length on all ranks; it may have fewer elements than there
-    are ranks. cluster: the machine that this runs on, with cluster.nodes nodes of
-    cluster.devices_per_node GPUs, rank r on node r // cluster.devices_per_node. cluster.intra_node and
-    cluster.inter_node have a latency (s) and a bandwidth (bytes/s). Each GPU has a network card of its
-    own, and adding up takes no time.
-    Points: the sum (2). The virtual time until the last rank has it, for tensors of several lengths
-    on several clusters: in each at least half-way from this unit's best to the best known time (2),
-    at most a tenth above the best known (2), at most a thirtieth above it (2).
+    x: [length], float32, contiguous; it may have fewer elements than there are ranks. cluster: nodes
+    of cluster.devices_per_node GPUs, rank r on node r // cluster.devices_per_node; cluster.intra_node
+    and cluster.inter_node have a latency (s) and a bandwidth (bytes/s). Each GPU has a network card of
+    its own, and adding up takes no time.
+    Points: the sum (2). The virtual time until the last rank has it, for several lengths and clusters:
+    in each at least half-way from this unit's best to the best known time (2), at most a tenth above
+    the best known (2), at most a thirtieth above it (2).
     """
     ### BEGIN SOLUTION
     gpus, rank = cluster.devices_per_node, dist.get_rank()

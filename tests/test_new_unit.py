@@ -47,7 +47,7 @@ def test_a_new_unit_is_whole_and_green(checkout: Path) -> None:
     assert made.returncode == 0, made.stderr
     assert {str(path) for path in files(checkout) - before} == {
         f"solutions/{UNIT}.py",
-        *(f"graders/units/unit_14/{name}" for name in ("__init__.py", "example.py", "drivers.py")),
+        *(f"graders/units/unit_14/{name}" for name in ("__init__.py", "quantisation_example.py")),
         "graders/units/unit_14/released_cells.json",
         *(f"tests/{proofs}_answers/{UNIT}.py" for proofs in ("wrong", "right")),
         f"notebooks/{UNIT}/{UNIT}.ipynb",
@@ -55,8 +55,8 @@ def test_a_new_unit_is_whole_and_green(checkout: Path) -> None:
     options = ("-q", "-p", "no:cacheprovider", "-k", f"quantisation or {UNIT}")
     tested = run(checkout, "pytest", *options, "tests/test_graders.py")
     assert tested.returncode == 0, tested.stdout
-    # The stub, the solution, the proofs' number, the points, the order; seven proofs; the sandbox.
-    assert tested.stdout.count(".") == 15, tested.stdout
+    # The stub, the solution, the proofs' number, the points, the order; eight proofs; the sandbox.
+    assert tested.stdout.count(".") == 16, tested.stdout
     written = sorted(str(path) for path in files(checkout) - before if path.suffix == ".py")
     for order in (("check", "-q"), ("format", "--check", "--diff")):
         linted = run(checkout, "ruff", *order, *written)

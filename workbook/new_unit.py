@@ -13,8 +13,7 @@ _NAME = re.compile(r"\d\d(_[a-z][a-z0-9]*)+")
 _FILES = {
     "source": "solutions/$unit.py",
     "package": "graders/units/unit_$number/__init__.py",
-    "section": "graders/units/unit_$number/example.py",
-    "drivers": "graders/units/unit_$number/drivers.py",
+    "grader": "graders/units/unit_$number/$exercise.py",
     "wrong_answers": "tests/wrong_answers/$unit.py",
     "right_answers": "tests/right_answers/$unit.py",
 }
@@ -28,16 +27,19 @@ class UnitRefused(CommandFailed):
 def write_unit(name: str, root: Path) -> list[Path]:
     """Write a unit's files into the checkout at `root`; returns them. Raises UnitRefused."""
     _check(name, root)
-    own = name[3:]
-    words = {"unit": name, "number": name[:2], "title": own.replace("_", " ").capitalize()}
-    words["exercise"] = f"{own}_example"
-    written = []
+    words, written = _words(name), []
     for template, target in _FILES.items():
         path = root / Template(target).substitute(words)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(Template((TEMPLATES / f"{template}.template").read_text()).substitute(words))
         written.append(path)
     return written
+
+
+def _words(name: str) -> dict[str, str]:
+    own = name[3:]
+    title = own.replace("_", " ").capitalize()
+    return {"unit": name, "number": name[:2], "title": title, "exercise": f"{own}_example"}
 
 
 def _check(name: str, root: Path) -> None:
@@ -47,7 +49,7 @@ def _check(name: str, root: Path) -> None:
         taken = f"{name[:2]} is the number of {there.stem}"
         why = "that unit is there already" if there.stem == name else taken
         raise UnitRefused([f"{name} cannot be made: {why}. Give it a number of its own."])
-    targets = [Template(target).substitute(unit=name, number=name[:2]) for target in _FILES.values()]
+    targets = [Template(target).substitute(_words(name)) for target in _FILES.values()]
     in_the_way = [target for target in targets if (root / target).exists()]
     if in_the_way:
         raise UnitRefused([f"{name} cannot be made: {in_the_way[0]} is there already, left by another unit?"])

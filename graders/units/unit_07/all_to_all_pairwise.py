@@ -6,8 +6,9 @@ from graders.grading.expected import Expected
 from graders.grading.explanation import Tried
 from graders.grading.kit import Criterion, Finding
 from graders.grading.traffic import Allowed, in_time
+from graders.units.ranks.stage import Arguments
 from graders.units.unit_07.cases import Setting
-from graders.units.unit_07.collective import Arguments, collective
+from graders.units.unit_07.collective import collective
 from graders.units.unit_07.given import a_part_for_each
 from graders.units.unit_07.rows import (
     A_SLOW_RANK,
@@ -39,7 +40,7 @@ def one_to_each_in_time(tried: Tried[Setting]) -> Finding | None:
     """Passes if of the ranks' first messages no two go to one rank, nor of their second ones, and so on, and
     if it takes no longer than the rounds.
     """
-    if tried.case.features.machine:
+    if tried.seen.allowed is None:
         return None
     ranks = range(tried.case.features.ranks)
     sends = [[to for sender, to, _ in tried.seen.traffic.messages if sender == place] for place in ranks]

@@ -5,38 +5,40 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from course_lib.cluster.topology import Cluster
 from graders.grading.judging import feature
-from graders.grading.kit import Rng
+from graders.grading.kinds import Kind
+from graders.grading.kit import Finding, Rng
+from graders.units.ranks.features import Ranks, cluster_of
 
 TOLERANCES = {torch.float32: 1e-5, torch.float64: 1e-12}
 """How far a sum may be off, relative and absolute: it may be added up in any order."""
 MOST_PLACES = 7
 """Digits that float32 holds exactly, and one rank has each."""
-LAYOUTS = {"contiguous": "", "strided": "with gaps", "transposed": "transposed", "meta": "on the device meta"}
-"""How tensors stand in memory, see the driver's LAYOUTS, and how that is told."""
-SLOW_LINKS = 2
+WHOSE = (
+    "(In these numbers the last digit is rank 0's, the one before it rank 1's, and so on; each is 1 to 4.)"
+)
+EAGER = 4096
+SHORT = 16
+"""Bytes up to which a message does not wait for its receiver: of a slow rank's, and of calls that overlap."""
+SLOW_RANK, SLOW_LINKS = 1, 2
 MACHINES = ("", "rank 0 slow, and messages that wait for nobody", "some links slow")
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class Setting(Ranks):
     """How a collective is called; by default in the ordinary way.
 
-    ranks: of the calling group. each: elements for each rank, and length: elements in all, if that is not a
-    multiple. shape: of the whole tensor, if it has not one dimension. layout: see the driver's LAYOUTS. root:
-    its place in the group. group: 0 is the default group; 1 and 2 have a gap, and do not begin at rank 0.
-    node: ranks a node, where the answer is told of nodes. machine: one of MACHINES. then: lengths and roots
-    of calls that begin before this one is over.
+    each: elements for each rank, and length: elements in all, if that is not a multiple. shape: of the whole
+    tensor, if it has not one dimension. node: ranks a node, where the answer is
+    told of nodes. machine: one of MACHINES. then: lengths and roots of calls that begin before this one is
+    over.
     """
 
-    ranks: int = feature(4, lambda ranks: f"{ranks} rank{'s' * (ranks > 1)}")
     each: int = 16
     length: int | None = feature(None, lambda n: "" if n is None else f"{n} element{'s' * (n != 1)}")
     shape: tuple[int, ...] | None = feature(None, lambda shape: "" if shape is None else f"shape {shape}")
     dtype: torch.dtype = feature(torch.float32, lambda dtype: str(dtype).removeprefix("torch."))
-    layout: str = feature("contiguous", LAYOUTS.__getitem__)
-    root: int = feature(0, lambda root: f"root at place {root}" if root else "")
-    group: int = feature(0, lambda group: "in a group of some ranks" if group else "")
     node: int = feature(0, lambda node: f"{node} a node" if node else "")
     machine: int = feature(0, MACHINES.__getitem__)
     then: tuple[tuple[int, int], ...] = feature((), lambda then: "the next call at once" if then else "")
@@ -49,17 +51,24 @@ class Setting:
         return (self.ranks * self.each if self.length is None else self.length,)
 
     @property
-    def places(self) -> tuple[int, ...]:
-        """The global rank of each place."""
-        if not self.group:
-            return tuple(range(self.ranks))
-        first, gap = (1, 1) if self.group == 1 else (3, self.ranks - 1)
-        return tuple(first + place + (place >= gap) for place in range(self.ranks))
+    def devices_per_node(self) -> int:
+        return max(1, self.node)
 
     @property
-    def launched(self) -> int:
-        """How many ranks the launch has."""
-        return max(8, self.ranks + 5) if self.group else self.ranks
+    def alone(self) -> bool:
+        # A hierarchy may make groups of some ranks, and all must have made equally many.
+        return bool(self.machine or self.then or (self.node and self.group))
+
+    @property
+    def cluster(self) -> Cluster:
+        """As of all ranks, or what MACHINES say."""
+        if self.machine == SLOW_RANK:
+            cluster = Cluster(devices_per_node=self.launched, memory_bandwidth=1e9, eager_limit=EAGER)
+            return cluster.with_straggler(0, slowdown=1000)
+        if self.machine == SLOW_LINKS:
+            cluster = Cluster(devices_per_node=self.launched, eager_limit=SHORT)
+            return cluster.with_slow_link(0, 2, slowdown=1000).with_slow_link(3, 2, slowdown=1000)
+        return cluster_of(self)
 
     @property
     def calls(self) -> list["Setting"]:
@@ -74,6 +83,15 @@ class Setting:
     @property
     def tolerance(self) -> float:
         return 0.0 if self.has_digits else TOLERANCES.get(self.dtype, 0.0)
+
+    def explained(self, finding: Finding, seen: object, expected: object) -> Finding:
+        """With what the digits of sums tell, see `numbers`."""
+        if not self.has_digits or not isinstance(seen, Tensor) or not isinstance(expected, Tensor):
+            return finding
+        if missing := lacking(self, seen, expected):
+            text = f"{finding.seen} {WHOSE} Rank {missing[0]}'s part is missing."
+            return Finding(False, text, Kind.LACKS_A_RANK)
+        return replace(finding, seen=f"{finding.seen} {WHOSE}")
 
     @property
     def chunks(self) -> list[int]:

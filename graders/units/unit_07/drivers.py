@@ -1,7 +1,6 @@
 """Drivers of unit 07: each gives the answer its tensors, laid out as asked, and tells what became of them."""
 
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any
 
 import cloudpickle
@@ -9,134 +8,16 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed._functional_collectives import AsyncCollectiveTensor
 
 from course_lib.cluster.topology import Cluster, Link
 from course_lib.launch.failures import RankFailed
 from course_lib.launch.mpi import mpirun
 from graders.grading.answer import AnswerFunction, DriverReply, PlainData
-from graders.grading.called import ON_META, Called
+from graders.units.ranks.drivers import copied, laid_out, place_of, shares
 from graders.units.unit_07 import mpi_calls
 
 MPI_SECONDS = 15.0
 """What an MPI program may take: a deadlock ends then."""
-
-LAYOUTS = ("contiguous", "strided", "transposed", "meta")
-"""As torch makes a tensor; every second element of a wider one; a matrix that stands column by column; on the
-device meta, without numbers, where a matrix stands column by column.
-"""
-
-UNTOUCHED = -7
-"""What stands between the elements of a strided tensor, and must stand there afterwards."""
-
-
-def collective(
-    answer: AnswerFunction,
-    cases: list[list[PlainData]],
-    options: list[dict[str, PlainData]],
-    layouts: list[str],
-    members: list[list[int] | None],
-    meet: list[bool],
-) -> list[Called]:
-    """Call the answer once for each call that this rank takes part in, one after the other.
-
-    cases: the positional arguments of each of this rank's calls. options, layouts, members: of all calls, the
-    keyword arguments, one of LAYOUTS for all tensors given, and the global ranks of the group that calls;
-    None: the default group, and no `group` argument. meet: before which calls all ranks wait for one another.
-    """
-    groups: dict[tuple[int, ...], Any] = {}
-    for each in members:
-        if each is not None and tuple(each) not in groups:
-            groups[tuple(each)] = dist.new_group(each)
-    mine = iter(cases)
-    returned: list[Any] = []
-    told: list[Called] = []
-    for layout, named, each, together in zip(layouts, options, members, meet, strict=True):
-        if together:
-            dist.barrier()
-        if each is None:
-            told.append(_call_once(answer, next(mine), named, layout, returned))
-        elif dist.get_rank() in each:
-            told.append(
-                _call_once(answer, next(mine), {**named, "group": groups[tuple(each)]}, layout, returned)
-            )
-    return told
-
-
-def _call_once(
-    answer: AnswerFunction,
-    arguments: list[PlainData],
-    options: dict[str, Any],
-    layout: str,
-    earlier: list[Any],
-) -> Called:
-    """earlier: what other calls have returned, to which this one's result is added."""
-    grounds: list[Tensor] = []
-    given = [_laid_out(argument, layout, grounds) for argument in arguments]
-    lists = [(argument, list(argument)) for argument in given if isinstance(argument, list)]
-    tensors = [each for each in chain(given, *(items for _, items in lists)) if isinstance(each, Tensor)]
-    places = list(map(_place_of, tensors))
-    result = answer(*given, **options)
-    items = all(list(map(id, now)) == list(map(id, before)) for now, before in lists)
-    stayed = list(map(_place_of, tensors)) == places
-    same = [position for position, argument in enumerate(given) if argument is result]
-    kept = all(bool((ground[..., 1::2] == UNTOUCHED).all()) for ground in grounds)
-    left = [_copied(argument) for argument in given]
-    if same and result is not None:
-        return Called(None, same[0], left, items, stayed, kept, False)
-    shares = _shares(result, [*given, *earlier])
-    earlier.append(result)
-    return Called(_copied(result), None, left, items, stayed, kept, shares)
-
-
-def _place_of(tensor: Tensor) -> tuple[int, int]:
-    """Where a tensor's memory is, and where in it the tensor begins."""
-    return tensor.untyped_storage().data_ptr(), int(tensor.storage_offset())
-
-
-def _shares(result: Any, given: list[Any]) -> bool:
-    """Whether a tensor lies in the memory of one of those given."""
-    if type(result) is not Tensor or result.layout is not torch.strided or not result.numel():
-        return False
-    if result.is_meta:
-        return False
-    where = result.untyped_storage().data_ptr()
-    return any(isinstance(each, Tensor) and each.untyped_storage().data_ptr() == where for each in given)
-
-
-def _laid_out(value: PlainData, layout: str, grounds: list[Tensor]) -> PlainData:
-    """Every tensor of `value` in that layout; the wider ones of strided tensors are added to `grounds`."""
-    if isinstance(value, list):
-        return [_laid_out(item, layout, grounds) for item in value]
-    if not isinstance(value, Tensor) or (value.dim() == 0 and layout != "meta"):
-        return value
-    match layout:
-        case "strided":
-            return _every_second(value, grounds)
-        case "transposed":
-            return value.mT.contiguous().mT
-        case "meta":
-            return (value.mT.contiguous().mT if value.dim() > 1 else value).to("meta")
-        case _:
-            return value
-
-
-def _every_second(value: Tensor, grounds: list[Tensor]) -> Tensor:
-    """The tensor as every second element of a wider one, which is added to `grounds`."""
-    ground = torch.full((*value.shape[:-1], 2 * value.shape[-1]), UNTOUCHED, dtype=value.dtype)
-    grounds.append(ground)
-    return ground[..., ::2].copy_(value)
-
-
-def _copied(value: Any) -> Any:
-    """The tensors as they are now: the next call may reuse them. A name for one without numbers."""
-    if isinstance(value, AsyncCollectiveTensor):  # Waited for when it is first used.
-        value = value.trigger_wait()  # type: ignore[no-untyped-call]
-    if type(value) is Tensor:
-        return ON_META if value.is_meta else value.detach().clone()
-    if type(value) in (list, tuple):
-        return type(value)(_copied(item) for item in value)
-    return value
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +34,7 @@ class MendedReply(DriverReply):
 def mended(answer: AnswerFunction, argument: PlainData, *more: PlainData) -> MendedReply:
     """What the answer makes of its arguments."""
     result = answer(argument, *more)
-    return MendedReply(_copied(result), _copied(argument), result is argument)
+    return MendedReply(copied(result), copied(argument), result is argument)
 
 
 def mended_late(answer: AnswerFunction, argument: PlainData, late: int) -> MendedReply:
@@ -167,12 +48,12 @@ def mended_twice(answer: AnswerFunction, x: Tensor, layout: str, *more: PlainDat
     """As `mended`, twice, of x in a layout. result: dtype, shape and device of what the second call returned,
     for each part of a pair; same: whether that lies in the memory of x or of what the first call returned.
     """
-    x = x.to("meta") if layout == "meta" else _laid_out(x, layout, [])  # Messages are contiguous.
+    x = x.to("meta") if layout == "meta" else laid_out(x, layout, [])  # Messages are contiguous.
     first, second = answer(x, *more), answer(x, *more)
-    _copied([first, second])  # Waits for both.
+    copied([first, second])  # Waits for both.
     parts = second if type(second) in (list, tuple) else [second]
     kinds = [f"{p.dtype}{list(p.shape)} on {p.device}" for p in parts if isinstance(p, Tensor)]
-    return MendedReply(kinds, None, _shares(second, [x, first]))
+    return MendedReply(kinds, None, shares(second, [x, first]))
 
 
 class TooLate(RuntimeError):
@@ -216,10 +97,10 @@ def designed(
     """What an all-reduce makes of x [length] on the cluster that `machine` makes of the numbers. before: so
     many elements, if any, has the x of a call before this one.
     """
-    place = _place_of(x)
+    place = place_of(x)
     for length in [before] * (before > 0):
         answer(torch.ones(length), machine(*numbers))
-    returned = answer(x, machine(*numbers)) is x and _place_of(x) == place
+    returned = answer(x, machine(*numbers)) is x and place_of(x) == place
     return DesignReply(x, returned)
 
 

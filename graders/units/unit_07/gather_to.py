@@ -3,8 +3,9 @@
 from graders.grading.cases import vary
 from graders.grading.expected import Expected
 from graders.grading.kit import Criterion
+from graders.units.ranks.stage import Arguments
 from graders.units.unit_07.cases import Setting
-from graders.units.unit_07.collective import Arguments, collective
+from graders.units.unit_07.collective import collective
 from graders.units.unit_07.given import parts_written, room_at_the_root
 from graders.units.unit_07.rows import (
     ANY_TENSOR,

@@ -3,8 +3,8 @@
 import torch
 
 from graders.grading.kit import Rng
+from graders.units.ranks.stage import Arguments
 from graders.units.unit_07.cases import Setting, left_over, numbers, parts
-from graders.units.unit_07.collective import Arguments
 
 
 def one_tensor_a_rank(rng: Rng, setting: Setting) -> list[Arguments]:

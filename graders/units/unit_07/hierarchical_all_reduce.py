@@ -6,8 +6,9 @@ from graders.grading.explanation import Tried
 from graders.grading.kinds import Kind
 from graders.grading.kit import Criterion, Finding
 from graders.grading.traffic import Allowed, in_time, only_to
+from graders.units.ranks.stage import Arguments
 from graders.units.unit_07.cases import Setting, total
-from graders.units.unit_07.collective import Arguments, collective
+from graders.units.unit_07.collective import collective
 from graders.units.unit_07.given import x_and_nodes, x_and_nodes_written
 from graders.units.unit_07.ring import RING_LENGTHS
 from graders.units.unit_07.rows import A_SLOW_RANK, ANY_TENSOR, in_place, on_a_subgroup
@@ -64,7 +65,7 @@ def stays_little(tried: Tried[Setting]) -> Finding | None:
 def rings_in_time(tried: Tried[Setting]) -> Finding | None:
     """Passes if ranks send to neighbours on the two rings only, and if it takes no longer than the rounds."""
     setting: Setting = tried.case.features
-    if setting.machine:
+    if tried.seen.allowed is None:
         return None
     ranks, node = setting.ranks, setting.node
 

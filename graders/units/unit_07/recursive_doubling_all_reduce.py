@@ -4,8 +4,9 @@ from graders.grading.expected import Expected
 from graders.grading.explanation import Tried
 from graders.grading.kit import Criterion, Finding
 from graders.grading.traffic import Allowed
+from graders.units.ranks.stage import Arguments
 from graders.units.unit_07.cases import Setting, total
-from graders.units.unit_07.collective import Arguments, collective
+from graders.units.unit_07.collective import collective
 from graders.units.unit_07.given import one_tensor_a_rank, x_written
 from graders.units.unit_07.rows import (
     A_SLOW_RANK,

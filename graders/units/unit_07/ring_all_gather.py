@@ -4,8 +4,9 @@ import torch
 
 from graders.grading.expected import Expected
 from graders.grading.kit import Criterion
+from graders.units.ranks.stage import Arguments
 from graders.units.unit_07.cases import Setting
-from graders.units.unit_07.collective import Arguments, collective
+from graders.units.unit_07.collective import collective
 from graders.units.unit_07.given import one_chunk_a_rank, x_written
 from graders.units.unit_07.ring import NEIGHBOURS, RING_LENGTHS, RING_RANKS, round_the_ring
 from graders.units.unit_07.rows import ANY_TENSOR, bytes_and_messages, in_place, on_a_subgroup, rounds

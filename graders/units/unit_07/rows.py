@@ -4,8 +4,8 @@ import torch
 
 from graders.grading.cases import Values, both, vary
 from graders.grading.kit import Criterion
+from graders.units.ranks.stage import frugal, kept, quick
 from graders.units.unit_07.cases import SLOW_LINKS
-from graders.units.unit_07.collective import frugal, kept, quick
 
 ODD = (1, 2, 3, 5, 6, 8)
 IN_ROUNDS = (1, 2, 3, 5, 6, 8, 19)

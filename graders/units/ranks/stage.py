@@ -1,0 +1,281 @@
+"""How calls that ranks make are tried: several in one launch, between which all ranks meet."""
+
+from collections import Counter
+from collections.abc import Callable, Collection, Hashable, Sequence
+from dataclasses import dataclass, replace
+from functools import wraps
+from typing import Any, TypeVar
+
+from torch import Tensor
+
+from course_lib.runtime.communication.events import Event
+from graders.grading.called import ON_META, Called
+from graders.grading.exercise import Exercise
+from graders.grading.expected import Expected
+from graders.grading.explanation import Tried
+from graders.grading.judging import ByCases, Stage
+from graders.grading.kinds import Kind
+from graders.grading.kit import (
+    Answer,
+    AnswerFailed,
+    Criterion,
+    FailureKind,
+    Finding,
+    Findings,
+    Observed,
+    Rng,
+    compare,
+    exercise,
+    per_rank,
+)
+from graders.grading.traffic import Allowed, Traffic, in_time, within
+from graders.units.ranks import drivers
+from graders.units.ranks.features import Ranks
+
+Arguments = list[Any]
+"""Positional arguments of one rank: tensors, lists of tensors, None, numbers."""
+
+Setting = TypeVar("Setting", bound=Ranks)
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What rows that ask how may see of a right case.
+
+    kept: about arguments, and which object was returned. calls: how many a rank has made, at the most.
+    allowed: what it may cost, if that is looked at.
+    """
+
+    kept: Finding
+    calls: int
+    traffic: Traffic
+    allowed: Allowed | None
+
+
+@dataclass(frozen=True)
+class OnRanks(Stage[Setting]):
+    """arguments: of each rank, by place. expected: what each must have afterwards. allowed: what it may cost.
+
+    options: keyword arguments, the same on all ranks. written: a rank's arguments as a student types them.
+    calls: of torch.distributed that the answer may make.
+    """
+
+    arguments: Callable[[Rng, Setting], list[Arguments]]
+    expected: Callable[[Setting, list[Arguments]], list[Expected]]
+    allowed: Callable[[Setting], Allowed | None]
+    written: Callable[[Setting], str]
+    name: str
+    options: Callable[[Setting], dict[str, int]]
+    calls: tuple[str, ...]
+
+    def together(self, setting: Setting) -> Hashable:
+        return None if setting.alone else (setting.launched, setting.devices_per_node)
+
+    def run(self, answer: Answer, cases: Sequence[tuple[Setting, Rng]]) -> Sequence[tuple[Finding, Seen]]:
+        calls = [each for setting, _ in cases for each in setting.calls]
+        inputs = [self.arguments(rng, each) for setting, rng in cases for each in setting.calls]
+        launched = calls[0].launched
+        # Before a case all ranks meet, so that each has its own time and messages.
+        meet = [
+            bool(number) and call == 0
+            for number, (case, _) in enumerate(cases)
+            for call in range(len(case.calls))
+        ]
+        observed = answer.launch(
+            drivers.calls,
+            per_rank([_of_rank(rank, calls, inputs) for rank in range(launched)]),
+            list(map(self.options, calls)),
+            [each.layout for each in calls],
+            [list(each.places) if each.group else None for each in calls],
+            meet,
+            ranks=launched,
+            cluster=calls[0].cluster,
+        )
+        told = _by_call(observed, calls)
+        judged = [self._judged(*each) for each in zip(calls, inputs, told, strict=True)]
+        slices = _between_meetings(observed, sum(meet))
+        found, first = [], 0
+        for (setting, _), events in zip(cases, slices, strict=True):
+            of_case = judged[first : first + len(setting.calls)]
+            first += len(setting.calls)
+            result = compare.first_failure([each for each, _ in of_case] + [_only(self.calls, events)])
+            kept = compare.first_failure(each for _, each in of_case)
+            costs = None if setting.alone else self.allowed(setting)
+            made = Counter(event.rank for event in events if event.op not in ("barrier", "new_group"))
+            most = max(made.values(), default=0)
+            found.append((result, Seen(kept, most, _traffic(setting, events), costs)))
+        return found
+
+    def _judged(
+        self, setting: Setting, given: list[Arguments], told: Sequence[Called]
+    ) -> tuple[Finding, Finding]:
+        """Of one call: what is found of the results, and of the arguments."""
+        expected = self.expected(setting, given)
+        places = list(enumerate(compare.side_by_side(told, expected)))
+        results = compare.first_failure(
+            _result(setting, expected, called, place) for place, (called, _) in places
+        )
+        kept = compare.first_failure(
+            _on_its_device(setting, wanted).kept_in(called, f"place {place}", setting.tolerance)
+            for place, (called, wanted) in places
+        )
+        return results, kept
+
+    def typed(self, setting: Setting) -> str:
+        if setting.alone or not self.written(setting):
+            return ""
+        given = ", ".join([self.written(setting), *(f"{k}={v}" for k, v in self.options(setting).items())])
+        if not setting.group:
+            return f"launch(lambda: {self.name}({given}), ranks={setting.ranks})"
+        members = list(setting.places)
+        return (
+            f"launch(lambda: [{self.name}({given}, group=group) for group in [dist.new_group({members})] "
+            f"if dist.get_rank() in {members}], ranks={setting.launched})"
+        )
+
+
+def _of_rank(rank: int, calls: Sequence[Setting], inputs: Sequence[list[Arguments]]) -> list[Arguments]:
+    """The arguments of each call that this rank takes part in."""
+    return [
+        given[call.places.index(rank)]
+        for call, given in zip(calls, inputs, strict=True)
+        if rank in call.places
+    ]
+
+
+def _by_call(observed: Observed[list[Called]], calls: Sequence[Setting]) -> list[list[Called]]:
+    """What each place told of each call."""
+    told: list[list[Called]] = [[] for _ in calls]
+    for rank, of_rank in enumerate(observed.results):
+        mine = [number for number, call in enumerate(calls) if rank in call.places]
+        for called, number in compare.side_by_side(of_rank, mine):
+            told[number].append(called)
+    return told
+
+
+def _between_meetings(observed: Observed[Any], meetings: int) -> list[list[Event]]:
+    """The events of each case. Raises AnswerFailed if the answer has called barriers of its own between."""
+    everyone = len(observed.results)
+    cases: list[list[Event]] = [[] for _ in range(meetings + 1)]
+    for rank in range(everyone):
+        case = 0
+        for event in observed.communication(rank):
+            if event.op == "barrier" and len(event.group) == everyone and meetings:
+                case += 1
+            if case > meetings:
+                break
+            cases[case].append(event)
+        if case != meetings:
+            raise AnswerFailed(FailureKind.UNREADABLE, "The answer calls barrier, which is not allowed here.")
+    return cases
+
+
+def _traffic(setting: Setting, events: Sequence[Event]) -> Traffic:
+    places = {rank: place for place, rank in enumerate(setting.places)}
+    begin = max((event.end for event in events if event.op == "barrier"), default=0.0)
+    own = [event for event in events if event.op in ("send", "recv") and event.rank in places]
+    # In the order in which they were begun: of several at once, the first to leave is another.
+    sends = sorted((event for event in own if event.op == "send"), key=lambda event: event.sequence)
+    messages = [
+        (places[event.rank], places.get(event.peer, -1), event.sent)
+        for event in sends
+        if event.peer is not None
+    ]
+    return Traffic(messages, max((event.end for event in own), default=begin) - begin)
+
+
+def _only(allowed: Collection[str], events: Sequence[Event]) -> Finding:
+    """Passes if no other calls were made. The first one may be the barrier between two cases."""
+    called = {event.op for event in events} - {"new_group"}
+    others = sorted(called - {*allowed, "barrier"} if "barrier" in called else called - set(allowed))
+    text = f"the values are right, but it calls {', '.join(others)}; allowed are {', '.join(allowed)}."
+    return Finding(not others, text)
+
+
+def _on_its_device(setting: Setting, expected: Expected) -> Expected:
+    """The same, of tensors without numbers where the setting has these."""
+    if setting.layout != "meta":
+        return expected
+    held = {name: _to_meta(value) for name, value in expected.arguments.items()}
+    return replace(expected, result=_to_meta(expected.result), arguments=held)
+
+
+def _to_meta(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_to_meta(item) for item in value]
+    return value.to(ON_META) if isinstance(value, Tensor) else value
+
+
+def _result(setting: Setting, expected: Sequence[Expected], called: Called, place: int) -> Finding:
+    """Passes if this place returned what it must; if it is what another must return, that is said."""
+    what, value = f"what place {place} returned", called.value
+    of_place = _on_its_device(setting, expected[place])
+    finding = of_place.result_in(called, what, setting.tolerance)
+    if finding.passed or not isinstance(value, Tensor) or not isinstance(of_place.result, Tensor):
+        return finding
+    for other, each in enumerate(expected):
+        if other != place and each.result_in(called, what, setting.tolerance).passed:
+            return replace(finding, seen=f"{finding.seen} It is what place {other} must return.")
+    return setting.explained(finding, value, of_place.result)
+
+
+def on_ranks(
+    *,
+    base: Setting,
+    minutes: int,
+    difficulty: int,
+    rubric: tuple[Criterion, ...],
+    hints: tuple[str, ...],
+    arguments: Callable[[Rng, Setting], list[Arguments]],
+    allowed: Callable[[Setting], Allowed | None] = lambda setting: None,
+    written: Callable[[Setting], str] = lambda setting: "",
+    root: str = "",
+    calls: tuple[str, ...] = ("send", "recv"),
+    possible: Callable[[Setting], bool] = lambda setting: True,
+) -> Callable[[Callable[[Setting, list[Arguments]], list[Expected]]], Exercise]:
+    """Register an exercise whose every rank must have, after a call, what the function below says.
+
+    base: the ordinary case. root: the name of the keyword that is the root's global rank, if it has one.
+    possible: which features do not exclude one another. See `OnRanks`.
+    """
+
+    def options(setting: Setting) -> dict[str, int]:
+        return {root: setting.places[setting.root]} if root else {}
+
+    def register(expected: Callable[[Setting, list[Arguments]], list[Expected]]) -> Exercise:
+        stage = OnRanks(arguments, expected, allowed, written, expected.__name__, options, calls)
+        judged = ByCases(base, stage, rubric, possible)
+
+        @wraps(expected)
+        def judge(answer: Answer, rng: Rng) -> Findings:
+            return judged(answer, rng)
+
+        return exercise(rubric=rubric, minutes=minutes, difficulty=difficulty, hints=hints)(judge)
+
+    return register
+
+
+# ---------------------------------------------------------------------- rows that ask how, of right cases
+
+
+def kept(tried: Tried[Any]) -> Finding:
+    """Passes if arguments hold what they must, and the right object was returned."""
+    found: Finding = tried.seen.kept
+    return found
+
+
+def frugal(tried: Tried[Any]) -> Finding | None:
+    """Passes if no more messages and bytes were sent than are needed."""
+    seen: Seen = tried.seen
+    return within(seen.traffic, seen.allowed) if seen.allowed else None
+
+
+def one_call(tried: Tried[Any]) -> Finding:
+    """Passes if no rank has made more than one call."""
+    return compare.at_most(tried.seen.calls, 1, "Calls of a rank", kind=Kind.TOO_MUCH)
+
+
+def quick(tried: Tried[Any]) -> Finding | None:
+    """Passes if it took no more rounds than are needed."""
+    seen: Seen = tried.seen
+    return in_time(seen.traffic, seen.allowed) if seen.allowed else None
