@@ -245,6 +245,10 @@ class Sandbox:
         cell = self._cell_of(answer)
         return definition_source(cell.source, answer) if cell else ""
 
+    def has_cell(self, name: str) -> bool:
+        """Whether the submission has a cell of this name."""
+        return name in self._names
+
     def _cell_of(self, answer: str) -> Cell | None:
         """The last cell that defines the answer, as Python would have it."""
         return next((cell for cell in reversed(self.submission.cells) if cell.defines(answer)), None)

@@ -1,7 +1,7 @@
 """Reaching one answer of a submission: its processes, and what is asked of them."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from course_lib.launch.failures import LaunchError
 from course_lib.launch.run import Run
@@ -12,10 +12,38 @@ from graders.host.rank_launch import launch
 from graders.protocol.codec import CodecError
 from graders.protocol.drivers import find_driver
 from graders.protocol.framing import ChannelClosed, TooSlow, receive_frame, send_frame
+from graders.protocol.limits import Limits
 from graders.protocol.requests import NO_MORE_REQUESTS, RunRequest
 
-if TYPE_CHECKING:
-    from graders.host.sandbox import Sandbox
+
+class Source(Protocol):
+    """Where processes that have run a submission's cells come from: `graders.host.sandbox.Sandbox`."""
+
+    limits: Limits
+
+    def start(self, answer: str) -> Process:
+        """One that serves the answer. Raises AnswerFailed if it is not to be had."""
+        ...
+
+    def start_ranks(self, answer: str, count: int) -> list[Process]:
+        """More of them, for ranks. Raises AnswerFailed if they differ from the first."""
+        ...
+
+    def turn(self, process: Process, answer: str) -> bool:
+        """Have one that rests serve this answer; whether it has it."""
+        ...
+
+    def at_rest(self, processes: Sequence[Process]) -> bool:
+        """Whether all that are done with their answer can serve another."""
+        ...
+
+    def undefined(self, answer: str) -> AnswerFailed:
+        """Why there is no such answer."""
+        ...
+
+    def has_cell(self, name: str) -> bool:
+        """Whether the submission has a cell of this name."""
+        ...
 
 
 class SandboxTransport:
@@ -25,8 +53,8 @@ class SandboxTransport:
     rank 0 of every launch. resting: processes that may become these.
     """
 
-    def __init__(self, sandbox: "Sandbox", name: str, resting: list[Process]) -> None:
-        self._sandbox = sandbox
+    def __init__(self, source: Source, name: str, resting: list[Process]) -> None:
+        self._source = source
         self._name = name
         self._resting = resting
         self._running: list[Process] = []
@@ -35,9 +63,9 @@ class SandboxTransport:
         """See `Transport`."""
         (process, *_) = self._first(1)
         try:
-            process.channel.settimeout(seconds + self._sandbox.limits.grace)
+            process.channel.settimeout(seconds + self._source.limits.grace)
             send_frame(process.channel, request)
-            return receive_frame(process.channel, seconds + self._sandbox.limits.grace)
+            return receive_frame(process.channel, seconds + self._source.limits.grace)
         except TooSlow as error:
             self.end()
             raise AnswerFailed(
@@ -52,7 +80,7 @@ class SandboxTransport:
         find_driver(request.driver)
         processes = self._first(request.ranks)
         try:
-            return launch(request, processes, self._sandbox.limits.grace, self.keeps_line)
+            return launch(request, processes, self._source.limits.grace, self.keeps_line)
         except RankBroken as broken:
             ended = self.end()[broken.rank]
             said = f"Rank {broken.rank} {broken}."
@@ -68,16 +96,16 @@ class SandboxTransport:
 
     def keeps_line(self, file: str) -> bool:
         """See `Transport`: the submission's own."""
-        return any(cell.name == file for cell in self._sandbox.submission.cells)
+        return self._source.has_cell(file)
 
     def _first(self, count: int) -> list[Process]:
         """So many processes, started as far as they do not run yet."""
         self._wake(count)
         if not self._running:
-            self._running.append(self._sandbox.start(self._name))
+            self._running.append(self._source.start(self._name))
         missing = count - len(self._running)
         if missing > 0:
-            self._running += self._sandbox.start_ranks(self._name, missing)
+            self._running += self._source.start_ranks(self._name, missing)
         return self._running[:count]
 
     def _wake(self, count: int) -> None:
@@ -87,10 +115,10 @@ class SandboxTransport:
             self.end()
         try:
             while self._resting and len(self._running) < count:
-                defined = self._sandbox.turn(self._resting[0], self._name)
+                defined = self._source.turn(self._resting[0], self._name)
                 self._running.append(self._resting.pop(0))
                 if not defined:
-                    raise self._sandbox.undefined(self._name)
+                    raise self._source.undefined(self._name)
         except (TooSlow, ChannelClosed, CodecError):
             self.end()
 
@@ -104,7 +132,7 @@ class SandboxTransport:
         try:
             for process in serving:
                 send_frame(process.channel, NO_MORE_REQUESTS)
-            if self._sandbox.at_rest(self._running):
+            if self._source.at_rest(self._running):
                 self._running, self._resting = [], [*self._running, *self._resting]
                 return
         except (TooSlow, ChannelClosed, CodecError):
