@@ -64,12 +64,12 @@ STOPPED = Verdict("still running after 10 s")
 KILLED = Verdict("Your code ended the whole process")
 BOUNDED = Verdict("stopped|still running after (10 s|6 s of computing)")
 """For what it took, or on a busy machine for the time that it took to take it."""
-ASKED = Verdict("pass_the_token calls all_reduce, which is not allowed here", points=2)
-"""The numbers are right, and so earn their points; that ranks were asked for them cannot be hidden."""
+ASKED = Verdict("the values are right, but it calls all_reduce")
+"""That ranks were asked for them cannot be hidden."""
 
 EXPECTED = {
-    "claims_to_be_a_tensor": KILLED,
-    "deep_answer": Verdict("nested too deeply"),
+    "claims_to_be_a_tensor": Verdict("TypeError"),
+    "deep_answer": Verdict("RecursionError"),
     "detects_grading": WRONG,
     "disk_filler": WRONG,
     "endless_error": STOPPED,
@@ -103,7 +103,7 @@ EXPECTED = {
     "reads_surroundings": WRONG,
     "shares_files": Verdict("FileNotFoundError"),
     "shares_memory": Verdict("KeyError"),
-    "shares_pages": Verdict("the token began as .*; expected"),
+    "shares_pages": WRONG,
     "stops_itself": STOPPED,
     "survivors": WRONG,
     "thread_bomb": Verdict("thread"),
@@ -118,7 +118,7 @@ ELSEWHERE = {
     "03_multi_node/kills_its_parents": KILLED,
     "03_multi_node/names_of_all_hosts": Verdict("a subclass of list"),
     "03_multi_node/state_with_code": Verdict("a subclass of dict"),
-    "07_collectives/asks_the_group_itself": Verdict("calls all_reduce, which is not allowed", points=12),
+    "07_collectives/asks_the_group_itself": Verdict("it calls all_reduce; allowed are send, recv"),
     "07_collectives/leaves_in_the_middle": KILLED,
     "07_collectives/numbers_without_end": Verdict("a whole number of 1,329 bits"),
 }

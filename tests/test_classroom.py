@@ -182,7 +182,7 @@ def test_graders_and_library_count(tmp_path: Path) -> None:
     # line more in another unit's checks, in a page or in a figure is not.
     counting = (
         *(
-            "graders/units/unit_00/speedup.py",
+            "graders/units/unit_00/amdahl_speedup.py",
             "graders/units/unit_00/batch_probe.py",
             "graders/units/drivers.py",
         ),

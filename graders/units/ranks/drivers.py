@@ -45,22 +45,22 @@ def calls(
         if together:
             dist.barrier()
         if each is None:
-            told.append(_call_once(answer, next(mine), named, layout, returned))
+            told.append(call_once(answer, next(mine), named, layout, returned))
         elif dist.get_rank() in each:
             told.append(
-                _call_once(answer, next(mine), {**named, "group": groups[tuple(each)]}, layout, returned)
+                call_once(answer, next(mine), {**named, "group": groups[tuple(each)]}, layout, returned)
             )
     return told
 
 
-def _call_once(
+def call_once(
     answer: AnswerFunction,
     arguments: list[PlainData],
     options: dict[str, Any],
     layout: str,
     earlier: list[Any],
 ) -> Called:
-    """earlier: what other calls have returned, to which this one's result is added."""
+    """One call, and what it left behind. earlier: results of other calls, to which its own is added."""
     grounds: list[Tensor] = []
     given = [laid_out(argument, layout, grounds) for argument in arguments]
     lists = [(argument, list(argument)) for argument in given if isinstance(argument, list)]

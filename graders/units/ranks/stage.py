@@ -1,6 +1,5 @@
 """How calls that ranks make are tried: several in one launch, between which all ranks meet."""
 
-from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import wraps
@@ -42,12 +41,12 @@ Setting = TypeVar("Setting", bound=Ranks)
 class Seen:
     """What rows that ask how may see of a right case.
 
-    kept: about arguments, and which object was returned. calls: how many a rank has made, at the most.
+    kept: about arguments, and which object was returned. by_rank: the calls that each place made.
     allowed: what it may cost, if that is looked at.
     """
 
     kept: Finding
-    calls: int
+    by_rank: list[list[Event]]
     traffic: Traffic
     allowed: Allowed | None
 
@@ -101,9 +100,7 @@ class OnRanks(Stage[Setting]):
             result = compare.first_failure([each for each, _ in of_case] + [_only(self.calls, events)])
             kept = compare.first_failure(each for _, each in of_case)
             costs = None if setting.alone else self.allowed(setting)
-            made = Counter(event.rank for event in events if event.op not in ("barrier", "new_group"))
-            most = max(made.values(), default=0)
-            found.append((result, Seen(kept, most, _traffic(setting, events), costs)))
+            found.append((result, Seen(kept, _by_rank(setting, events), _traffic(setting, events), costs)))
         return found
 
     def _judged(
@@ -168,6 +165,11 @@ def _between_meetings(observed: Observed[Any], meetings: int) -> list[list[Event
         if case != meetings:
             raise AnswerFailed(FailureKind.UNREADABLE, "The answer calls barrier, which is not allowed here.")
     return cases
+
+
+def _by_rank(setting: Ranks, events: Sequence[Event]) -> list[list[Event]]:
+    own = [event for event in events if event.op not in ("barrier", "new_group")]
+    return [[event for event in own if event.rank == rank] for rank in setting.places]
 
 
 def _traffic(setting: Setting, events: Sequence[Event]) -> Traffic:
@@ -272,7 +274,8 @@ def frugal(tried: Tried[Any]) -> Finding | None:
 
 def one_call(tried: Tried[Any]) -> Finding:
     """Passes if no rank has made more than one call."""
-    return compare.at_most(tried.seen.calls, 1, "Calls of a rank", kind=Kind.TOO_MUCH)
+    most = max(map(len, tried.seen.by_rank))
+    return compare.at_most(most, 1, "Calls of a rank", kind=Kind.TOO_MUCH)
 
 
 def quick(tried: Tried[Any]) -> Finding | None:

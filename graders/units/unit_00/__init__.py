@@ -1,4 +1,4 @@
 """Unit 00: ranks, where they sit, the first messages, Amdahl's law."""
 
 UNIT = "00_hello_ranks"
-SECTIONS = ("speedup", "coordinates", "messages", "mending")
+SECTIONS = ("amdahl_speedup", "rank_coordinates", "pass_the_token", "mend_statistics")

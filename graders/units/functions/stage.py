@@ -1,0 +1,88 @@
+"""How answers that are called without ranks are tried: all cases in one go, one call after the other."""
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from functools import wraps
+from typing import Any
+
+from graders.grading.cases import Features
+from graders.grading.exercise import Exercise
+from graders.grading.expected import Expected
+from graders.grading.explanation import Tried
+from graders.grading.judging import ByCases, Stage
+from graders.grading.kit import Answer, Criterion, Finding, Findings, Rng, compare, exercise
+from graders.units.functions import drivers
+
+Arguments = list[Any]
+"""Positional arguments of a call: plain data."""
+_LONGEST = 120
+"""Characters of a call that a student would type."""
+
+
+@dataclass(frozen=True)
+class OfFunction(Stage[Features]):
+    """arguments: of a case. expected: what is returned, and what becomes of the arguments.
+
+    tolerance: how far numbers may be off.
+    """
+
+    name: str
+    arguments: Callable[[Rng, Features], Arguments]
+    expected: Callable[[Features, Arguments], Expected]
+    tolerance: float
+
+    def together(self, features: Features) -> Hashable:
+        return "in turn"
+
+    def run(self, answer: Answer, cases: Sequence[tuple[Features, Rng]]) -> Sequence[tuple[Finding, Finding]]:
+        """Of each what is found of the result, and of the arguments."""
+        inputs = [self.arguments(rng, features) for features, rng in cases]
+        told = answer.call(drivers.in_turn, inputs)
+        found = []
+        for (features, _), given, (called, _) in zip(
+            cases, inputs, compare.side_by_side(told, cases), strict=True
+        ):
+            expected = self.expected(features, given)
+            what = self._call(given)
+            result = expected.result_in(called, what, self.tolerance)
+            found.append((result, expected.kept_in(called, what, self.tolerance)))
+        return found
+
+    def _call(self, given: Arguments) -> str:
+        written = f"{self.name}({', '.join(map(repr, given))})"
+        return written if len(written) <= _LONGEST else f"what {self.name} returned"
+
+
+def of_function(
+    *,
+    base: Features,
+    minutes: int,
+    difficulty: int,
+    rubric: tuple[Criterion, ...],
+    hints: tuple[str, ...],
+    arguments: Callable[[Rng, Features], Arguments],
+    tolerance: float = 1e-6,
+    possible: Callable[[Features], bool] = lambda features: True,
+) -> Callable[[Callable[[Features, Arguments], Expected]], Exercise]:
+    """Register an exercise whose call must return, of each case, what the function below says.
+
+    base: the ordinary case. possible: which features do not exclude one another. See `OfFunction`.
+    """
+
+    def register(expected: Callable[[Features, Arguments], Expected]) -> Exercise:
+        stage = OfFunction(expected.__name__, arguments, expected, tolerance)
+        judged = ByCases(base, stage, rubric, possible)
+
+        @wraps(expected)
+        def judge(answer: Answer, rng: Rng) -> Findings:
+            return judged(answer, rng)
+
+        return exercise(rubric=rubric, minutes=minutes, difficulty=difficulty, hints=hints)(judge)
+
+    return register
+
+
+def kept(tried: Tried[Any]) -> Finding:
+    """Passes if the arguments are as they were, or as they must be."""
+    found: Finding = tried.seen
+    return found
