@@ -206,7 +206,8 @@ def amdahl_speedup(parallel_fraction: float, workers: int) -> float:
 # %% [markdown]
 # The cell with `check` runs the exercise's grader: the same one that gives the grades. Each line of its table is one
 # criterion, with what was seen. `hint("amdahl_speedup")` gives a hint, and another each time you ask; `reset("amdahl_speedup")`
-# brings the empty cell back; `progress()` shows how far you are in all units.
+# brings the empty cell back; `progress()` shows how far you are in all units. Later exercises build on earlier ones. Where you
+# have left one out, the check says so, and how to go on without it.
 #
 # Now the second prediction.
 
