@@ -97,6 +97,24 @@ class ByCases(Generic[Features]):
         return f"right with {listed or in_words(self.base)}."
 
 
+@dataclass(frozen=True)
+class NamedJudge(Generic[Features]):
+    """A grader that has the name, the module and the docstring of the function that says what is right."""
+
+    judged: ByCases[Features]
+    __name__: str
+    __module__: str
+    __doc__: str | None
+
+    def __call__(self, answer: Answer, rng: Rng) -> Findings:
+        return self.judged(answer, rng)
+
+
+def named_as(function: Callable[..., Any], judged: ByCases[Features]) -> NamedJudge[Features]:
+    """The grader under this function's name, by which its exercise is known."""
+    return NamedJudge(judged, function.__name__, function.__module__, function.__doc__)
+
+
 def _asked(ask: Callable[[Answer, Rng], Finding], answer: Answer, rng: Rng) -> Finding:
     try:
         return ask(answer, rng)

@@ -2,15 +2,14 @@
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from functools import wraps
 from typing import Any
 
 from graders.grading.cases import Features
 from graders.grading.exercise import Exercise
 from graders.grading.expected import Expected
 from graders.grading.explanation import Tried
-from graders.grading.judging import ByCases, Stage
-from graders.grading.kit import Answer, Criterion, Finding, Findings, Rng, compare, exercise
+from graders.grading.judging import ByCases, Stage, named_as
+from graders.grading.kit import Answer, Criterion, Finding, Rng, compare, exercise
 from graders.units.functions import drivers
 
 Arguments = list[Any]
@@ -73,10 +72,7 @@ def of_function(
         stage = OfFunction(expected.__name__, arguments, expected, tolerance)
         judged = ByCases(base, stage, rubric, possible)
 
-        @wraps(expected)
-        def judge(answer: Answer, rng: Rng) -> Findings:
-            return judged(answer, rng)
-
+        judge = named_as(expected, judged)
         return exercise(rubric=rubric, minutes=minutes, difficulty=difficulty, hints=hints)(judge)
 
     return register

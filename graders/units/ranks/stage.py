@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass, replace
-from functools import wraps
 from typing import Any, TypeVar
 
 from torch import Tensor
@@ -12,7 +11,7 @@ from graders.grading.called import ON_META, Called
 from graders.grading.exercise import Exercise
 from graders.grading.expected import Expected
 from graders.grading.explanation import Tried
-from graders.grading.judging import ByCases, Stage
+from graders.grading.judging import ByCases, Stage, named_as
 from graders.grading.kinds import Kind
 from graders.grading.kit import (
     Answer,
@@ -20,7 +19,6 @@ from graders.grading.kit import (
     Criterion,
     FailureKind,
     Finding,
-    Findings,
     Observed,
     Rng,
     compare,
@@ -248,10 +246,7 @@ def on_ranks(
         stage = OnRanks(arguments, expected, allowed, written, expected.__name__, options, calls)
         judged = ByCases(base, stage, rubric, possible)
 
-        @wraps(expected)
-        def judge(answer: Answer, rng: Rng) -> Findings:
-            return judged(answer, rng)
-
+        judge = named_as(expected, judged)
         return exercise(rubric=rubric, minutes=minutes, difficulty=difficulty, hints=hints)(judge)
 
     return register

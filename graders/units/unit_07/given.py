@@ -23,7 +23,8 @@ def x_written(setting: Setting) -> str:
         shape, laid = (*shape, 2), "[..., 0]"
     elif len(shape) == 2 and setting.layout in ("meta", "transposed"):
         shape, laid = shape[::-1], ".T"
-    value = "dist.get_rank() + 1" if setting.dtype.itemsize < 4 else "10 ** dist.get_rank()"
+    digits = setting.dtype.itemsize >= 4 and setting.launched <= 9
+    value = "10 ** dist.get_rank()" if digits else "dist.get_rank() + 1"
     return f"torch.full({shape}, {value}{dtype or ', dtype=torch.float32'}{device}){laid}"
 
 
@@ -88,4 +89,5 @@ def parts_written(setting: Setting) -> str:
     kind = "" if setting.dtype is torch.float32 else f", dtype={setting.dtype}"
     many = f"[torch.full((n,), float(n){kind}) for n in {sizes}]"
     root = setting.places[setting.root]
-    return f"{many}[dist.get_rank()], {many} if dist.get_rank() == {root} else None"
+    place = "dist.get_rank(group)" if setting.group else "dist.get_rank()"
+    return f"{many}[{place}], {many} if dist.get_rank() == {root} else None"
