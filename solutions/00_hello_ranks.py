@@ -350,8 +350,8 @@ def rank_coordinates(rank: int, gpus: list[int], cyclic: bool) -> tuple[int, int
     gpus: how many GPUs each node has, at least 1; one rank a GPU. Do not change the list.
     cyclic: if False, ranks fill one node before they go on to the next; if True, they go to the nodes
         in turn, and a full node is passed over.
-    The ranks of a node have the local ranks 0, 1, 2, ... in the order of their ranks. Compute it from the
-    arguments.
+    The ranks of a node have the local ranks 0, 1, 2, ... in the order of their ranks. Compute it from
+    the arguments.
     """
     ### BEGIN SOLUTION
     places = [(node, local) for node, count in enumerate(gpus) for local in range(count)]

@@ -1040,13 +1040,22 @@ def of_dtensor(size: int) -> tuple[list[str], list[list[float]]]:
     place = init_device_mesh("cpu", (dist.get_world_size(),))
     meta = TensorMeta(torch.Size([size, size]), (size, 1), torch.float32)
     lying = {written((kind,)): DTensorSpec(place, (kind,), meta) for kind in kinds}
-    given = tuple(OpStrategy([OpSpec(lying[name])]) for name in ("S(0)", "S(1)"))
-    propagator = DTensor._op_dispatcher.sharding_propagator
     product = torch.ops.aten.mm.default
-    strategies = propagator.op_strategy_funcs[product](OpSchema(product, given, {})).strategies
+    given = OpSchema(product, tuple(OpStrategy([OpSpec(lying[name])]) for name in ("S(0)", "S(1)")), {})
+    propagator = DTensor._op_dispatcher.sharding_propagator
+    if product in propagator.op_strategy_funcs:
+        found = propagator.op_strategy_funcs[product](given)
+    else:
+        # PyTorch 2.14 writes them down for one axis, and makes those of the mesh out of them.
+        from torch.distributed.tensor._ops.single_dim_strategy import _expand_single_dim_strategy_to_mesh
+
+        of_one_axis = propagator.op_single_dim_strategy_funcs[product]
+        found = _expand_single_dim_strategy_to_mesh(place, given, of_one_axis, meta)(
+            product, given.args_meta, {}
+        )
     spelled = [
         str(Strategy(tuple(own.placements for own in each.input_specs), each.output_spec.placements))
-        for each in strategies
+        for each in found.strategies
     ]
     return spelled, [[redistribute_cost(a, b) for b in lying.values()] for a in lying.values()]
 
@@ -1064,13 +1073,14 @@ for source, row in zip(kinds, their_prices, strict=True):
 # %% demo=true jupyter={"source_hidden": true}
 # %%holds torch>=2.8 op_strategies best_chain
 square = Einsum("ab,bc->ac", dict.fromkeys("abc", 1024))
-assert sorted(theirs) == sorted(map(str, op_strategies(square, (4,))))
+of_no_sums = [each for each in theirs if "P" not in each.partition(" -> ")[0]]
+assert sorted(of_no_sums) == sorted(map(str, op_strategies(square, (4,))))
 assert their_prices[1][3] == math.inf
 assert all(price == 0 for price in their_prices[0])
 assert 1.9 < their_prices[3][0] / their_prices[3][1] < 2.1
 
 # %% [markdown]
-# The strategies are yours. The prices are of one kind with yours, for links that are built into it; from a cut to a sum it knows no
+# The strategies are yours; PyTorch 2.14 has some more, which leave one operand a sum. The prices are of one kind with yours, for links that are built into it; from a cut to a sum it knows no
 # way. But there is no search: DTensor runs a program line by line and does not know what comes next. At each operator it takes the
 # strategy whose operands are cheapest to bring there. That is the greedy choice. Let x lie as S(0) and w as S(1), and ask
 # for `relu(x @ w)`:

@@ -40,7 +40,7 @@ from course_lib.beside import missing
 from course_lib.runtime.communication.events import Kind
 from course_lib.runtime.communication.intercepted_group import InterceptedGroup
 from course_lib.runtime.processes import gloo_gaps, protocol, watchdog
-from course_lib.runtime.processes.agents import Agents
+from course_lib.runtime.processes.agents import Agents, ranks_here
 from course_lib.runtime.processes.call_log import (
     CallLog,
     CallLogLost,
@@ -1216,7 +1216,7 @@ def test_the_door_loads_no_torch_and_engines_nothing_that_draws() -> None:
     assert done.stdout.split("\n")[:2] == ["False", "[]"]
 
 
-# --- Agents that come to a halt
+# --- Agents that come to a halt or fail
 
 
 def stalled_agents(monkeypatch: pytest.MonkeyPatch) -> "tuple[Agents, socket.socket]":
@@ -1251,3 +1251,17 @@ def test_an_agent_that_reads_nothing_does_not_hold_the_launcher(monkeypatch: pyt
         agents.start(descriptor, protocol.Start(cast("Any", None), bytes(10_000_000), {3: b""}))
         assert "The process that holds rank 3 takes no messages" in agents.lost
     agents.close()
+
+
+def test_an_agent_that_fails_says_so_and_is_no_death_of_the_rank(tmp_path: Path) -> None:
+    missing_folder = str(tmp_path / "missing")
+    plan = protocol.Plan(1, "gloo", 60, 0, "/", (), (), {}, {}, temporary_directory=missing_folder)
+    request = LaunchRequest(print, (), 1, Cluster(devices_per_node=1), 60, 0, None)
+    with ranks_here(protocol.Start(plan, b"", {0: b""})) as agents:
+        watched = watchdog.Watchdog(request, agents).watch()
+    assert isinstance(watched.ending, watchdog.RanksFailed)
+    assert "The process that holds rank 0 has failed" in watched.ending.report
+    assert (
+        f"FileNotFoundError: [Errno 2] No such file or directory: '{missing_folder}" in watched.ending.report
+    )
+    assert "SIGKILL" not in watched.ending.report

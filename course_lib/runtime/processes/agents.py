@@ -17,6 +17,7 @@ from typing import Any
 
 from course_lib.errors import BadLaunch
 from course_lib.runtime.processes.protocol import (
+    AgentFailed,
     Channel,
     Progress,
     RankProgress,
@@ -30,6 +31,8 @@ from course_lib.runtime.processes.protocol import (
 from course_lib.runtime.processes.stacks import Stack
 
 _STACK_SECONDS = 0.5
+
+_HALT = "that process, its node or the network has come to a halt. Launch again, if you can on other nodes."
 
 _START_CODE = """
 import json, sys
@@ -112,7 +115,7 @@ class Agents:
         try:
             message = self._channels[descriptor].receive()
         except Stalled:
-            self._stalled(descriptor, "has stopped in the middle of a message")
+            self._lose(descriptor, f"has stopped in the middle of a message: {_HALT}")
         except (EOFError, OSError):
             self._forget(descriptor)
         else:
@@ -128,24 +131,23 @@ class Agents:
                 self._ranks[descriptor] -= {each.rank for each in ranks if each.exit_code is not None}
             case Stacks(of):
                 self._stacks |= of
+            case AgentFailed(said):
+                self._lose(descriptor, f"has failed, which should not happen:\n{said}")
 
     def _send(self, descriptor: int, message: Any) -> None:
         try:
             self._channels[descriptor].send(message)
         except Stalled:
-            self._stalled(descriptor, "takes no messages")
+            self._lose(descriptor, f"takes no messages: {_HALT}")
         except OSError:
             # That it has gone is read from the same channel.
             pass
 
-    def _stalled(self, descriptor: int, what: str) -> None:
+    def _lose(self, descriptor: int, what: str) -> None:
         # Of its ranks nothing is known, least of all that they have ended.
         held = sorted(self._ranks.pop(descriptor, ()))
         ranks = f"rank {held[0]}" if len(held) == 1 else "the ranks"
-        self.lost = (
-            f"The process that holds {ranks}{self._where(descriptor)} {what}: that process, its node or "
-            f"the network has come to a halt. Launch again, if you can on other nodes."
-        )
+        self.lost = f"The process that holds {ranks}{self._where(descriptor)} {what}"
         self._forget(descriptor)
 
     def _forget(self, descriptor: int) -> None:

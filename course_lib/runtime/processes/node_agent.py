@@ -13,6 +13,7 @@ import signal
 import socket
 import sys
 import time
+import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -20,11 +21,10 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import NoReturn
 
-from torch._C._distributed_c10d import TCPStore
-
 from course_lib.runtime.processes.call_log import set_clock_offset
 from course_lib.runtime.processes.held_rank import HeldRank
 from course_lib.runtime.processes.launch_folder import LaunchFolder
+from course_lib.runtime.processes.meeting import open_store
 from course_lib.runtime.processes.process_tree import (
     adopt_orphans,
     be_scheduled_as_batch,
@@ -33,6 +33,7 @@ from course_lib.runtime.processes.process_tree import (
     sleeps,
 )
 from course_lib.runtime.processes.protocol import (
+    AgentFailed,
     Progress,
     Ready,
     ShowStacks,
@@ -167,6 +168,10 @@ def _hold_ranks(launcher: Connection, node: Node, ready: Ready | None = None) ->
     except (EOFError, ConnectionError):
         # The launcher has gone.
         pass
+    except Exception:
+        # The launcher, who learns nothing else of this end, would take it for the rank's.
+        with suppress(OSError):
+            launcher.send(AgentFailed(traceback.format_exc()))
     finally:
         os._exit(0 if goes_on else 1)
 
@@ -191,7 +196,7 @@ class NodeAgent:
         for rank in start.arguments:
             self._fork(start, rank, node)
         # Only now: it has threads, and a process with threads must not fork.
-        store = _open_store(start, node)
+        store = open_store(start, node.listener)
         goes_on = self._watch()
         del store
         return goes_on
@@ -283,15 +288,6 @@ def _on(node: Node, start: Start, rank: int) -> Start:
     environment = node.environment | start.plan.environment | start.variables.get(rank, {})
     plan = replace(start.plan, environment=environment, threads=start.plan.threads or node.threads)
     return replace(start, plan=plan)
-
-
-def _open_store(start: Start, node: Node) -> TCPStore | None:
-    """Open the store through which the ranks of a step meet, if this is the node where they do."""
-    if start.store is None or node.listener is None or 0 not in start.arguments:
-        return None
-    host, port = start.store
-    listener = node.listener.detach()
-    return TCPStore(host, port, is_master=True, wait_for_workers=False, master_listen_fd=listener)
 
 
 if __name__ == "__main__":

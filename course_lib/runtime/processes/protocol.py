@@ -67,6 +67,12 @@ class Stacks(NamedTuple):
     of: dict[int, Stack]
 
 
+class AgentFailed(NamedTuple):
+    """The agent itself has failed, through no fault of its ranks, and ends with them."""
+
+    said: str
+
+
 # --- From the launcher
 
 

@@ -7,7 +7,6 @@ from typing import NoReturn
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import FileStore, Store, TCPStore
 
 from course_lib.runtime.device_wait import unless_cpu
 from course_lib.runtime.processes.call_log import CallLog
@@ -16,15 +15,13 @@ from course_lib.runtime.processes.horovod_group import join_horovod, leave_horov
 from course_lib.runtime.processes.launch_folder import LaunchFolder
 from course_lib.runtime.processes.logged_calls import CallLogger
 from course_lib.runtime.processes.logged_group import install
+from course_lib.runtime.processes.meeting import store_for_rank
 from course_lib.runtime.processes.protocol import Start
 from course_lib.runtime.processes.rank_life import Ending, call_function, live, resemble_launcher
 from course_lib.runtime.processes.serialization import serialize
 
 _TIMEOUT_MARGIN_SECONDS = 30
 """So much later than the launcher's deadline torch would give up by itself."""
-
-_MEETING_SECONDS = 60
-"""How long a rank tries to reach the store of the ranks."""
 
 
 def rank_main(folder: LaunchFolder, start: Start, rank: int, wake: int) -> NoReturn:
@@ -64,16 +61,8 @@ def _join_group(folder: LaunchFolder, start: Start, rank: int) -> None:
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
     dist.init_process_group(
         plan.backend,
-        store=_store(folder, start),
+        store=store_for_rank(folder, start),
         rank=rank,
         world_size=plan.ranks,
         timeout=timedelta(seconds=plan.timeout + _TIMEOUT_MARGIN_SECONDS),
     )
-
-
-def _store(folder: LaunchFolder, start: Start) -> Store:
-    """Through it the ranks find each other."""
-    if start.store is None:
-        return FileStore(str(folder.store), start.plan.ranks)
-    host, port = start.store
-    return TCPStore(host, port, is_master=False, timeout=timedelta(seconds=_MEETING_SECONDS))

@@ -46,7 +46,7 @@ SchedulerParameters=batch_sched_delay=0,sched_interval=5
 FirstJobId=4210801
 SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU_Memory
-DefMemPerCPU=3000
+DefMemPerCPU=1000
 # Nodes claim more cores and memory than the machine has.
 SlurmdParameters=config_overrides
 SlurmdTimeout=10
