@@ -135,6 +135,20 @@ def test_how_is_asked_of_cases_that_are_right() -> None:
     assert not any(cup.milk for cup in asked)
 
 
+@pytest.mark.parametrize("ends", [True, False])
+def test_a_row_may_ask_what_no_case_can_say(ends: bool) -> None:
+    def ask(answer: Any, rng: Rng) -> Finding:
+        if not ends:
+            raise AnswerFailed(FailureKind.DEADLOCK, "all wait")
+        return Finding(False, "nobody came")
+
+    rows = (*rubric(), Criterion("guests", 1, "Invite.", ask=ask))
+    judge = ByCases(Cup(), Bar(lambda *_: False), rows)
+    result = grade(Exercise("bar", "pour", rows, judge, 5, 1), None, Rng(1))  # type: ignore[arg-type]
+    assert result.criteria[-1].verdict is Verdict.FAILED
+    assert result.criteria[-1].seen == ("nobody came" if ends else "all wait")
+
+
 def test_a_failure_names_its_case_what_came_before_and_how_to_type_it() -> None:
     stage = Bar(lambda cup, before: cup.milk and any(each.ounces == 8 for each in before))
     rows = rubric()
