@@ -65,7 +65,7 @@ def same(seen: Any, wanted: Any, what: str, tolerance: float) -> Finding:
     if isinstance(wanted, list | tuple):
         return _same_items(seen, wanted, what, tolerance)
     if isinstance(wanted, float):
-        return compare.near(seen, wanted, what, rtol=tolerance)
+        return compare.near(seen, wanted, what, rtol=tolerance, least=0.0)
     if not isinstance(wanted, Tensor):
         return compare.equal(seen, wanted, what)
     if wanted.is_meta:

@@ -1741,7 +1741,7 @@ def the_chain_waits_for_a_send():
 # ------------------------------------------------------------------------------------------------- mend_swap
 
 
-@wrong("mend_swap", fails="comes to an end")
+@wrong("mend_swap", fails="the partner's tensor")
 def still_receives_first(x):
     """As it was."""
     partner = dist.get_rank() ^ 1
@@ -1751,7 +1751,7 @@ def still_receives_first(x):
     return arriving
 
 
-@wrong("mend_swap", fails="comes to an end")
+@wrong("mend_swap", fails="the partner's tensor")
 def now_both_send_first(x):
     """A circle of sends instead of a circle of receives."""
     partner = dist.get_rank() ^ 1
@@ -1794,7 +1794,7 @@ def receives_into_x(x):
     return x
 
 
-@wrong("mend_swap", fails="one message each")
+@wrong("mend_swap", fails="the partner's tensor")
 def gathers_everything(x):
     """An all-gather of which one part is needed."""
     everyone = [torch.empty_like(x) for _ in range(dist.get_world_size())]
@@ -1817,7 +1817,7 @@ def two_ranks_swap_in_place(x):
 # ------------------------------------------------------------------------------------------------ mend_shift
 
 
-@wrong("mend_shift", fails="comes to an end")
+@wrong("mend_shift", fails="the left neighbour's tensor")
 def still_all_send_first(x):
     """As it was."""
     rank, size = dist.get_rank(), dist.get_world_size()
@@ -1827,7 +1827,7 @@ def still_all_send_first(x):
     return arriving
 
 
-@wrong("mend_shift", fails="comes to an end")
+@wrong("mend_shift", fails="the left neighbour's tensor")
 def waits_before_it_receives(x):
     """isend(...).wait() is send."""
     rank, size = dist.get_rank(), dist.get_world_size()
@@ -1859,7 +1859,7 @@ def shifts_in_place(x):
     return x
 
 
-@wrong("mend_shift", fails="one message each")
+@wrong("mend_shift", fails="the left neighbour's tensor")
 def with_a_barrier_between(x):
     """A barrier that mends nothing: isend has."""
     rank, size = dist.get_rank(), dist.get_world_size()
@@ -1896,7 +1896,7 @@ def two_ranks_keep_theirs(x):
     return x.clone() if size == 2 else arriving
 
 
-@wrong("mend_shift", fails="a tensor of its own")
+@wrong("mend_shift", fails="the left neighbour's tensor")
 def room_for_a_matrix(x):
     """Not every tensor has rows and columns."""
     rank, size, (rows, columns) = dist.get_rank(), dist.get_world_size(), x.shape
@@ -1907,7 +1907,7 @@ def room_for_a_matrix(x):
     return arriving
 
 
-@wrong("mend_shift", fails="one message each")
+@wrong("mend_shift", fails="the left neighbour's tensor")
 def gathers_from_all(x):
     """Everyone's tensor, of which one is needed: more messages, and so no less time."""
     everyone = [torch.empty_like(x) for _ in range(dist.get_world_size())]
@@ -1918,7 +1918,7 @@ def gathers_from_all(x):
 # ----------------------------------------------------------------------------------------------- mend_report
 
 
-@wrong("mend_report", fails="comes to an end")
+@wrong("mend_report", fails="the mean on rank 0")
 def still_behind_the_if(loss):
     """As it was."""
     if dist.get_rank() == 0:
@@ -1928,7 +1928,7 @@ def still_behind_the_if(loss):
     return None
 
 
-@wrong("mend_report", fails="comes to an end")
+@wrong("mend_report", fails="the mean on rank 0")
 def others_call_something_else(loss):
     """reduce on some ranks and all_reduce on others are two calls."""
     total = torch.tensor(loss)
@@ -1953,7 +1953,7 @@ def reports_its_own_loss(loss):
     return loss if dist.get_rank() == 0 else None
 
 
-@wrong("mend_report", fails="None elsewhere")
+@wrong("mend_report", fails="the mean on rank 0")
 def everyone_reports(loss):
     """Every rank returns the mean."""
     total = torch.tensor(loss)
@@ -1961,7 +1961,7 @@ def everyone_reports(loss):
     return total.item() / dist.get_world_size()
 
 
-@wrong("mend_report", fails="one collective")
+@wrong("mend_report", fails="the mean on rank 0")
 def barrier_to_be_sure(loss):
     """A barrier that an all_reduce makes needless."""
     dist.barrier()

@@ -92,13 +92,13 @@ class OnRanks(Stage[Setting]):
         judged = [self._judged(*each) for each in zip(calls, inputs, told, strict=True)]
         slices = _between_meetings(observed, sum(meet))
         found, first = [], 0
-        for (setting, _), events in zip(cases, slices, strict=True):
+        for (setting, _), case in zip(cases, slices, strict=True):
             of_case = judged[first : first + len(setting.calls)]
             first += len(setting.calls)
-            result = compare.first_failure([each for each, _ in of_case] + [_only(self.calls, events)])
+            result = compare.first_failure([each for each, _ in of_case] + [_only(self.calls, case.events)])
             kept = compare.first_failure(each for _, each in of_case)
             costs = None if setting.alone else self.allowed(setting)
-            found.append((result, Seen(kept, _by_rank(setting, events), _traffic(setting, events), costs)))
+            found.append((result, Seen(kept, _by_rank(setting, case.events), _traffic(setting, case), costs)))
         return found
 
     def _judged(
@@ -148,32 +148,40 @@ def _by_call(observed: Observed[list[Called]], calls: Sequence[Setting]) -> list
     return told
 
 
-def _between_meetings(observed: Observed[Any], meetings: int) -> list[list[Event]]:
-    """The events of each case. Raises AnswerFailed if the answer has called barriers of its own between."""
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """What one of the cases of a launch did. begin: virtual seconds, when all ranks had met."""
+
+    begin: float
+    events: list[Event]
+
+
+def _between_meetings(observed: Observed[Any], meetings: int) -> list[Slice]:
+    """What each case did. Raises AnswerFailed if the answer has called barriers of its own between."""
     everyone = len(observed.results)
-    cases: list[list[Event]] = [[] for _ in range(meetings + 1)]
+    begins = [0.0] * (meetings + 1)
+    slices = [Slice(begin, []) for begin in begins]
     for rank in range(everyone):
         case = 0
         for event in observed.communication(rank):
-            if event.op == "barrier" and len(event.group) == everyone and meetings:
+            if event.op == "barrier" and len(event.group) == everyone and case < meetings:
                 case += 1
-            if case > meetings:
-                break
-            cases[case].append(event)
+                begins[case] = max(begins[case], event.end)
+            else:
+                slices[case].events.append(event)
         if case != meetings:
-            raise AnswerFailed(FailureKind.UNREADABLE, "The answer calls barrier, which is not allowed here.")
-    return cases
+            raise AnswerFailed(FailureKind.UNREADABLE, "A rank has not met the others.")
+    return [Slice(begin, each.events) for begin, each in zip(begins, slices, strict=True)]
 
 
 def _by_rank(setting: Ranks, events: Sequence[Event]) -> list[list[Event]]:
-    own = [event for event in events if event.op not in ("barrier", "new_group")]
+    own = [event for event in events if event.op != "new_group"]
     return [[event for event in own if event.rank == rank] for rank in setting.places]
 
 
-def _traffic(setting: Setting, events: Sequence[Event]) -> Traffic:
+def _traffic(setting: Ranks, case: Slice) -> Traffic:
     places = {rank: place for place, rank in enumerate(setting.places)}
-    begin = max((event.end for event in events if event.op == "barrier"), default=0.0)
-    own = [event for event in events if event.op in ("send", "recv") and event.rank in places]
+    own = [event for event in case.events if event.op in ("send", "recv") and event.rank in places]
     # In the order in which they were begun: of several at once, the first to leave is another.
     sends = sorted((event for event in own if event.op == "send"), key=lambda event: event.sequence)
     messages = [
@@ -181,13 +189,12 @@ def _traffic(setting: Setting, events: Sequence[Event]) -> Traffic:
         for event in sends
         if event.peer is not None
     ]
-    return Traffic(messages, max((event.end for event in own), default=begin) - begin)
+    return Traffic(messages, max((event.end for event in own), default=case.begin) - case.begin)
 
 
 def _only(allowed: Collection[str], events: Sequence[Event]) -> Finding:
-    """Passes if no other calls were made. The first one may be the barrier between two cases."""
-    called = {event.op for event in events} - {"new_group"}
-    others = sorted(called - {*allowed, "barrier"} if "barrier" in called else called - set(allowed))
+    """Passes if no other calls were made."""
+    others = sorted({event.op for event in events} - {*allowed, "new_group"})
     text = f"the values are right, but it calls {', '.join(others)}; allowed are {', '.join(allowed)}."
     return Finding(not others, text)
 

@@ -44,20 +44,6 @@ def ends(observed: Sequence[Observed[MendedReply]]) -> Finding:
     return Finding(True, f"All ranks returned, in worlds of {sizes}.")
 
 
-def each_returned(runs: Sequence[Observed[MendedReply]], expected: Sequence[Sequence[Tensor]]) -> Finding:
-    """Passes if in each run each rank returned its tensor of `expected`, all of one shape, digit by digit."""
-    return compare.first_failure(
-        compare.close_on_all_ranks(
-            [told.result for told in run.results],
-            wanted,
-            f"with {len(wanted)} ranks, what was returned",
-            0,
-            0,
-        )
-        for run, wanted in zip(runs, expected, strict=True)
-    )
-
-
 def all_inputs_kept(runs: Sequence[Observed[MendedReply]], given: Sequence[Sequence[Tensor]]) -> Finding:
     """Passes if in each run each rank's argument is as it was."""
     return compare.first_failure(

@@ -1,54 +1,47 @@
 """The grader of `mend_report`."""
 
-from graders.grading import compare
-from graders.grading.communication import each_rank_calls
-from graders.grading.kit import (
-    Answer,
-    Criterion,
-    Findings,
-    Rng,
-    exercise,
-)
-from graders.units.unit_07 import lab
+from dataclasses import dataclass
+
+from graders.grading.cases import vary
+from graders.grading.expected import Expected
+from graders.grading.judging import feature
+from graders.grading.kit import Criterion, Rng
+from graders.units.ranks.features import Ranks
+from graders.units.ranks.stage import Arguments, on_ranks, one_call
 
 
-@exercise(
+@dataclass(frozen=True, slots=True)
+class Losses(Ranks):
+    """scale: of the losses. A likelihood's logarithm is a loss, too, and below 0."""
+
+    scale: float = feature(1.0, "losses of the size of {:g}")
+
+
+def a_loss_on_each(rng: Rng, case: Losses) -> list[Arguments]:
+    """One number a rank."""
+    return [[rng.integer(100_000, 999_999) / 1e6 * case.scale] for _ in range(case.ranks)]
+
+
+@on_ranks(
+    base=Losses(),
     minutes=5,
     difficulty=1,
     rubric=(
         Criterion(
-            lab.ENDS,
-            1,
-            "A collective is called by every rank of its group, or by none.",
-            needs=("the mean on rank 0",),
-        ),
-        Criterion(
             "the mean on rank 0",
-            1,
-            "The sum of all ranks' losses divided by their number; `.item()` makes a float of a tensor.",
+            3,
+            "A collective is called by every rank of its group, or by none. The sum of all ranks' losses "
+            "divided by their number; `.item()` makes a float of a tensor. Others return None.",
+            vary=vary(ranks=(1, 3), scale=(1e-6, -10.0)),
         ),
-        Criterion("None elsewhere", 1, "What to do with the result may well depend on the rank."),
-        Criterion("one collective", 1, "One all_reduce on every rank; nothing else is needed."),
+        Criterion("one collective", 1, "One all_reduce on every rank; nothing else is needed.", how=one_call),
     ),
     hints=("What belongs behind `if rank == 0`, and what does not?",),
+    arguments=a_loss_on_each,
+    calls=("all_reduce",),
+    written=lambda case: "float(dist.get_rank())",
 )
-def mend_report(answer: Answer, rng: Rng) -> Findings:
+def mend_report(case: Losses, given: list[Arguments]) -> list[Expected]:
     """The mean loss, reported by rank 0."""
-    given = [[rng.integer(1, 999_999) / 1e9 for _ in range(3)]]
-    # A likelihood's logarithm is a loss, too.
-    given += [[rng.integer(-999_999, 99_999) / 1e5 for _ in range(4)], [0.0]]
-    runs = [lab.launched(answer, losses) for losses in given]
-    yield lab.ENDS, lab.ends(runs)
-    means = [sum(losses) / len(losses) for losses in given]
-    yield (
-        "the mean on rank 0",
-        compare.first_failure(
-            lab.numbers(run, losses, [mean]) for run, losses, mean in zip(runs, given, means, strict=True)
-        ),
-    )
-    elsewhere = (
-        lab.numbers(run, losses, [mean, *[None] * (len(losses) - 1)])
-        for run, losses, mean in zip(runs, given, means, strict=True)
-    )
-    yield "None elsewhere", compare.first_failure(elsewhere)
-    yield "one collective", each_rank_calls(runs, ("all_reduce",), "Every rank calls all_reduce once.")
+    mean = sum(loss for (loss,) in given) / case.ranks
+    return [Expected(None if rank else mean, {"loss": loss}, None) for rank, (loss,) in enumerate(given)]

@@ -1,73 +1,41 @@
 """The grader of `mend_swap`."""
 
-from collections.abc import Iterator, Sequence
-from itertools import chain
-
-from torch import Tensor
-
-from graders.grading import compare
-from graders.grading.communication import each_rank_calls
-from graders.grading.kit import (
-    Answer,
-    Criterion,
-    Finding,
-    Findings,
-    Observed,
-    Rng,
-    exercise,
+from graders.grading.cases import vary
+from graders.grading.expected import Expected
+from graders.grading.kit import Criterion
+from graders.units.ranks.stage import Arguments, on_ranks
+from graders.units.unit_07.swapping import (
+    A_TENSOR_OF_ITS_OWN,
+    ONE_MESSAGE,
+    OneTensor,
+    one_message_each,
+    x_on_each,
 )
-from graders.units.unit_07 import lab
-from graders.units.unit_07.drivers import MendedReply
 
 
-@exercise(
+@on_ranks(
+    base=OneTensor(),
     minutes=5,
     difficulty=1,
     rubric=(
         Criterion(
-            lab.ENDS,
-            1,
-            "One of two partners has to send while the other receives.",
-            needs=("the partner's tensor",),
-        ),
-        Criterion(
             "the partner's tensor",
-            1,
-            "Partners are 2k and 2k + 1. What is sent is x, as it was before anything arrived.",
+            2,
+            "One of two partners has to send while the other receives. Partners are 2k and 2k + 1. What is "
+            "sent is x, as it was before anything arrived.",
+            vary=vary(ranks=(2, 6)),
         ),
-        Criterion(
-            "a tensor of its own",
-            1,
-            "Receive into a new tensor, made like x, also on its device: x still has to be sent.",
-        ),
-        Criterion("one message each", 1, "Each rank sends once and receives once; no collective."),
+        A_TENSOR_OF_ITS_OWN,
+        ONE_MESSAGE,
     ),
     hints=(
         "Which of two partners could begin with the other call, and how does a rank know which of the two "
         "it is? Or does isend help?",
     ),
+    arguments=x_on_each,
+    allowed=lambda case: one_message_each(case, 2),
+    written=lambda case: "torch.full((2, 3), float(dist.get_rank()))",
 )
-def mend_swap(answer: Answer, rng: Rng) -> Findings:
+def mend_swap(case: OneTensor, given: list[Arguments]) -> list[Expected]:
     """Pairs that swap tensors."""
-    given = [lab.tensors(rng, ranks, whole=ranks > 2) for ranks in (2, 6)]
-    runs = [lab.launched(answer, tensors) for tensors in given]
-    yield lab.ENDS, lab.ends(runs)
-    swapped = [[tensors[rank ^ 1] for rank in range(len(tensors))] for tensors in given]
-    yield (
-        "the partner's tensor",
-        compare.first_failure(chain(own_ones(runs, given), [lab.each_returned(runs, swapped)])),
-    )
-    yield "a tensor of its own", lab.its_own(answer, runs, given)
-    yield (
-        "one message each",
-        each_rank_calls(runs, ("send", "recv"), "Each rank sends once and receives once."),
-    )
-
-
-def own_ones(runs: Sequence[Observed[MendedReply]], given: Sequence[Sequence[Tensor]]) -> Iterator[Finding]:
-    """For each rank that returned what it had itself, not its partner's tensor, a failure."""
-    for run, tensors in zip(runs, given, strict=True):
-        for rank, (told, x) in enumerate(compare.side_by_side(run.results, tensors)):
-            if compare.same(told.result, x):
-                text = f"with {len(tensors)} ranks, rank {rank} returned the tensor that it has itself"
-                yield Finding(False, f"{text}: was x overwritten before it was sent?")
+    return [Expected(given[rank ^ 1][0], {"x": x}, returned=None) for rank, (x,) in enumerate(given)]

@@ -1,0 +1,51 @@
+"""What the programs of unit 07's lab share that pass a tensor on."""
+
+from dataclasses import dataclass
+
+import torch
+
+from graders.grading.cases import vary
+from graders.grading.judging import feature
+from graders.grading.kit import Criterion, Rng
+from graders.grading.traffic import Allowed
+from graders.units.ranks.features import Ranks
+from graders.units.ranks.stage import Arguments, frugal, kept
+
+
+@dataclass(frozen=True, slots=True)
+class OneTensor(Ranks):
+    """Each rank has x."""
+
+    dtype: torch.dtype = feature(torch.float32, lambda dtype: str(dtype).removeprefix("torch."))
+    shape: tuple[int, ...] = feature((40,), lambda shape: f"shape {[*shape]}")
+
+    @property
+    def tolerance(self) -> float:
+        return 0.0
+
+
+def x_on_each(rng: Rng, case: OneTensor) -> list[Arguments]:
+    """Numbers of which none is another rank's; whole ones fit no floating-point type."""
+    if case.dtype.is_floating_point:
+        return [[rng.normal(*case.shape, dtype=case.dtype)] for _ in range(case.ranks)]
+    return [[rng.integers(-(2**58), 2**58, *case.shape)] for _ in range(case.ranks)]
+
+
+A_TENSOR_OF_ITS_OWN = Criterion(
+    "a tensor of its own",
+    1,
+    "Receive into a new tensor, made like x, also on its device: x still has to be sent.",
+    vary=vary(layout=("meta",), dtype=(torch.float64, torch.int64), shape=((), (2, 3))),
+    how=kept,
+)
+
+
+ONE_MESSAGE = Criterion(
+    "one message each", 1, "Each rank sends once and receives once; no collective.", how=frugal
+)
+
+
+def one_message_each(case: OneTensor, rounds: int) -> Allowed:
+    """One message a rank; so many have to follow one another."""
+    nbytes = torch.Size(case.shape).numel() * case.dtype.itemsize
+    return Allowed(1, nbytes, rounds, rounds * nbytes)
