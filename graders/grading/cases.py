@@ -64,20 +64,18 @@ class Space(Generic[Features]):
     """The cases of one exercise.
 
     base: the ordinary case. changes: those of all rows, in the rubric's order. possible: whether there is a
-    case with these features; what excludes one another is said there, once. combined: whether changes of
-    different rows meet, too.
+    case with these features; what excludes one another is said there, once.
     """
 
     base: Features
     changes: tuple[Change, ...]
     possible: Callable[[Features], bool] = field(default=lambda features: True)
-    combined: bool = True
 
     @cached_property
     def cases(self) -> tuple[Case[Features], ...]:
         """The base; the base with each change alone; then few cases with several, see `meetings`."""
         alone = ((change,) for change in self.changes if self.features((change,)) is not None)
-        chosen = ((), *alone, *(self.meetings() if self.combined else ()))
+        chosen = ((), *alone, *self.meetings())
         points = ((self.features(changes), changes) for changes in chosen)
         return tuple(
             Case(number, features, changes)

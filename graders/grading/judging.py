@@ -41,7 +41,6 @@ class ByCases(Generic[Features]):
     stage: Stage[Features]
     rubric: tuple[Criterion, ...]
     possible: Callable[[Features], bool] = field(default=lambda features: True)
-    combined: bool = True
 
     def __call__(self, answer: Answer, rng: Rng) -> Findings:
         """Each row's finding, in the rubric's order."""
@@ -64,7 +63,7 @@ class ByCases(Generic[Features]):
     @cached_property
     def space(self) -> Space[Features]:
         changes = (Change(row.name, values) for row in self.rubric for values in row.vary)
-        return Space(self.base, tuple(changes), self.possible, self.combined)
+        return Space(self.base, tuple(changes), self.possible)
 
     def _explained(self, answer: Answer, seed: int) -> Explained[Features]:
         def run(cases: Sequence[Case[Features]]) -> list[Tried[Features]]:
