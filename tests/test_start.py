@@ -85,6 +85,8 @@ def test_another_user_works_with_an_installation_that_nobody_can_write_to(tmp_pa
 def as_another_user(words: list[str], own: Path, folder: Path) -> "subprocess.CompletedProcess[str]":
     """Run a command as a user who can write to one folder alone."""
     wall = ["bwrap", "--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc", "--tmpfs", "/tmp"]
+    # The checkout may lie in /tmp.
+    wall += ["--ro-bind", str(ROOT), str(ROOT)]
     wall += ["--bind", str(own), str(own), "--unshare-user", "--uid", "65534", "--gid", "65534"]
     environment = {"HOME": str(own / "home"), "COURSE_EXCHANGE": str(own / "exchange"), "USER": "student"}
     return subprocess.run(

@@ -65,7 +65,7 @@ def best_chain(answer: Answer, rng: Rng) -> Findings:
             for finding in (p.right_seconds(reply, p.least), p.right_choice(reply))
         ),
     )
-    replies = answer.call(drivers.choices_of_large, [[p.node_cost, p.edge_cost] for p in long], timeout=4.0)
+    replies = answer.call(drivers.choices_of_large, [[p.node_cost, p.edge_cost] for p in long], timeout=10.0)
     yield (
         "long chains",
         compare.first_failure(
