@@ -1,8 +1,8 @@
 """Which exercises have changed since a revision: their cell in the solutions, or what grades them."""
 
 import ast
-import inspect
 import subprocess
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -16,7 +16,7 @@ class UnknownRevision(Exception):
 
 def grader_of(solution: Solution) -> Path:
     """The module in which an exercise's grader stands."""
-    return Path(inspect.getfile(exercises(solution.unit)[solution.exercise].grade))
+    return Path(str(sys.modules[exercises(solution.unit)[solution.exercise].grade.__module__].__file__))
 
 
 def changed_since(

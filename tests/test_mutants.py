@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mutants.changed import UnknownRevision, changed_since
+from mutants.changed import UnknownRevision, changed_since, grader_of
 from mutants.making import Solution, make_mutants, read_solutions
 from mutants.reviewed import BadList, read_lists
 from tests import toy_mutants
@@ -212,3 +212,11 @@ def test_an_exercise_has_changed_with_its_cell_or_with_what_grades_it(tmp_path: 
     assert changed("HEAD~1") == ["one", "two"]
     with pytest.raises(UnknownRevision, match="HEAD~2 is not in this clone"):
         changed("HEAD~2")
+
+
+def test_each_exercise_of_the_workbook_has_a_grader_that_stands_in_a_module_of_its_unit() -> None:
+    # Also those whose grader is an object that judges by cases, not a function.
+    for file in sorted((ROOT / "solutions").glob("*.py")):
+        for solution in read_solutions(file):
+            module = grader_of(solution)
+            assert module.parent.name == f"unit_{file.stem[:2]}", f"{solution.exercise}: {module}"
