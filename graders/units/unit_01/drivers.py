@@ -16,7 +16,6 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from graders.grading.answer import AnswerFunction, DriverReply, PlainData
 from graders.units.gpu import HOST, Gpu, gpu, on_host, plain
-from graders.units.unit_01.clocks import set_back
 from graders.units.unit_01.loader import Loader
 from graders.units.unit_01.optimizers import settings_of, used_before
 from graders.units.unit_01.seeds import SeedsNoted
@@ -142,8 +141,7 @@ class FitReply(DriverReply):
     history: what it returned. parameters: copies of them afterwards. log, modes, graphs: as in Watched, with
     "waits" in the log where, with batches on the host, it asked for numbers of the device. passes: how often
     it went through the training and the validation set. left: on which devices the model was left. settings:
-    whether those of the optimizer are as they were. seed_kept, drawn: as in SeedsNoted, seeded by the number
-    of epochs.
+    whether those of the optimizer are as they were. drawn: as in SeedsNoted.
     """
 
     history: PlainData
@@ -155,8 +153,7 @@ class FitReply(DriverReply):
     devices: list[str]
     left: list[str]
     settings: bool
-    seed_kept: bool
-    drawn: list[tuple[float, float]]
+    drawn: list[tuple[float, float, float]]
 
 
 def fitting(
@@ -179,14 +176,14 @@ def fitting(
     settings = settings_of(optimizer)
     if from_gpu:
         _moved(model, [])
-    with SeedsNoted(epochs) as seeds:
+    with SeedsNoted() as seeds:
         train, validation = (Loader(part, shuffle=seeds.shuffle) for part in batches)
         with torch.enable_grad(), _with_gpu(on_gpu or from_gpu, model.log):
             history = answer(model, train, validation, optimizer, epochs, gpu() if on_gpu else HOST)
     passes = train.passes, validation.passes
     left = sorted({each.device.type for each in (*model.parameters(), *model.buffers())})
     how = model.log, model.modes, model.graphs, passes, model.devices, left
-    kept = settings == settings_of(optimizer), seeds.kept, seeds.drawn
+    kept = settings == settings_of(optimizer), seeds.drawn
     return FitReply(plain(history), [*map(on_host, model.parameters())], *how, *kept)
 
 
@@ -263,12 +260,9 @@ class ThroughputReply(DriverReply):
 
 
 def throughput(answer: AnswerFunction, batch_size: int, warmup: int, steps: int) -> ThroughputReply:
-    """How the answer measures a slow device, while somebody sets the machine's time of day back, by a second
-    each time that it is asked for.
-    """
+    """How the answer measures a slow device."""
     device = SlowDevice(warmup)
-    with set_back(answer):
-        result = answer(device.step, batch_size, warmup, steps, device.synchronize)
+    result = answer(device.step, batch_size, warmup, steps, device.synchronize)
     return ThroughputReply(result, device.calls, time.perf_counter())
 
 

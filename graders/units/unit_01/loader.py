@@ -16,7 +16,8 @@ class Loader:
         """How often somebody began to go through it."""
 
     def __iter__(self) -> Iterator[Batch]:
-        turned = self._batches[self.passes :] + self._batches[: self.passes]
+        first = self.passes % max(1, len(self._batches))
+        turned = self._batches[first:] + self._batches[:first]
         self.passes += 1
         self._shuffle()
         yield from turned

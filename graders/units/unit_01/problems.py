@@ -34,6 +34,19 @@ class Problem:
     def model(self) -> Watched:
         return Watched(self.values)
 
+    @property
+    def names(self) -> list[str]:
+        """Of the parameters."""
+        return [name for name, _ in self.model().named_parameters()]
+
+    def draw_steep(self, rng: Rng, sizes: Sequence[int], by: float = STEEP) -> list[Batch]:
+        """Batches of which the model takes every sample for another class. Its second layer is made
+        larger, so that it is sure of that.
+        """
+        self.values[2].mul_(by)
+        drawn = [self.draw_inputs(rng, size) for size in sizes]
+        return [(inputs, self.draw_mistaken(rng, inputs)) for inputs in drawn]
+
     def draw_batch(self, rng: Rng, size: int) -> Batch:
         """Inputs [size, F, 1] and labels [size]."""
         return self.draw_inputs(rng, size), rng.integers(0, self.classes - 1, size)
