@@ -6,7 +6,6 @@ import torch
 from torch import Tensor
 
 from graders.grading.kit import Answer, Criterion, Finding, Findings, PlainData, Rng, compare, exercise
-from graders.units.drivers import call
 from graders.units.unit_11 import drivers
 from graders.units.unit_11.replies import QuantisedReply
 from graders.units.unit_11.rounding import rounding
@@ -173,33 +172,3 @@ def _repeats(case: Case, reply: QuantisedReply) -> Finding:
     if not compare.same(reply.results, reply.again):
         return Finding(False, "With the same seed in the generator the codes are others.")
     return compare.equal(reply.xs, [case.x] * len(reply.xs), "x afterwards")
-
-
-@exercise(
-    minutes=5,
-    difficulty=1,
-    rubric=(Criterion("numbers", 2, "What does a code of 1 stand for? The dtype is that of the scale."),),
-    hints=("What is a number of x, counted in scales?",),
-)
-def dequantise(answer: Answer, rng: Rng) -> Findings:
-    """Codes of all sizes, in both dtypes."""
-    cases = [
-        (rng.integers(-127, 127, 4, 5).to(torch.int8), rng.normal().abs() + 0.1),
-        (rng.integers(-9, 9, 7).to(torch.int8), rng.normal(dtype=torch.float64).abs() + 40),
-        (torch.tensor(-rng.integer(1, 127), dtype=torch.int8), rng.normal().abs() / 1000),
-        (torch.zeros(3, dtype=torch.int8), torch.tensor(0.0)),
-    ]
-    results = [answer.call(call, *case) for case in cases]
-    yield (
-        "numbers",
-        compare.first_failure(
-            compare.close(
-                result,
-                codes.to(scale.dtype) * scale,
-                f"{compare.shown(codes)} of scale {scale:.4g}",
-                rounding(scale),
-                0,
-            )
-            for result, (codes, scale) in zip(results, cases, strict=True)
-        ),
-    )
