@@ -1120,7 +1120,7 @@ class _Dgc:
         kept.put_(indices, torch.zeros_like(kept.take(indices)))
 
 
-@wrong("dgc_step", fails="the first step")
+@wrong("dgc_step", fails="what is sent")
 class TheLargestNotTheLongest(_Dgc):
     """The largest numbers, whatever is far below zero."""
 
@@ -1128,7 +1128,7 @@ class TheLargestNotTheLongest(_Dgc):
         return waiting.topk(count).indices
 
 
-@wrong("dgc_step", fails="the first step")
+@wrong("dgc_step", fails="what is sent")
 class MagnitudesAreSent(_Dgc):
     """What topk gives as values: they have lost their signs."""
 
@@ -1136,7 +1136,7 @@ class MagnitudesAreSent(_Dgc):
         return kept.abs().take(indices)
 
 
-@wrong("dgc_step", fails="the first step")
+@wrong("dgc_step", fails="what is sent")
 class NothingOfASmallTensor(_Dgc):
     """Rounds down, and a tensor of a few numbers never sends any."""
 
@@ -1144,7 +1144,7 @@ class NothingOfASmallTensor(_Dgc):
         return round(ratio * numel)
 
 
-@wrong("dgc_step", fails="the first step")
+@wrong("dgc_step", fails="what is sent")
 class RoundsDown(_Dgc):
     """Of 3.8 numbers sends three."""
 
@@ -1152,7 +1152,7 @@ class RoundsDown(_Dgc):
         return max(1, int(ratio * numel))
 
 
-@wrong("dgc_step", fails="momentum at ratio 1")
+@wrong("dgc_step", fails="what waits")
 class MasksTheMomentum(_Dgc):
     """The paper's mask for both: where all is sent, no momentum is left."""
 
@@ -1161,7 +1161,7 @@ class MasksTheMomentum(_Dgc):
         super().sent(velocity, velocity, indices)
 
 
-@wrong("dgc_step", fails="momentum at ratio 1")
+@wrong("dgc_step", fails="what is sent")
 class GradientsWait(_Dgc):
     """What waits are gradients, without momentum; the receiver's optimizer is to add it."""
 
@@ -1170,7 +1170,7 @@ class GradientsWait(_Dgc):
         kept.add_(gradient)
 
 
-@wrong("dgc_step", fails="momentum at ratio 1")
+@wrong("dgc_step", fails="what is sent")
 class DampedAsInAdam(_Dgc):
     """A running mean: the gradient counts 1 - momentum. Its first step has the whole gradient."""
 
@@ -1179,7 +1179,7 @@ class DampedAsInAdam(_Dgc):
         kept.add_(velocity)
 
 
-@wrong("dgc_step", fails="momentum at ratio 1")
+@wrong("dgc_step", fails="what waits")
 class SendsAgain(_Dgc):
     """What has been sent stays among what waits."""
 
@@ -1225,7 +1225,7 @@ class PlacesOfTopk(_Dgc):
         return values, indices.long()
 
 
-@wrong("dgc_step", fails="arguments and dtypes")
+@wrong("dgc_step", fails="what is sent")
 class DoubleValues(_Dgc):
     """Values in double precision, whatever the gradient's."""
 
@@ -1233,7 +1233,7 @@ class DoubleValues(_Dgc):
         return kept.take(indices).double()
 
 
-@wrong("dgc_step", fails="the first step")
+@wrong("dgc_step", fails="what is sent")
 class AllThatReachTheLast(_Dgc):
     """All that are as large as the k-th: where most are zero, these are all."""
 
@@ -1374,7 +1374,7 @@ class LendsItsTensor(_Feedback):
         return self.compress(wanted)
 
 
-@wrong("error_feedback", fails="tensors of others")
+@wrong("error_feedback", fails="x unchanged, one call")
 class AddsInPlace(_Feedback):
     """What is missing is added to the caller's x."""
 
@@ -1382,7 +1382,7 @@ class AddsInPlace(_Feedback):
         return x.add_(self.missing.to(x.dtype))
 
 
-@wrong("error_feedback", fails="tensors of others")
+@wrong("error_feedback", fails="x unchanged, one call")
 class CompressesTwice(_Feedback):
     """Calls compress once for what arrives and once for what is lost."""
 

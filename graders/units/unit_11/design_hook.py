@@ -18,8 +18,9 @@ from graders.grading.kit import (
     per_rank,
 )
 from graders.units.unit_11 import drivers
-from graders.units.unit_11.compressors import TrainedReply, loss
-from graders.units.unit_11.low_rank import own_marks
+from graders.units.unit_11.compressors import loss
+from graders.units.unit_11.replies import TrainedReply
+from graders.units.unit_11.power_sgd import own_marks
 
 STEPS, RATE = 100, 0.5
 INSIDE = 16

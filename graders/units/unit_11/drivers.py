@@ -10,21 +10,10 @@ from torch._C._distributed_c10d import GradBucket
 from course_lib import mark
 from graders.grading.answer import AnswerFunction
 from graders.units.groups import own_group
-from graders.units.models import copies_of, transposed
-from graders.units.random_states import random_states
-from graders.units.unit_11.compressors import (
-    Compressor,
-    DgcReply,
-    LowRankReply,
-    RememberedReply,
-    TrainedReply,
-    loss,
-    plain_copy,
-)
+from graders.units.models import copies_of
+from graders.units.unit_11.compressors import Compressor, loss, plain_copy
 from graders.units.unit_11.hooked import pass_through, reducer_with, weighted_sum
-from graders.units.unit_11.replies import HookReply, QuantisedReply, SparseReply, WithErrorReply
-
-# --- Half the bits, levels, signs, the largest numbers, when it pays
+from graders.units.unit_11.replies import HookReply, LowRankReply, QuantisedReply, RememberedReply, TrainedReply
 
 
 def hook(
@@ -59,22 +48,20 @@ def hook(
     return HookReply(seen, [future.value() for future in futures])
 
 
-def with_gaps(x: Tensor) -> Tensor:
-    """The numbers of x, of its shape, in every second place of a tensor."""
-    return torch.stack([x, x], -1)[..., 0]
+def quantised(answer: AnswerFunction, cases: list[tuple[Tensor, int, int]]) -> list[QuantisedReply]:
+    """Of each x, levels and seed two calls with one generator, and the same once more."""
+    return [_twice(answer, *case) for case in cases]
 
 
-def quantised(answer: AnswerFunction, x: Tensor, levels: int, seed: int) -> QuantisedReply:
-    """Two calls with one generator, and the same once more. x: of any shape, anew for each call."""
-    given = [with_gaps(x) for _ in range(4)]
-    before = random_states()
+def _twice(answer: AnswerFunction, x: Tensor, levels: int, seed: int) -> QuantisedReply:
+    given = [x.clone() for _ in range(4)]
+    before = torch.random.get_rng_state()
     results = []
     for pair in (given[:2], given[2:]):
         generator = torch.Generator().manual_seed(seed)
         results.append([answer(each, levels, generator) for each in pair])
-    after = random_states()
-    changed = [library for library, state in before.items() if after[library] != state]
-    return QuantisedReply(results[0], results[1], changed, given)
+    moved = not torch.equal(before, torch.random.get_rng_state())
+    return QuantisedReply(results[0], results[1], moved, given)
 
 
 def drawn(answer: AnswerFunction, x: Tensor, levels: int, seed: int, count: int) -> Tensor:
@@ -82,44 +69,6 @@ def drawn(answer: AnswerFunction, x: Tensor, levels: int, seed: int, count: int)
     generator = torch.Generator().manual_seed(seed)
     return torch.stack([answer(x, levels, generator)[0] for _ in range(count)])
 
-
-def with_error(
-    answer: AnswerFunction, xs: list[Tensor], options: list[float], error: Tensor
-) -> WithErrorReply:
-    """answer(x, *options, error) for each x in turn, of any shape but one; error is handed on."""
-    given = [with_gaps(x) for x in xs]
-    results, errors = [], []
-    for x in given:
-        results.append(answer(x, *options, error))
-        errors.append(error.clone())
-    return WithErrorReply(results, given, errors)
-
-
-def sparse(answer: AnswerFunction, values: Tensor, indices: Tensor, length: int) -> SparseReply:
-    """What the answer makes of this rank's pairs, values and indices [k]."""
-    return SparseReply(answer(values, indices, length), values, indices)
-
-
-# --- Momentum that waits, errors that are kept, matrices of low rank
-
-
-def dgc_steps(
-    answer: AnswerFunction, gradients: list[Tensor], momentum: float, ratio: float, strided: bool
-) -> DgcReply:
-    """Steps of the answer, one a gradient, of one shape, from a velocity and a rest of zeros.
-
-    strided: all three stand in memory in another order than that of their numbers.
-    """
-    velocity, kept = torch.zeros_like(gradients[0]), torch.zeros_like(gradients[0])
-    if strided:
-        velocity, kept = transposed(velocity), transposed(kept)
-    sent, states, left = [], [], []
-    for gradient in gradients:
-        given = transposed(gradient) if strided else gradient.clone()
-        sent.append(plain_copy(answer(given, velocity, kept, momentum, ratio)))
-        states.append(copies_of([velocity, kept]))
-        left.append(torch.equal(given, gradient))
-    return DgcReply(sent, states, left)
 
 
 def remembered(

@@ -25,7 +25,7 @@ from graders.grading.kit import (
     per_rank,
 )
 from graders.units.unit_11 import drivers
-from graders.units.unit_11.compressors import LowRankReply
+from graders.units.unit_11.replies import LowRankReply
 
 Gradients = list[list[list[Tensor]]]
 """By rank, step and parameter."""
