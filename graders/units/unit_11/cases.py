@@ -133,7 +133,9 @@ def largest(case: Numbers, result: PlainData, total: Tensor) -> Finding:
         indices.dtype not in (torch.int32, torch.int64)
     ):
         said = f"{compare.shown(values)} and {compare.shown(indices)} of {len(flat)} numbers are sent"
-        return Finding(False, f"{said}; expected {count} values in {SHORT[total.dtype]} and indices in int32.")
+        return Finding(
+            False, f"{said}; expected {count} values in {SHORT[total.dtype]} and indices in int32."
+        )
     places = indices.tolist()
     if len(set(places)) < count or not 0 <= min(places) <= max(places) < len(flat):
         return Finding(False, f"indices {places} are not {count} different places of {len(flat)}.")

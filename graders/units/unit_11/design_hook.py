@@ -1,4 +1,4 @@
-"""Unit 11, the open task: a hook that comes to a loss with few bytes."""
+"""The grader of `design_hook`, the open task: a hook that comes to a loss with few bytes."""
 
 from dataclasses import dataclass
 
@@ -20,7 +20,7 @@ from graders.grading.kit import (
 from graders.units.unit_11 import drivers
 from graders.units.unit_11.compressors import loss
 from graders.units.unit_11.replies import TrainedReply
-from graders.units.unit_11.power_sgd import own_marks
+from graders.units.unit_11.marks import own_marks
 
 STEPS, RATE = 100, 0.5
 INSIDE = 16

@@ -13,39 +13,47 @@ from graders.units.groups import own_group
 from graders.units.models import copies_of
 from graders.units.unit_11.compressors import Compressor, loss, plain_copy
 from graders.units.unit_11.hooked import pass_through, reducer_with, weighted_sum
-from graders.units.unit_11.replies import HookReply, LowRankReply, QuantisedReply, RememberedReply, TrainedReply
+from graders.units.unit_11.replies import (
+    HookReply,
+    LowRankReply,
+    QuantisedReply,
+    RememberedReply,
+    TrainedReply,
+)
 
 
 def hook(
-    answer: AnswerFunction, gradients: list[Tensor], buckets: list[list[int]], groups: list[list[int]]
-) -> HookReply:
-    """Two passes of DDP's reducer with the answer as its hook.
+    answer: AnswerFunction, cases: list[list[Tensor]], buckets: list[list[int]], groups: list[list[int]]
+) -> list[HookReply]:
+    """A pass of DDP's reducer for each case, with the answer as its hook.
 
-    gradients: this rank's, of each parameter. buckets: the numbers of the parameters in each. groups: lists
-    of ranks that make a group each, this rank's being the hook's state; without any the state is None.
+    cases: this rank's gradients, of each parameter. buckets: the numbers of the parameters in each. groups:
+    lists of ranks that make a group each, this rank's being the hook's state; without any the state is None.
     """
     group = own_group(groups)
-    parameters = [torch.zeros_like(gradient).requires_grad_() for gradient in gradients]
-    futures: list[torch.futures.Future[Tensor]] = []
-
-    def watched(state: object, bucket: GradBucket) -> torch.futures.Future[Tensor]:
-        number = len(futures)
-        mark(f"hook {number} begins")
-        futures.append(answer(state, bucket))
-        mark(f"hook {number} ends")
-        return futures[-1]
-
-    reducer = reducer_with(watched, group, parameters, buckets, group)
-    seen = []
-    for _ in range(2):
-        futures.clear()
+    told = []
+    for gradients in cases:
+        parameters = [torch.zeros_like(gradient).requires_grad_() for gradient in gradients]
+        futures: list[torch.futures.Future[Tensor]] = []
+        reducer = reducer_with(partial(_watched, answer, futures), group, parameters, buckets, group)
         mark("step begins")
-        pass_through(reducer, lambda: weighted_sum(parameters, gradients))
+        pass_through(reducer, partial(weighted_sum, parameters, gradients))
         mark("step done")
-        seen.append(copies_of(p.grad for p in parameters if p.grad is not None))
-        for parameter in parameters:
-            parameter.grad = None
-    return HookReply(seen, [future.value() for future in futures])
+        seen = copies_of(p.grad for p in parameters if p.grad is not None)
+        told.append(HookReply(seen, [future.value() for future in futures]))
+        del reducer
+    return told
+
+
+def _watched(
+    answer: AnswerFunction, futures: list[torch.futures.Future[Tensor]], state: object, bucket: GradBucket
+) -> torch.futures.Future[Tensor]:
+    """The answer's hook, between two marks."""
+    number = len(futures)
+    mark(f"hook {number} begins")
+    futures.append(answer(state, bucket))
+    mark(f"hook {number} ends")
+    return futures[-1]
 
 
 def quantised(answer: AnswerFunction, cases: list[tuple[Tensor, int, int]]) -> list[QuantisedReply]:
@@ -68,7 +76,6 @@ def drawn(answer: AnswerFunction, x: Tensor, levels: int, seed: int, count: int)
     """The codes of so many calls with one generator, [count, *x.shape]."""
     generator = torch.Generator().manual_seed(seed)
     return torch.stack([answer(x, levels, generator)[0] for _ in range(count)])
-
 
 
 def remembered(

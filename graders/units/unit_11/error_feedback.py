@@ -88,7 +88,9 @@ RUBRIC = (
         "compress may write into its argument, and your caller into what it gave and got.",
         vary=vary(kinds=(("in place",),), written_over=(True,)) + both(kinds=("itself",), written_over=True),
     ),
-    Criterion("x unchanged, one call", 1, "x stays as it is, and one call of compress is enough.", how=lends_nothing),
+    Criterion(
+        "x unchanged, one call", 1, "x stays as it is, and one call of compress is enough.", how=lends_nothing
+    ),
 )
 
 

@@ -60,5 +60,8 @@ def one_bit(case: Numbers, given: Arguments, called: Called) -> Iterator[tuple[s
         # A scale of another shape is told once.
         sent = torch.where(total >= 0, 1, -1) * (scale if scale.dim() == 0 else total.abs().mean())
         near_left = rounding(total) * float(total.abs().max())
-        yield "what is left", compare.close(left, total - sent.to(total.dtype), "error afterwards", 0, near_left)
+        yield (
+            "what is left",
+            compare.close(left, total - sent.to(total.dtype), "error afterwards", 0, near_left),
+        )
         yield "x unchanged", compare.equal(kept, x, "x afterwards")

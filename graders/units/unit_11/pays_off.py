@@ -66,7 +66,9 @@ def an_exchange(rng: Rng, case: Exchange) -> Arguments:
             "all-reduce? What takes time beside messages?",
             vary=around(2, 3, 8, 37, 256),
         ),
-        Criterion("added on the way", 2, "An all-reduce of fewer bytes.", vary=around(2, 5, 41, adds_up=True)),
+        Criterion(
+            "added on the way", 2, "An all-reduce of fewer bytes.", vary=around(2, 5, 41, adds_up=True)
+        ),
         Criterion(
             "small gradients",
             2,

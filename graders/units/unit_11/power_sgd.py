@@ -1,18 +1,17 @@
-"""Unit 11, low rank: PowerSGD as a hook of DDP's.
-
-Shapes: n rows and m columns of a gradient that is a matrix, r the rank it is compressed to.
-"""
+"""The grader of `PowerSGD`. Shapes: n rows and m columns of a gradient that is a matrix."""
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from course_lib.runtime.communication.events import Kind
+from graders.grading.cases import both, vary
 from graders.grading.communication import steps_of
+from graders.grading.explanation import Tried
+from graders.grading.judging import ByCases, Stage, feature
 from graders.grading.kit import (
     Answer,
     Criterion,
@@ -25,82 +24,83 @@ from graders.grading.kit import (
     per_rank,
 )
 from graders.units.unit_11 import drivers
+from graders.units.unit_11.marks import own_marks
 from graders.units.unit_11.replies import LowRankReply
 
 Gradients = list[list[list[Tensor]]]
 """By rank, step and parameter."""
+Buckets = list[list[int]]
+"""The numbers of the parameters in each."""
 
 
-@exercise(
-    minutes=40,
-    difficulty=5,
-    rubric=(
-        Criterion(
-            "the first step", 4, "P = M Q with the Q that was drawn; orthonormal columns; Q; P transpose(Q)."
-        ),
-        Criterion("other gradients", 2, "Which are compressed? What is not becomes its mean over ranks."),
-        Criterion("the steps that follow", 4, "Begin with the Q of the step before, and add what was lost."),
-        Criterion(
-            "buckets that change",
-            2,
-            "What is kept belongs to a parameter, not to a place in a bucket.",
-            needs=("the first step", "the steps that follow"),
-        ),
-        Criterion("small ranks and zeros", 2, "P may have dependent columns: torch.linalg.qr does not mind."),
-        Criterion(
-            "two all-reduces",
-            1,
-            "All P and all whole gradients of a bucket together, then all Q.",
-            needs=("the first step", "other gradients"),
-        ),
-        Criterion(
-            "numbers sent",
-            1,
-            "r (n + m) for each matrix, and nothing but the numbers of the others.",
-            needs=("the first step", "other gradients"),
-        ),
+@dataclass(frozen=True, slots=True)
+class Network:
+    """Its parameters' shapes, and in which buckets they come. ranks: that train. rank: of the matrices."""
+
+    ranks: int
+    rank: int
+    shapes: tuple[tuple[int, ...], ...]
+    dtype: torch.dtype
+    buckets: Buckets
+    later: Buckets | None = None
+    """Buckets after the first step, if these are others."""
+
+
+NETWORKS = {
+    "one bucket": Network(
+        2, 2, ((4, 4), (7,), (4, 3, 2, 2), (6, 5), (), (6, 5)), torch.float64, [[5, 4, 3, 2, 1, 0]]
     ),
-    hints=(
-        "Which of a step's three products with Q and P need something from the other ranks?",
-        "Two tensors can go in one all-reduce if they lie end to end. Which of a bucket's can go first?",
-        "What is compressed in a step: the gradient, or the gradient and what is missing?",
-        "A dictionary's key may be a parameter.",
+    "two buckets, float32": Network(3, 1, ((5, 4), (9,), (3, 6), (1, 5)), torch.float32, [[3, 2], [1, 0]]),
+    "a single rank": Network(1, 3, ((8, 9), (8, 9), (4, 5)), torch.float64, [[0], [1], [2]]),
+    "buckets that change": Network(
+        2, 1, ((5, 4), (3,), (5, 4), (4, 6)), torch.float64, [[3, 2], [1, 0]], [[0], [2, 1], [3]]
     ),
-)
-def PowerSGD(answer: Answer, rng: Rng) -> Findings:  # noqa: N802, the exercise is a class
-    """Steps in several worlds beside the grader's own, each with matrices and what is not compressed."""
-    worlds = [
-        World.draw(rng, 2, 2, [(4, 4), (7,), (4, 3, 2, 2), (6, 5), (), (6, 5)]),
-        World.draw(rng, 3, 1, [(5, 4), (9,), (3, 6), (1, 5)], torch.float32, buckets=[[3, 2], [1, 0]]),
-        World.draw(rng, 1, 3, [(8, 9), (8, 9), (4, 5)], buckets=[[0], [1], [2]]),
-    ]
-    changing = World.draw(rng, 2, 1, [(5, 4), (3,), (5, 4), (4, 6)], buckets=[[3, 2], [1, 0]])
-    changing = replace(changing, buckets=[[[3, 2], [1, 0]], *[[[0], [2, 1], [3]]] * 2])
-    runs = [world.launch(answer) for world in worlds]
-    once = [world.expected() for world in worlds]
-    yield (
-        "the first step",
-        compare.first_failure(
-            [
-                finding
-                for world, run, wanted in zip(worlds, runs, once, strict=True)
-                for finding in (world.matrices(run, wanted, [0]), random_left(run))
-            ]
-        ),
-    )
-    all_three = list(zip(worlds, runs, once, strict=True))
-    yield (
-        "other gradients",
-        compare.first_failure(world.others(run, wanted) for world, run, wanted in all_three),
-    )
-    yield (
-        "the steps that follow",
-        compare.first_failure(world.matrices(run, wanted, [1, 2]) for world, run, wanted in all_three),
-    )
-    yield "buckets that change", changing.matrices(changing.launch(answer), changing.expected(), [0, 1, 2])
-    yield "small ranks and zeros", small_ranks(answer, rng)
-    yield "two all-reduces", compare.first_failure(map(World.calls, worlds, runs))
-    yield "numbers sent", compare.first_failure(map(World.numbers, worlds, runs))
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """network: one of NETWORKS. steps: how many."""
+
+    network: str = feature("one bucket", "{}")
+    steps: int = feature(1, lambda steps: compare.counted(steps, "step"))
+
+    def drawn(self, rng: Rng) -> "World":
+        net = NETWORKS[self.network]
+        gradients = [
+            [[rng.normal(*shape, dtype=net.dtype) for shape in net.shapes] for _ in range(self.steps)]
+            for _ in range(net.ranks)
+        ]
+        buckets = [net.buckets, *[net.later or net.buckets] * (self.steps - 1)]
+        return World(net.rank, rng.integer(1, 999), gradients, buckets)
+
+
+class Trained(Stage[Training]):
+    """A launch each. Seen is, by row, what was found beside the matrices."""
+
+    def run(
+        self, answer: Answer, cases: Sequence[tuple[Training, Rng]]
+    ) -> Sequence[tuple[Finding, dict[str, Finding]]]:
+        found = []
+        for case, rng in cases:
+            world = case.drawn(rng)
+            run, wanted = world.launch(answer), world.expected()
+            matrices = compare.first_failure(
+                [world.gradients_of(run, wanted, compressed=True), random_left(run)]
+            )
+            seen = {
+                "others": world.gradients_of(run, wanted, compressed=False),
+                "calls": world.calls(run),
+                "numbers": world.numbers(run),
+            }
+            found.append((matrices, seen))
+        return found
+
+
+def told(key: str, tried: Tried[Training]) -> Finding:
+    """What the stage has found."""
+    found: Finding = tried.seen[key]
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,33 +110,12 @@ class World:
     rank: int
     seed: int
     gradients: Gradients
-    buckets: list[list[list[int]]]
-
-    @classmethod
-    def draw(
-        cls,
-        rng: Rng,
-        ranks: int,
-        rank: int,
-        shapes: Sequence[tuple[int, ...]],
-        dtype: torch.dtype = torch.float64,
-        buckets: list[list[int]] | None = None,
-    ) -> "World":
-        """Three steps; by default all parameters in one bucket, from the last to the first."""
-        gradients = [
-            [[rng.normal(*shape, dtype=dtype) for shape in shapes] for _ in range(3)] for _ in range(ranks)
-        ]
-        of_step = buckets or [list(reversed(range(len(shapes))))]
-        return cls(rank, rng.integer(1, 999), gradients, [of_step] * 3)
+    buckets: list[Buckets]
 
     def launch(self, answer: Answer) -> Observed[LowRankReply]:
-        return answer.launch(
-            drivers.low_rank,
-            {"rank": self.rank, "seed": self.seed},
-            per_rank(self.gradients),
-            self.buckets,
-            ranks=len(self.gradients),
-        )
+        options = {"rank": self.rank, "seed": self.seed}
+        given = (options, per_rank(self.gradients), self.buckets)
+        return answer.launch(drivers.low_rank, *given, ranks=len(self.gradients))
 
     def compressed(self, parameter: int) -> bool:
         """Whether this parameter's gradient is."""
@@ -169,58 +148,45 @@ class World:
             found.append(means)
         return found
 
-    def matrices(
-        self, run: Observed[LowRankReply], expected: list[list[Tensor]], steps: Sequence[int]
+    def gradients_of(
+        self, run: Observed[LowRankReply], expected: list[list[Tensor]], compressed: bool
     ) -> Finding:
-        """Passes if what is compressed is as expected in these steps."""
-        return self._gradients(run, expected, steps, compressed=True)
-
-    def others(self, run: Observed[LowRankReply], expected: list[list[Tensor]]) -> Finding:
-        """Passes if what is not compressed is as expected in all steps; where there is nothing, too."""
-        return self._gradients(run, expected, range(3), compressed=False)
-
-    def _gradients(
-        self,
-        run: Observed[LowRankReply],
-        expected: list[list[Tensor]],
-        steps: Sequence[int],
-        compressed: bool,
-    ) -> Finding:
-        numbers = [n for n in range(len(expected[0])) if self.compressed(n) is compressed]
+        """Passes if all that is compressed, or all that is not, is as expected in all steps."""
         tolerance = 1e-7 if expected[0][0].dtype == torch.float64 else 1e-3
-        given = [
-            [
-                [seen for seen, _ in compare.side_by_side(step, wanted)]
-                for step, wanted in compare.side_by_side(reply.gradients, expected)
-            ]
+        by_rank = [
+            [compare.side_by_side(*step) for step in compare.side_by_side(reply.gradients, expected)]
             for reply in run.results
         ]
-        findings = [
-            compare.close_on_all_ranks(
-                [of_rank[step][number] for of_rank in given],
-                [expected[step][number]] * len(run.results),
-                f"rank {self.rank}, step {step}: the gradient of parameter {number}",
-                rtol=tolerance,
-                atol=tolerance,
-            )
-            for step in steps
-            for number in numbers
-        ]
-        return compare.first_failure([*findings, *[Finding(True, "All gradients are as they should be.")]])
+        return compare.first_failure(
+            [
+                compare.close(
+                    seen,
+                    wanted,
+                    f"in step {step} on rank {rank}, compressed to rank {self.rank}: the gradient of "
+                    f"parameter {number}",
+                    rtol=tolerance,
+                    atol=tolerance,
+                )
+                for rank, steps in enumerate(by_rank)
+                for step, numbered in enumerate(steps)
+                for number, (seen, wanted) in enumerate(numbered)
+                if self.compressed(number) is compressed
+            ]
+            or [Finding(True, "there are none.")]
+        )
 
     def calls(self, run: Observed[LowRankReply]) -> Finding:
         """Passes if each bucket has its two all-reduces, or one."""
         marks = own_marks(run, len(self.buckets), "step begins", "step done")
         if not marks.passed:
             return marks
-        expected = sum(1 + any(map(self.compressed, bucket)) for bucket in self.buckets[0])
         for step in steps_of(run, "step done"):
+            buckets = self.buckets[step.number]
+            expected = sum(1 + any(map(self.compressed, bucket)) for bucket in buckets)
             names = [call.op for call in step.calls]
             if set(names) - {"all_reduce"} or len(names) > expected:
                 said = f"{step}: {len(names)} calls ({', '.join(sorted(set(names)))})"
-                return Finding(
-                    False, f"{said}; {expected} all-reduces for {len(self.buckets[0])} buckets will do."
-                )
+                return Finding(False, f"{said}; {expected} all-reduces for {len(buckets)} buckets will do.")
         return Finding(True, "Two all-reduces for each bucket with a matrix, and one for each without.")
 
     def numbers(self, run: Observed[LowRankReply]) -> Finding:
@@ -268,12 +234,66 @@ def small_ranks(answer: Answer, rng: Rng) -> Finding:
     return compare.first_failure(findings)
 
 
-def own_marks(run: Observed[Any], steps: int, *labels: str) -> Finding:
-    """Passes if each rank has as many marks of each label as steps: the driver's, and no others."""
-    for rank in range(len(run.results)):
-        found = [event.op for event in run.events if event.rank == rank and event.kind is Kind.SPAN]
-        for label in labels:
-            if found.count(label) != steps:
-                said = f"rank {rank} has {found.count(label)} marks {label!r}"
-                return Finding(False, f"{said} in {steps} steps: leave them to the grader.")
-    return Finding(True, "No marks but the grader's.")
+RUBRIC = (
+    Criterion(
+        "the first step",
+        4,
+        "P = M Q with the Q that was drawn; orthonormal columns; Q; P transpose(Q).",
+        vary=vary(network=("two buckets, float32", "a single rank")),
+    ),
+    Criterion(
+        "other gradients",
+        2,
+        "Which are compressed? What is not becomes its mean over ranks.",
+        how=partial(told, "others"),
+    ),
+    Criterion(
+        "the steps that follow",
+        4,
+        "Begin with the Q of the step before, and add what was lost.",
+        vary=vary(steps=(3,)),
+    ),
+    Criterion(
+        "buckets that change",
+        2,
+        "What is kept belongs to a parameter, not to a place in a bucket.",
+        needs=("the first step", "the steps that follow"),
+        vary=both(network="buckets that change", steps=3),
+    ),
+    Criterion(
+        "small ranks and zeros",
+        2,
+        "P may have dependent columns: torch.linalg.qr does not mind.",
+        ask=small_ranks,
+    ),
+    Criterion(
+        "two all-reduces",
+        1,
+        "All P and all whole gradients of a bucket together, then all Q.",
+        needs=("the first step", "other gradients"),
+        how=partial(told, "calls"),
+    ),
+    Criterion(
+        "numbers sent",
+        1,
+        "r (n + m) for each matrix, and nothing but the numbers of the others.",
+        needs=("the first step", "other gradients"),
+        how=partial(told, "numbers"),
+    ),
+)
+
+
+@exercise(
+    minutes=40,
+    difficulty=5,
+    rubric=RUBRIC,
+    hints=(
+        "Which of a step's three products with Q and P need something from the other ranks?",
+        "Two tensors can go in one all-reduce if they lie end to end. Which of a bucket's can go first?",
+        "What is compressed in a step: the gradient, or the gradient and what is missing?",
+        "A dictionary's key may be a parameter.",
+    ),
+)
+def PowerSGD(answer: Answer, rng: Rng) -> Findings:  # noqa: N802, the exercise is a class
+    """Steps of several networks beside the grader's own."""
+    return ByCases(Training(), Trained(), RUBRIC)(answer, rng)

@@ -9,11 +9,9 @@ from graders.grading.answer import DriverReply, PlainData
 
 @dataclass(frozen=True, slots=True)
 class HookReply(DriverReply):
-    """gradients: of each parameter, after each pass. values: what the futures of the last pass held, each
-    of one bucket.
-    """
+    """gradients: of each parameter. values: what the futures held, each of one bucket."""
 
-    gradients: list[list[Tensor]]
+    gradients: list[Tensor]
     values: list[PlainData]
 
 
