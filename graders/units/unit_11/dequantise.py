@@ -21,6 +21,7 @@ class Codes:
 
 
 def codes_and_scale(rng: Rng, case: Codes) -> Arguments:
+    """Drawn codes, and a scale of few digits."""
     low, high = case.scale
     scale = torch.tensor(low + (high - low) * rng.integer(1, 99) / 100, dtype=case.dtype)
     return [rng.integers(-127, 127, *case.shape).to(torch.int8), scale]

@@ -19,8 +19,8 @@ from graders.grading.kit import (
 )
 from graders.units.unit_11 import drivers
 from graders.units.unit_11.compressors import loss
-from graders.units.unit_11.replies import TrainedReply
 from graders.units.unit_11.marks import own_marks
+from graders.units.unit_11.replies import TrainedReply
 
 STEPS, RATE = 100, 0.5
 INSIDE = 16

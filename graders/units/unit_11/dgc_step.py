@@ -12,6 +12,7 @@ from graders.units.unit_11.cases import Numbers, as_asked, compressor, largest, 
 
 
 def a_step(rng: Rng, case: Numbers) -> Arguments:
+    """What the answer is called with."""
     return [case.drawn(rng), case.kept(rng), case.kept(rng), rng.integer(5, 9) / 10, case.ratio]
 
 

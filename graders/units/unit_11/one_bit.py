@@ -13,6 +13,7 @@ from graders.units.unit_11.cases import Numbers, compressor, pair_of, part, roun
 
 
 def x_and_error(rng: Rng, case: Numbers) -> Arguments:
+    """What the answer is called with."""
     return [case.drawn(rng), case.kept(rng)]
 
 

@@ -12,6 +12,7 @@ from graders.units.unit_11.cases import Numbers, as_asked, compressor, largest, 
 
 
 def x_ratio_error(rng: Rng, case: Numbers) -> Arguments:
+    """What the answer is called with."""
     return [case.drawn(rng), case.ratio, case.kept(rng)]
 
 
