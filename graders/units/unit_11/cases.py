@@ -50,7 +50,7 @@ class Numbers:
 
 
 Judged = Callable[[Numbers, Arguments, Called], Iterator[tuple[str, Finding]]]
-"""What each row finds of a call; the first says whether what was returned is right, and is the last if not."""
+"""What each row finds of a call; the first says whether the result is right, and is the last if not."""
 
 
 @dataclass(frozen=True)
@@ -73,14 +73,14 @@ class Compressors(Stage[Numbers]):
         return [(next(iter(found.values())), found) for found in rows]
 
 
-def _found(row: str, tried: Tried[Numbers]) -> Finding:
+def _found(row: str, tried: Tried[Any]) -> Finding:
     found: Finding = tried.seen[row]
     return found
 
 
-def part(name: str, points: float, hint: str) -> Criterion:
-    """A row that is told by what was found for it in each right case."""
-    return Criterion(name, points, hint, how=partial(_found, name))
+def part(name: str, points: float, hint: str, needs: tuple[str, ...] | None = None) -> Criterion:
+    """A row that is told by what a stage has found for it, by its name, in each right case."""
+    return Criterion(name, points, hint, needs, how=partial(_found, name))
 
 
 def compressor(

@@ -7,11 +7,10 @@ from typing import Any
 import torch
 
 from graders.grading.cases import both, vary
-from graders.grading.explanation import Tried
 from graders.grading.judging import ByCases, Stage, feature
 from graders.grading.kit import Answer, Criterion, Finding, Findings, Rng, compare, exercise
 from graders.units.unit_11 import drivers
-from graders.units.unit_11.cases import near
+from graders.units.unit_11.cases import near, part
 from graders.units.unit_11.compressors import Compressor
 
 
@@ -33,10 +32,12 @@ TURNS = (0, 1, 2, 0, 0, 1, 2, 1, 2, 0)
 class InTurns(Stage[Turns]):
     """Each case is a few steps; what is seen is whether the answer left its x alone, and called once."""
 
-    def run(self, answer: Answer, cases: Sequence[tuple[Turns, Rng]]) -> Sequence[tuple[Finding, Finding]]:
+    def run(
+        self, answer: Answer, cases: Sequence[tuple[Turns, Rng]]
+    ) -> Sequence[tuple[Finding, dict[str, Finding]]]:
         return [self.tried(answer, *case) for case in cases]
 
-    def tried(self, answer: Answer, case: Turns, rng: Rng) -> tuple[Finding, Finding]:
+    def tried(self, answer: Answer, case: Turns, rng: Rng) -> tuple[Finding, dict[str, Finding]]:
         order = [number for number in TURNS if number < len(case.kinds)]
         shapes = (case.shape, (2, 3), case.shape)
         turns = [(number, rng.normal(*shapes[number], dtype=case.dtype)) for number in order]
@@ -50,7 +51,7 @@ class InTurns(Stage[Turns]):
         steps = compare.counted(len(turns), "step")
         once = Finding(sum(reply.calls) == len(turns), f"{steps} call compress {reply.calls} times.")
         left = Finding(all(reply.left), "x has changed.")
-        return arrived, compare.first_failure([left, once])
+        return arrived, {"x unchanged, one call": compare.first_failure([left, once])}
 
 
 def arriving(case: Turns, turns: list[tuple[int, Any]]) -> Iterator[tuple[int, Any]]:
@@ -61,12 +62,6 @@ def arriving(case: Turns, turns: list[tuple[int, Any]]) -> Iterator[tuple[int, A
         arrives = Compressor(case.kinds[number])(wanted.clone())
         missing[number] = wanted - arrives
         yield number, arrives
-
-
-def lends_nothing(tried: Tried[Turns]) -> Finding:
-    """Passes if x stays as it is, and compress is called once a step."""
-    found: Finding = tried.seen
-    return found
 
 
 RUBRIC = (
@@ -88,9 +83,7 @@ RUBRIC = (
         "compress may write into its argument, and your caller into what it gave and got.",
         vary=vary(kinds=(("in place",),), written_over=(True,)) + both(kinds=("itself",), written_over=True),
     ),
-    Criterion(
-        "x unchanged, one call", 1, "x stays as it is, and one call of compress is enough.", how=lends_nothing
-    ),
+    part("x unchanged, one call", 1, "x stays as it is, and one call of compress is enough."),
 )
 
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 from torch import Tensor
@@ -10,12 +9,11 @@ from torch import Tensor
 from course_lib import Cluster, Link
 from graders.grading.cases import both, vary
 from graders.grading.communication import Step, steps_of
-from graders.grading.explanation import Tried
 from graders.grading.judging import ByCases, Stage, feature
 from graders.grading.kit import Answer, Criterion, Finding, Findings, Rng, compare, exercise, per_rank
 from graders.units.groups import members_of
 from graders.units.unit_11 import drivers
-from graders.units.unit_11.cases import SHORT
+from graders.units.unit_11.cases import SHORT, part
 from graders.units.unit_11.replies import HookReply
 
 LARGEST = 65504.0
@@ -83,8 +81,8 @@ class Hooked(Stage[Exchange]):
                 right(case, gradients[number], rank, reply) for rank, reply in enumerate(replies)
             )
             seen = {
-                "half": compare.first_failure(map(half_the_bytes, own)),
-                "waits": compare.first_failure(map(goes_on, own)),
+                "half the bytes": compare.first_failure(map(half_the_bytes, own)),
+                "does not wait": compare.first_failure(map(goes_on, own)),
             }
             found.append((mean, seen))
         return found
@@ -128,12 +126,6 @@ def goes_on(step: Step) -> Finding:
     return Finding(not any(stood), f"on rank {step.rank} backward {told}.")
 
 
-def told(key: str, tried: Tried[Exchange]) -> Finding:
-    """What the stage has found."""
-    found: Finding = tried.seen[key]
-    return found
-
-
 RUBRIC = (
     Criterion(
         "mean over ranks",
@@ -141,15 +133,12 @@ RUBRIC = (
         "What the future holds is the mean over ranks, in the dtype of the buffer.",
         vary=vary(ranks=(3,), dtype=(torch.float64,)),
     ),
-    Criterion(
-        "half the bytes", 2, "One all-reduce a bucket, of its numbers in float16.", how=partial(told, "half")
-    ),
-    Criterion(
+    part("half the bytes", 2, "One all-reduce a bucket, of its numbers in float16."),
+    part(
         "does not wait",
         2,
         "async_op=True gives a work, and a work has a future: see then().",
         needs=("mean over ranks", "half the bytes"),
-        how=partial(told, "waits"),
     ),
     Criterion(
         "no overflow",

@@ -3,14 +3,12 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 from torch import Tensor
 
 from graders.grading.cases import both, vary
 from graders.grading.communication import steps_of
-from graders.grading.explanation import Tried
 from graders.grading.judging import ByCases, Stage, feature
 from graders.grading.kit import (
     Answer,
@@ -24,6 +22,7 @@ from graders.grading.kit import (
     per_rank,
 )
 from graders.units.unit_11 import drivers
+from graders.units.unit_11.cases import part
 from graders.units.unit_11.marks import own_marks
 from graders.units.unit_11.replies import LowRankReply
 
@@ -89,18 +88,12 @@ class Trained(Stage[Training]):
                 [world.gradients_of(run, wanted, compressed=True), random_left(run)]
             )
             seen = {
-                "others": world.gradients_of(run, wanted, compressed=False),
-                "calls": world.calls(run),
-                "numbers": world.numbers(run),
+                "other gradients": world.gradients_of(run, wanted, compressed=False),
+                "two all-reduces": world.calls(run),
+                "numbers sent": world.numbers(run),
             }
             found.append((matrices, seen))
         return found
-
-
-def told(key: str, tried: Tried[Training]) -> Finding:
-    """What the stage has found."""
-    found: Finding = tried.seen[key]
-    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,25 +205,23 @@ def random_left(run: Observed[LowRankReply]) -> Finding:
 
 
 def small_ranks(answer: Answer, rng: Rng) -> Finding:
-    """Gradients of rank 1 on both of two ranks arrive whole with rank 3, and so do zeros; then no NaN."""
+    """Passes if a gradient of rank 1 on each of two ranks arrives whole with rank 3, and so do zeros; and if
+    in the step after zeros something arrives, which is the matrix's part along some columns.
+    """
     dtype = torch.float64
     ones = [rng.normal(8, 1, dtype=dtype) @ rng.normal(1, 9, dtype=dtype) for _ in range(2)]
     zero, other = torch.zeros(8, 9, dtype=dtype), rng.normal(8, 9, dtype=dtype)
     world = World(3, 5, [[[each, zero], [other, other]] for each in ones], [[[1, 0]]] * 2)
-    run = world.launch(answer)
-    mean = torch.stack(ones).mean(0)
-    findings = [
-        compare.close_on_all_ranks([reply.gradients[0][n] for reply in run.results], [wanted] * 2, what, 1e-7)
-        for n, wanted, what in ((0, mean, "a mean of rank 2"), (1, zero, "a gradient of zeros"))
-    ]
-    for reply in run.results:
-        arrives = reply.gradients[1][1]
-        across = arrives.mT @ (other - arrives)
-        projected = bool(across.abs().max() < 1e-6) and bool(arrives.norm() > 0.1 * other.norm())
-        said = "is M's part along orthonormal columns" if projected else "is no part of M along such columns"
-        if not arrives.any():
-            said = "is nothing: P had no orthonormal columns"
-        findings.append(Finding(projected, f"In the step after zeros what arrives {said}."))
+    mean, findings = torch.stack(ones).mean(0), []
+    for reply in world.launch(answer).results:
+        first, second = (compare.column(reply.gradients, number, 2) for number in range(2))
+        findings.append(compare.close(first[0], mean, "a mean of rank 2, compressed to rank 3,", 1e-7))
+        findings.append(compare.close(second[0], zero, "a gradient of zeros", 1e-7))
+        arrives = second[1]
+        across = arrives.mT @ (other - arrives) if arrives.shape == other.shape else other
+        projected = bool(across.abs().max() < 1e-6) and bool(arrives.any())
+        said = "its part along P's columns" if projected else f"{compare.shown(arrives)}, no part of it"
+        findings.append(Finding(projected, f"after a step of zeros, what arrives of a gradient is {said}."))
     return compare.first_failure(findings)
 
 
@@ -241,11 +232,10 @@ RUBRIC = (
         "P = M Q with the Q that was drawn; orthonormal columns; Q; P transpose(Q).",
         vary=vary(network=("two buckets, float32", "a single rank")),
     ),
-    Criterion(
+    part(
         "other gradients",
         2,
         "Which are compressed? What is not becomes its mean over ranks.",
-        how=partial(told, "others"),
     ),
     Criterion(
         "the steps that follow",
@@ -266,19 +256,17 @@ RUBRIC = (
         "P may have dependent columns: torch.linalg.qr does not mind.",
         ask=small_ranks,
     ),
-    Criterion(
+    part(
         "two all-reduces",
         1,
         "All P and all whole gradients of a bucket together, then all Q.",
         needs=("the first step", "other gradients"),
-        how=partial(told, "calls"),
     ),
-    Criterion(
+    part(
         "numbers sent",
         1,
         "r (n + m) for each matrix, and nothing but the numbers of the others.",
         needs=("the first step", "other gradients"),
-        how=partial(told, "numbers"),
     ),
 )
 

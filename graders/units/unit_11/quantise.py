@@ -7,11 +7,10 @@ import torch
 from torch import Tensor
 
 from graders.grading.cases import both, vary
-from graders.grading.explanation import Tried
 from graders.grading.judging import ByCases, Stage, feature
 from graders.grading.kit import Answer, Criterion, Finding, Findings, PlainData, Rng, compare, exercise
 from graders.units.unit_11 import drivers
-from graders.units.unit_11.cases import SHORT, pair_of, rounding
+from graders.units.unit_11.cases import SHORT, pair_of, part, rounding
 from graders.units.unit_11.replies import QuantisedReply
 
 DRAWS = 300
@@ -43,11 +42,16 @@ class Drawn(Stage[Gradient]):
     def together(self, features: Gradient) -> Hashable:
         return "in turn"
 
-    def run(self, answer: Answer, cases: Sequence[tuple[Gradient, Rng]]) -> Sequence[tuple[Finding, Finding]]:
+    def run(
+        self, answer: Answer, cases: Sequence[tuple[Gradient, Rng]]
+    ) -> Sequence[tuple[Finding, dict[str, Finding]]]:
         given = [(case.drawn(rng), case.levels, rng.integer(0, 10**6)) for case, rng in cases]
         replies = answer.call(drivers.quantised, given)
         return [
-            (compare.first_failure(fits(result, x, levels) for result in reply.results), repeats(x, reply))
+            (
+                compare.first_failure(fits(each, x, levels) for each in reply.results),
+                {"generator": repeats(x, reply)},
+            )
             for reply, (x, levels, _) in compare.side_by_side(replies, given)
         ]
 
@@ -85,12 +89,6 @@ def repeats(x: Tensor, reply: QuantisedReply) -> Finding:
     if not compare.same(reply.results, reply.again):
         return Finding(False, "with the same seed in the generator the codes are others.")
     return compare.equal(reply.xs, [x] * len(reply.xs), "x afterwards")
-
-
-def alone(tried: Tried[Gradient]) -> Finding:
-    """What the stage has seen."""
-    found: Finding = tried.seen
-    return found
 
 
 def unbiased(answer: Answer, rng: Rng) -> Finding:
@@ -154,7 +152,7 @@ RUBRIC = (
         needs=("codes and scale", "right on average"),
         ask=independent,
     ),
-    Criterion("generator", 1, "torch.rand takes a generator; x stays as it is.", how=alone),
+    part("generator", 1, "torch.rand takes a generator; x stays as it is."),
 )
 
 
