@@ -886,8 +886,8 @@ class PowerSGD:
         compressed = PowerSGD(rank=2)
         model.register_comm_hook(compressed, PowerSGD.hook)
 
-    hook returns a future of the buffer, whose gradients have become, on all ranks, what stands for their
-    mean. If rank (n + m) < n m for the n rows (the first dimension) and m columns of one, then
+    hook returns a future of the buffer, in which gradients have become, on all ranks, what stands
+    for their mean. If rank (n + m) < n m for the n rows (the first dimension) and m columns of one,
         M: the gradient, and what was lost of those before.
         Q, [m, rank]: this parameter's last; at first torch.randn, in its dtype.
         P = M Q, summed over ranks; then its columns are made orthonormal.

@@ -12,7 +12,8 @@ from tests.answers import wrong
 class _Hook:
     """fp16_hook in three steps, each of which a mistake can replace."""
 
-    def __call__(self, state, bucket):
+    def __new__(cls, state, bucket):
+        self = super().__new__(cls)
         gradients = bucket.buffer()
         half = self.packed(gradients, dist.get_world_size(state))
         work = dist.all_reduce(half, group=self.group(state), async_op=True)
@@ -29,104 +30,80 @@ class _Hook:
 
 
 @wrong("fp16_hook", fails="mean over ranks")
-def fp16_sum(state, bucket):
+class Fp16Sum(_Hook):
     """Never divides."""
 
-    class Sum(_Hook):
-        def packed(self, gradients, ranks):
-            return gradients.to(torch.float16)
-
-    return Sum()(state, bucket)
+    def packed(self, gradients, ranks):
+        return gradients.to(torch.float16)
 
 
 @wrong("fp16_hook", fails="mean over ranks")
-def half_precision_stays(state, bucket):
+class HalfPrecisionStays(_Hook):
     """What comes back is still in float16."""
 
-    class Stays(_Hook):
-        def future(self, work, half, gradients, ranks):
-            return work.get_future().then(lambda _: half)
-
-    return Stays()(state, bucket)
+    def future(self, work, half, gradients, ranks):
+        return work.get_future().then(lambda _: half)
 
 
 @wrong("fp16_hook", fails="half the bytes")
-def rounded_but_wide(state, bucket):
+class RoundedButWide(_Hook):
     """Rounds to float16, and sends the numbers in the dtype that they had."""
 
-    class Wide(_Hook):
-        def packed(self, gradients, ranks):
-            return (gradients / ranks).half().to(gradients.dtype)
-
-    return Wide()(state, bucket)
+    def packed(self, gradients, ranks):
+        return (gradients / ranks).half().to(gradients.dtype)
 
 
 @wrong("fp16_hook", fails="half the bytes")
-def asks_for_a_scale(state, bucket):
+class AsksForAScale(_Hook):
     """A second collective for the largest number, by which all are divided: one too many."""
 
-    class Scaled(_Hook):
-        def packed(self, gradients, ranks):
-            dist.all_reduce(gradients.abs().max(), dist.ReduceOp.MAX)
-            return super().packed(gradients, ranks)
-
-    return Scaled()(state, bucket)
+    def packed(self, gradients, ranks):
+        dist.all_reduce(gradients.abs().max(), dist.ReduceOp.MAX)
+        return super().packed(gradients, ranks)
 
 
 @wrong("fp16_hook", fails="does not wait")
-def waits_in_the_hook(state, bucket):
+class WaitsInTheHook(_Hook):
     """A future that is done when it is returned: backward stood still."""
 
-    class Waits(_Hook):
-        def future(self, work, half, gradients, ranks):
-            work.wait()
-            done = torch.futures.Future()
-            done.set_result(half.to(gradients.dtype))
-            return done
-
-    return Waits()(state, bucket)
+    def future(self, work, half, gradients, ranks):
+        work.wait()
+        done = torch.futures.Future()
+        done.set_result(half.to(gradients.dtype))
+        return done
 
 
 @wrong("fp16_hook", fails="no overflow")
-def divides_after(state, bucket):
+class DividesAfter(_Hook):
     """The sum has to fit, not the mean."""
 
-    class After(_Hook):
-        def packed(self, gradients, ranks):
-            return gradients.to(torch.float16)
+    def packed(self, gradients, ranks):
+        return gradients.to(torch.float16)
 
-        def future(self, work, half, gradients, ranks):
-            return work.get_future().then(lambda _: half.to(gradients.dtype) / ranks)
-
-    return After()(state, bucket)
+    def future(self, work, half, gradients, ranks):
+        return work.get_future().then(lambda _: half.to(gradients.dtype) / ranks)
 
 
 @wrong("fp16_hook", fails="no overflow")
-def casts_first(state, bucket):
+class CastsFirst(_Hook):
     """As torch's own hook: each rank's gradient has to fit."""
 
-    class First(_Hook):
-        def packed(self, gradients, ranks):
-            return gradients.to(torch.float16) / ranks
-
-    return First()(state, bucket)
+    def packed(self, gradients, ranks):
+        return gradients.to(torch.float16) / ranks
 
 
 @wrong("fp16_hook", fails="group")
 def all_of_them(state, bucket):
     """Averages over all ranks, whatever the group."""
-    return _Hook()(None, bucket)
+    return _Hook(None, bucket)
 
 
 @wrong("fp16_hook", fails="group")
-def divides_by_all(state, bucket):
+class DividesByAll(_Hook):
     """The sum of the group, divided by the number of all ranks."""
 
-    class Divides(_Hook):
-        def packed(self, gradients, ranks):
-            return super().packed(gradients, dist.get_world_size())
-
-    return Divides()(state, bucket)
+    def packed(self, gradients, ranks):
+        return super().packed(gradients, dist.get_world_size())
 
 
 # --- quantise
@@ -135,7 +112,8 @@ def divides_by_all(state, bucket):
 class _Quantise:
     """quantise in steps, each of which a mistake can replace."""
 
-    def __call__(self, x, levels, generator):
+    def __new__(cls, x, levels, generator):
+        self = super().__new__(cls)
         scale = self.scale(x, levels)
         if scale == 0:
             return torch.zeros(x.shape, dtype=torch.int8), scale
@@ -152,82 +130,64 @@ class _Quantise:
 
 
 @wrong("quantise", fails="codes and scale")
-def scale_of_the_largest(x, levels, generator):
+class ScaleOfTheLargest(_Quantise):
     """The largest number is at the highest level, as others quantise; asked was the length."""
 
-    class Largest(_Quantise):
-        def scale(self, x, levels):
-            return x.abs().max() / levels if x.numel() else x.new_zeros(())
-
-    return Largest()(x, levels, generator)
+    def scale(self, x, levels):
+        return x.abs().max() / levels if x.numel() else x.new_zeros(())
 
 
 @wrong("quantise", fails="codes and scale")
 def without_a_sign(x, levels, generator):
     """The magnitudes' codes."""
-    return _Quantise()(x.abs(), levels, generator)
+    return _Quantise(x.abs(), levels, generator)
 
 
 @wrong("quantise", fails="right on average")
-def nearest_level(x, levels, generator):
+class NearestLevel(_Quantise):
     """Nothing is drawn: small numbers are 0 for ever."""
 
-    class Nearest(_Quantise):
-        def drawn(self, steps, generator):
-            return 0.5
-
-    return Nearest()(x, levels, generator)
+    def drawn(self, steps, generator):
+        return 0.5
 
 
 @wrong("quantise", fails="right on average")
-def heads_or_tails(x, levels, generator):
+class HeadsOrTails(_Quantise):
     """Up or down with equal chance."""
 
-    class Coin(_Quantise):
-        def drawn(self, steps, generator):
-            heads = super().drawn(steps, generator) < 0.5
-            return torch.where(heads & (steps != steps.floor()), 0.999, 0.0)
-
-    return Coin()(x, levels, generator)
+    def drawn(self, steps, generator):
+        heads = super().drawn(steps, generator) < 0.5
+        return torch.where(heads & (steps != steps.floor()), 0.999, 0.0)
 
 
 @wrong("quantise", fails="each by itself")
-def one_draw_for_all(x, levels, generator):
+class OneDrawForAll(_Quantise):
     """All numbers go up, or none of those alike does."""
 
-    class One(_Quantise):
-        def drawn(self, steps, generator):
-            return torch.rand((), generator=generator, dtype=steps.dtype)
-
-    return One()(x, levels, generator)
+    def drawn(self, steps, generator):
+        return torch.rand((), generator=generator, dtype=steps.dtype)
 
 
 @wrong("quantise", fails="each by itself")
-def one_draw_a_column(x, levels, generator):
+class OneDrawAColumn(_Quantise):
     """As many draws as the last dimension has."""
 
-    class Column(_Quantise):
-        def drawn(self, steps, generator):
-            return torch.rand(steps.shape[-1:], generator=generator, dtype=steps.dtype)
-
-    return Column()(x, levels, generator)
+    def drawn(self, steps, generator):
+        return torch.rand(steps.shape[-1:], generator=generator, dtype=steps.dtype)
 
 
 @wrong("quantise", fails="generator")
-def draws_from_the_global_state(x, levels, generator):
+class DrawsFromTheGlobalState(_Quantise):
     """Forgets the generator."""
 
-    class Global(_Quantise):
-        def drawn(self, steps, generator):
-            return torch.rand(steps.shape, dtype=steps.dtype)
-
-    return Global()(x, levels, generator)
+    def drawn(self, steps, generator):
+        return torch.rand(steps.shape, dtype=steps.dtype)
 
 
 @wrong("quantise", fails="generator")
 def divides_x_itself(x, levels, generator):
     """x is in units of the scale afterwards."""
-    codes, scale = _Quantise()(x, levels, generator)
+    codes, scale = _Quantise(x, levels, generator)
     if scale > 0:
         x.div_(scale)
     return codes, scale
@@ -272,7 +232,8 @@ def a_level_too_many(codes, scale):
 class _Bits:
     """one_bit in steps, each of which a mistake can replace."""
 
-    def __call__(self, x, error):
+    def __new__(cls, x, error):
+        self = super().__new__(cls)
         total = self.total(x, error)
         positive = self.positive(total)
         scale = self.scale(total, positive)
@@ -300,84 +261,63 @@ class _Bits:
 
 
 @wrong("one_bit", fails="bits")
-def highest_bit_first(x, error):
+class HighestBitFirst(_Bits):
     """The order of NumPy's packbits, unless it is asked otherwise."""
 
-    class Highest(_Bits):
-        def places(self):
-            return super().places().flip(0)
-
-    return Highest()(x, error)
+    def places(self):
+        return super().places().flip(0)
 
 
 @wrong("one_bit", fails="bits")
-def zero_is_negative(x, error):
+class ZeroIsNegative(_Bits):
     """> for >=."""
 
-    class Above(_Bits):
-        def positive(self, total):
-            return total > 0
-
-    return Above()(x, error)
+    def positive(self, total):
+        return total > 0
 
 
 @wrong("one_bit", fails="scale")
-def root_mean_square(x, error):
+class RootMeanSquare(_Bits):
     """The same sum of squares as what is sent; it leaves more."""
 
-    class Root(_Bits):
-        def scale(self, total, positive):
-            return total.square().mean().sqrt()
-
-    return Root()(x, error)
+    def scale(self, total, positive):
+        return total.square().mean().sqrt()
 
 
 @wrong("one_bit", fails="scale")
-def scale_of_x(x, error):
+class ScaleOfX(_Bits):
     """The mean magnitude of x, without what was left."""
 
-    class OfX(_Bits):
-        def total(self, x, error):
-            self.magnitude = x.abs().mean()
-            return super().total(x, error)
+    def total(self, x, error):
+        self.magnitude = x.abs().mean()
+        return super().total(x, error)
 
-        def scale(self, total, positive):
-            return self.magnitude
-
-    return OfX()(x, error)
+    def scale(self, total, positive):
+        return self.magnitude
 
 
 @wrong("one_bit", fails="what is left")
-def leaves_x_alone(x, error):
+class LeavesXAlone(_Bits):
     """What was left before is forgotten: x less what was sent."""
 
-    class Forgets(_Bits):
-        def keep(self, x, error, left):
-            error.copy_(left - error)
-
-    return Forgets()(x, error)
+    def keep(self, x, error, left):
+        error.copy_(left - error)
 
 
 @wrong("one_bit", fails="what is left")
-def a_new_error(x, error):
+class ANewError(_Bits):
     """The name is bound to a new tensor; the caller's stays."""
 
-    class New(_Bits):
-        def keep(self, x, error, left):
-            self.error = left
-
-    return New()(x, error)
+    def keep(self, x, error, left):
+        self.error = left
 
 
 @wrong("one_bit", fails="x unchanged")
-def error_into_x(x, error):
+class ErrorIntoX(_Bits):
     """x += error."""
 
-    class Into(_Bits):
-        def total(self, x, error):
-            return x.add_(error)
-
-    return Into()(x, error)
+    def total(self, x, error):
+        return x.add_(error)
 
 
 # --- top_k
@@ -386,7 +326,8 @@ def error_into_x(x, error):
 class _TopK:
     """top_k in steps, each of which a mistake can replace."""
 
-    def __call__(self, x, ratio, error):
+    def __new__(cls, x, ratio, error):
+        self = super().__new__(cls)
         flat = self.total(x, error).flatten()
         indices = self.ranked(flat).topk(self.count(ratio, len(flat))).indices
         values = self.values(flat, indices)
@@ -416,69 +357,51 @@ class _TopK:
 
 
 @wrong("top_k", fails="the largest")
-def largest_of_x(x, ratio, error):
+class LargestOfX(_TopK):
     """What was left is never sent."""
 
-    class Alone(_TopK):
-        def total(self, x, error):
-            return x.clone()
-
-    return Alone()(x, ratio, error)
+    def total(self, x, error):
+        return x.clone()
 
 
 @wrong("top_k", fails="the largest")
-def magnitudes_as_values(x, ratio, error):
+class MagnitudesAsValues(_TopK):
     """What torch.topk returns of magnitudes has no sign."""
 
-    class Magnitudes(_TopK):
-        def values(self, flat, indices):
-            return flat.abs()[indices]
-
-    return Magnitudes()(x, ratio, error)
+    def values(self, flat, indices):
+        return flat.abs()[indices]
 
 
 @wrong("top_k", fails="arguments and dtypes")
-def long_indices(x, ratio, error):
+class LongIndices(_TopK):
     """Twelve bytes a pair."""
 
-    class Long(_TopK):
-        def places(self, indices):
-            return indices
-
-    return Long()(x, ratio, error)
+    def places(self, indices):
+        return indices
 
 
 @wrong("top_k", fails="what is left")
-def nothing_is_kept(x, ratio, error):
+class NothingIsKept(_TopK):
     """Error is never written."""
 
-    class Never(_TopK):
-        def keep(self, error, left):
-            pass
-
-    return Never()(x, ratio, error)
+    def keep(self, error, left):
+        pass
 
 
 @wrong("top_k", fails="what is left")
-def keeps_all(x, ratio, error):
+class KeepsAll(_TopK):
     """What was sent is kept as well, and sent again."""
 
-    class All(_TopK):
-        def left(self, flat, indices):
-            return flat
-
-    return All()(x, ratio, error)
+    def left(self, flat, indices):
+        return flat
 
 
 @wrong("top_k", fails="arguments and dtypes")
-def top_k_into_x(x, ratio, error):
+class TopKIntoX(_TopK):
     """x += error."""
 
-    class Into(_TopK):
-        def total(self, x, error):
-            return x.add_(error)
-
-    return Into()(x, ratio, error)
+    def total(self, x, error):
+        return x.add_(error)
 
 
 # --- sparse_all_reduce
@@ -494,7 +417,8 @@ def _gathered(tensor):
 class _Sparse:
     """sparse_all_reduce in steps, each of which a mistake can replace."""
 
-    def __call__(self, values, indices, length):
+    def __new__(cls, values, indices, length):
+        self = super().__new__(cls)
         most = self.most(values)
         both = [_gathered(functional.pad(part, (0, most - len(part)))) for part in (values, indices)]
         pairs = self.ordered(list(zip(*both, strict=True)))
@@ -512,38 +436,29 @@ class _Sparse:
 
 
 @wrong("sparse_all_reduce", fails="sum")
-def adds_once(values, indices, length):
+class AddsOnce(_Sparse):
     """total[indices] += values reads before it writes: of a place that comes twice one counts."""
 
-    class Once(_Sparse):
-        def add(self, total, indices, values):
-            total[indices] += values
-            return total
-
-    return Once()(values, indices, length)
+    def add(self, total, indices, values):
+        total[indices] += values
+        return total
 
 
 @wrong("sparse_all_reduce", fails="sum")
-def as_many_on_all(values, indices, length):
+class AsManyOnAll(_Sparse):
     """Takes it that every rank has as many pairs as this one."""
 
-    class Same(_Sparse):
-        def most(self, values):
-            return len(values)
-
-    return Same()(values, indices, length)
+    def most(self, values):
+        return len(values)
 
 
 @wrong("sparse_all_reduce", fails="alike on all ranks")
-def own_pairs_first(values, indices, length):
+class OwnPairsFirst(_Sparse):
     """Each rank begins with its own pairs: other last digits on each."""
 
-    class Own(_Sparse):
-        def ordered(self, pairs):
-            rank = dist.get_rank()
-            return pairs[rank:] + pairs[:rank]
-
-    return Own()(values, indices, length)
+    def ordered(self, pairs):
+        rank = dist.get_rank()
+        return pairs[rank:] + pairs[:rank]
 
 
 @wrong("sparse_all_reduce", fails="no dense message")
@@ -557,7 +472,7 @@ def dense_after_all(values, indices, length):
 @wrong("sparse_all_reduce", fails="no dense message")
 def places_in_eight_bytes(values, indices, length):
     """Makes long integers of the indices before they are sent."""
-    return _Sparse()(values, indices.long(), length)
+    return _Sparse(values, indices.long(), length)
 
 
 @wrong("sparse_all_reduce", fails="arguments unchanged")
@@ -566,7 +481,7 @@ def sorts_its_pairs(values, indices, length):
     order = indices.argsort()
     values.copy_(values[order])
     indices.copy_(indices[order])
-    return _Sparse()(values, indices, length)
+    return _Sparse(values, indices, length)
 
 
 # --- pays_off
@@ -575,7 +490,8 @@ def sorts_its_pairs(values, indices, length):
 class _Pays:
     """pays_off from the seconds of each kind of exchange, which a mistake can replace."""
 
-    def __call__(self, nbytes, ratio, seconds, ranks, alpha, beta, adds_up=False):
+    def __new__(cls, nbytes, ratio, seconds, ranks, alpha, beta, adds_up=False):
+        self = super().__new__(cls)
         small = ratio * nbytes
         way = self.reduced if adds_up else self.gathered
         return way(small, ranks, alpha, beta) + seconds < self.reduced(nbytes, ranks, alpha, beta)
@@ -590,50 +506,43 @@ class _Pays:
 @wrong("pays_off", fails="gathered")
 def always_an_all_reduce(nbytes, ratio, seconds, ranks, alpha, beta, adds_up=False):
     """Fewer bytes are fewer bytes: forgets that an all-gather grows with the ranks."""
-    return _Pays()(nbytes, ratio, seconds, ranks, alpha, beta, True)
+    return _Pays(nbytes, ratio, seconds, ranks, alpha, beta, True)
 
 
 @wrong("pays_off", fails="gathered")
 def seconds_for_nothing(nbytes, ratio, seconds, ranks, alpha, beta, adds_up=False):
     """As if compressing took no time."""
-    return _Pays()(nbytes, ratio, 0, ranks, alpha, beta, adds_up)
+    return _Pays(nbytes, ratio, 0, ranks, alpha, beta, adds_up)
 
 
 @wrong("pays_off", fails="added on the way")
 def always_gathered(nbytes, ratio, seconds, ranks, alpha, beta, adds_up=False):
     """Does not look whether they add up."""
-    return _Pays()(nbytes, ratio, seconds, ranks, alpha, beta, False)
+    return _Pays(nbytes, ratio, seconds, ranks, alpha, beta, False)
 
 
 @wrong("pays_off", fails="small gradients")
 def without_latency(nbytes, ratio, seconds, ranks, alpha, beta, adds_up=False):
     """Bytes only."""
-    return _Pays()(nbytes, ratio, seconds, ranks, 0, beta, adds_up)
+    return _Pays(nbytes, ratio, seconds, ranks, 0, beta, adds_up)
 
 
 @wrong("pays_off", fails="small gradients")
-def as_many_rounds(nbytes, ratio, seconds, ranks, alpha, beta, adds_up=False):
+class AsManyRounds(_Pays):
     """An all-gather has as many rounds as an all-reduce here; it has half."""
 
-    class Rounds(_Pays):
-        def gathered(self, nbytes, ranks, alpha, beta):
-            return (ranks - 1) * (2 * alpha + nbytes * beta)
-
-    return Rounds()(nbytes, ratio, seconds, ranks, alpha, beta, adds_up)
+    def gathered(self, nbytes, ranks, alpha, beta):
+        return (ranks - 1) * (2 * alpha + nbytes * beta)
 
 
 @wrong("pays_off", fails="no gain")
-def at_least_as_soon(nbytes, ratio, seconds, ranks, alpha, beta, adds_up=False):
+class AtLeastAsSoon(_Pays):
     """<= for <: pays where nothing is gained."""
 
-    class Equal(_Pays):
-        def __call__(self, nbytes, ratio, seconds, ranks, alpha, beta, adds_up=False):
-            way = self.reduced if adds_up else self.gathered
-            return way(ratio * nbytes, ranks, alpha, beta) + seconds <= self.reduced(
-                nbytes, ranks, alpha, beta
-            )
-
-    return Equal()(nbytes, ratio, seconds, ranks, alpha, beta, adds_up)
+    def __new__(cls, nbytes, ratio, seconds, ranks, alpha, beta, adds_up=False):
+        self = object.__new__(cls)
+        way = self.reduced if adds_up else self.gathered
+        return way(ratio * nbytes, ranks, alpha, beta) + seconds <= self.reduced(nbytes, ranks, alpha, beta)
 
 
 # ------------------------------------------------------------------------------------------- dgc_step
