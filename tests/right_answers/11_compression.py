@@ -42,6 +42,12 @@ def up_with_a_chance(x, levels, generator):
 
 
 @right("dequantise")
+def converts_first(codes, scale):
+    """In the scale's dtype, and there in place."""
+    return codes.to(scale.dtype).mul_(scale)
+
+
+@right("dequantise")
 def scale_in_front(codes, scale):
     return torch.mul(scale, codes)
 

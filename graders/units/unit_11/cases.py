@@ -69,7 +69,10 @@ class Compressors(Stage[Numbers]):
         inputs = [self.arguments(rng, case) for case, rng in cases]
         told = answer.call(drivers.in_turn, inputs)
         calls = zip(cases, inputs, compare.side_by_side(told, cases), strict=True)
-        rows = [dict(self.judged(case, given, called)) for (case, _), given, (called, _) in calls]
+        rows = []
+        for (case, _), given, (called, _) in calls:
+            compare.side_by_side(called.arguments, given)
+            rows.append(dict(self.judged(case, given, called)))
         return [(next(iter(found.values())), found) for found in rows]
 
 
