@@ -30,7 +30,7 @@ SIZES = [sum(torch.Size(SHAPES[number]).numel() for number in bucket) for bucket
 class Exchange:
     """large: numbers that float16 has, but not their sum; or on one rank larger than any of float16."""
 
-    ranks: int = feature(4, "{} ranks")
+    ranks: int = feature(2, "{} ranks")
     dtype: torch.dtype = feature(torch.float32, SHORT.__getitem__)
     large: str = feature("", lambda large: f"large numbers on {large}" if large else "")
     grouped: bool = feature(False, lambda grouped: "in two groups" if grouped else "")
@@ -146,7 +146,9 @@ RUBRIC = (
         "What is the largest number that is ever put into float16?",
         vary=vary(large=("all ranks", "one rank")),
     ),
-    Criterion("group", 1, "state is the group: its sum, and its number of ranks.", vary=both(grouped=True)),
+    Criterion(
+        "group", 1, "state is the group: its sum, and its number of ranks.", vary=both(ranks=4, grouped=True)
+    ),
 )
 
 
