@@ -146,6 +146,9 @@ assert fastest[0] < 2 * fastest[3]
 #     model = DistributedDataParallel(model)
 #     model.register_comm_hook(state, hook)
 #
+# (For all exercises of this unit: tensors are float32 or float64, of any shape where none is said, and results have the dtype
+# of what was given. What a function is not asked to change stays as it is.)
+#
 # From then on DDP calls `hook(state, bucket)`. `bucket.buffer()` are the gradients, and what the hook returns is a
 # **future**: an object that will hold the result. DDP goes on with backward meanwhile, and asks the future at the
 # end. `state` is whatever you like; here it is the group of ranks. What is on its way cannot be read yet; on simulated ranks
@@ -154,16 +157,12 @@ assert fastest[0] < 2 * fastest[3]
 
 # %% exercise="fp16_hook" points=10
 def fp16_hook(state: dist.ProcessGroup | None, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
-    """DDP's communication hook: the mean of a bucket's gradients over ranks, sent in half precision.
+    """The mean of a bucket's gradients over ranks, by one all-reduce in float16.
 
-    state: the group of ranks to average over; None stands for all. bucket.buffer(): the gradients of
-    this rank's samples, end to end, [n] in float32 or float64; they may be overwritten. Returns a
-    future that holds their mean over the group, [n] in the dtype of the buffer, as exact as float16
-    lets it be.
-
-    One all-reduce of n numbers in float16. The hook does not wait for it, so that backward goes on
-    meanwhile. A number whose magnitudes on the ranks have a mean of at most 65,504, the largest of
-    float16, does not overflow.
+    state: the group of ranks to average over; None stands for all. bucket.buffer(): this rank's
+    gradients, [n]; they may be overwritten. Returns a future of their mean, [n] in the buffer's
+    dtype. The hook does not wait, so that backward goes on meanwhile. A mean of magnitudes of at
+    most 65,504, the largest number of float16, does not overflow.
     """
     ### BEGIN SOLUTION
     gradients = bucket.buffer()
@@ -266,13 +265,12 @@ assert 49_000 < scaled["no hook"].abs().max() < 51_000
 
 # %% exercise="quantise" points=9
 def quantise(x: Tensor, levels: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """x in whole numbers from -levels to levels that are right on average.
+    """x in whole numbers from -levels to levels that are right on average: (codes, scale).
 
-    x: any shape, float32 or float64; it stays as it is. levels: 1 to 127. Returns (codes, scale).
-    scale, without dimensions and in the dtype of x, is the length (the root of the sum of squares) of x
-    divided by levels. codes, int8 of the shape of x: of the two whole numbers next to x / scale one is
-    drawn, so that its expectation is x / scale; where x / scale is whole, so is the code. Each number
-    is drawn by itself, with the generator and nothing else. If all of x is 0, so are codes and scale.
+    scale, without dimensions: the length (the root of the sum of squares) of x divided by levels,
+    which are 1 to 127. codes, int8: one of the two whole numbers next to x / scale, drawn so that
+    its expectation is x / scale. Each number is drawn by itself, with the generator alone. If all
+    of x is 0, so are codes and scale.
     """
     ### BEGIN SOLUTION
     scale = torch.linalg.vector_norm(x) / levels
@@ -289,9 +287,7 @@ def quantise(x: Tensor, levels: int, generator: torch.Generator) -> tuple[Tensor
 
 # %% exercise="dequantise" points=2
 def dequantise(codes: Tensor, scale: Tensor) -> Tensor:
-    """The numbers that codes (int8, any shape) and scale (a float without dimensions) stand for, in the
-    scale's dtype.
-    """
+    """The numbers that these codes (int8) and this scale stand for, in the scale's dtype."""
     ### BEGIN SOLUTION
     return codes * scale
     ### END SOLUTION
@@ -387,15 +383,11 @@ assert round(1 + len(x) ** 0.5) == 50
 def one_bit(x: Tensor, error: Tensor) -> tuple[Tensor, Tensor]:
     """A bit for each number of x + error, and in error what these bits do not say.
 
-    x [n], at least one number, float32 or float64; it stays as it is. error: like x, what earlier calls
-    have left.
-    Returns (bits, scale). bits, uint8 with a byte for every eight numbers begun: number 8i + j of
-    x + error is at least 0 where bit j of byte i is 1, the lowest being bit 0; bits that are left over
-    are 0. scale, without dimensions and in the dtype of x: a receiver reads scale for each 1 and -scale
-    for each 0. Of all scales it is the one that leaves least, in the sum of squares.
-
-    Afterwards error, the same tensor, holds what is left: x and what error was, less what the receiver
-    reads.
+    x [n]; error, like x: what earlier calls have left. Returns (bits, scale). bits, uint8, a byte
+    for every eight numbers begun: bit j of byte i, the lowest being bit 0, says whether number 8i
+    + j of x + error is at least 0. A receiver reads scale (without dimensions) for each 1 and
+    -scale for each 0: of all scales the one that leaves least, in the sum of squares. Afterwards
+    error itself holds what is left.
     """
     ### BEGIN SOLUTION
     total = x + error
@@ -528,12 +520,10 @@ guesses.measured(percent_of_squares_in_the_largest_tenth=held_by_gradient[4])
 def top_k(x: Tensor, ratio: float, error: Tensor) -> tuple[Tensor, Tensor]:
     """The few numbers of x + error that are farthest from 0, and in error the rest.
 
-    x: any shape, float32 or float64; it stays as it is. error: like x and contiguous, what earlier
-    calls have left. 0 < ratio <= 1. Returns (values, indices), both [k] in any order, where k is ratio
-    times the numbers of x, rounded, and at least 1. indices, int32: where in x + error, row after row,
-    the k numbers stand that are farthest from 0 (of equal ones any); values: these numbers.
-
-    Afterwards error, the same tensor, is 0 where x + error was sent, and x + error elsewhere.
+    error, like x: what earlier calls have left. Returns (values, indices), both [k] in any order:
+    these k numbers, and in int32 where they stand in x + error, row after row. k is ratio times
+    the numbers of x, rounded, and at least 1. Afterwards error itself is 0 where x + error was
+    sent, and x + error elsewhere.
     """
     ### BEGIN SOLUTION
     error += x
@@ -554,13 +544,10 @@ def top_k(x: Tensor, ratio: float, error: Tensor) -> tuple[Tensor, Tensor]:
 def sparse_all_reduce(values: Tensor, indices: Tensor, length: int) -> Tensor:
     """The sum over ranks of vectors that are 0 but in a few places.
 
-    values [k], float32 or float64, one dtype on all ranks, and indices [k], int32 or int64, one dtype
-    on all ranks, from 0 to length - 1: this rank's vector, of which a place may come several times, and
-    then counts as often. k may differ from rank to rank, and be 0. Both stay as they are. Returns the
-    sum [length] on all ranks, in the dtype of values, the same to the last bit.
-
-    No message of `length` numbers. To each of the other ranks, or p - 1 times in a ring of p, a rank
-    may send the bytes of the longest list of pairs (values and indices in their dtypes), and 16 more.
+    values [k] and indices [k] (int32 or int64): this rank's vector; a place may come several
+    times, and then counts as often. k may differ from rank to rank, and be 0. Returns the sum
+    [length], on all ranks the same to the last bit. For each other rank, a rank may send as many
+    bytes as the longest list of values and indices has, and 16 more.
     """
     ### BEGIN SOLUTION
     ranks = dist.get_world_size()
@@ -637,17 +624,13 @@ def dgc_step(
 ) -> tuple[Tensor, Tensor]:
     """What a rank sends in one step of deep gradient compression: (values, indices).
 
-    gradient: this rank's, of any shape, float32 or float64; it stays as it is. velocity, kept: like the
-        gradient, zeros before the first step; both are changed in place, and come again in the next
-        step. velocity is that of SGD with momentum, of this rank's gradients alone. kept is what of all
-        velocities so far has not been sent.
-    ratio: above 0, at most 1. Of all that has not been sent, the k numbers with the largest magnitudes
-        are; k is ratio times the gradient's numbers, rounded, and at least 1.
-    Returns values [k], in the gradient's dtype, and indices [k], int32, each once: their places, row
-    after row; in any order. With ratio 1 that is what SGD with momentum subtracts, but for the learning
-    rate.
+    velocity goes on as in SGD with momentum, of this rank's gradients. kept is what of all
+    velocities has not been sent. Both change in place, and come again in the next step. Sent are
+    the k numbers of the largest magnitudes of all that has not been sent, in any order, and in
+    int32 their places, row after row; k is as in top_k. With ratio 1 that is what SGD with
+    momentum subtracts, but for the learning rate.
 
-    Y. Lin et al., Deep gradient compression, ICLR 2018, equation 7: without their mask, see below.
+    Y. Lin et al., ICLR 2018, equation 7, without their mask.
     """
     ### BEGIN SOLUTION
     velocity.mul_(momentum).add_(gradient)
@@ -754,12 +737,10 @@ assert 0.5 < 4 * of_vectors / dgc_bytes < 0.6
 def error_feedback(compress: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
     """Makes compress remember what it loses.
 
-    compress: takes a tensor and returns what arrives of it, a tensor of the same shape and dtype. It
-        may write into the tensor that it is given, and may return that very tensor.
-    Returns a function of one tensor x, of any shape, which is called in every step with a tensor of the
-        same shape and dtype. It calls compress once and returns what arrives; x stays as it is. After
-        every step, what has arrived in all steps, and what is still missing, add up to all x so far,
-        and no step leaves out what is missing from those before.
+    compress takes a tensor and returns what arrives of it. It may write into the tensor that it is
+    given, and may return that very tensor. Returned is a function that is called with a tensor x
+    in every step, always of one shape: it calls compress once, with x and all that is missing from
+    the steps before, and returns what arrives.
     """
     ### BEGIN SOLUTION
     missing: Tensor | float = 0.0
@@ -883,6 +864,9 @@ assert 0.85 < of_step["step 40"][1] < 0.95
 # it runs whenever the first one is over, in a thread of its own; meanwhile backward may have begun the first all-reduce of the next bucket, on one rank
 # before it and on another one after it, and their numbers are mixed up. A hook that waits is safe everywhere.
 #
+# In the exercise a first $Q$ is drawn by a generator of the object's own that starts from `seed`, for one parameter after the other in the order in which
+# they first come. What is kept is a parameter's, whatever bucket this comes in: DDP makes new buckets after the first step. (T. Vogels et al., NeurIPS 2019, algorithms 1 and 2.)
+#
 # You will need an all-reduce of several tensors at once:
 
 
@@ -902,28 +886,14 @@ class PowerSGD:
         compressed = PowerSGD(rank=2)
         model.register_comm_hook(compressed, PowerSGD.hook)
 
-    hook(bucket): the bucket's gradients become, the same on all ranks, what stands for their mean over
-    ranks.
-    Returns a future that holds the buffer; the hook may wait. Its gradients are all float32, or all
-    float64.
-
-    A gradient of two dimensions or more is a matrix: n rows, its first dimension, and m columns. It is
-    compressed if rank (n + m) < n m. Then
-        M is this rank's gradient, and what compression has lost of those before.
-        Q, [m, rank], is that of the parameter's last step. In its first it is drawn:
-            torch.randn(m, rank) in the gradient's dtype, by a generator of this object's own that
-            starts from seed, for one parameter after the other in the order in which they first come.
-        P = M Q, summed over ranks. Then its columns are made orthonormal.
+    hook returns a future of the buffer, in which gradients have become, on all ranks, what stands
+    for their mean. If rank (n + m) < n m for the n rows (the first dimension) and m columns of one,
+        M: the gradient, and what was lost of those before.
+        Q, [m, rank]: this parameter's last; at first torch.randn, in its dtype.
+        P = M Q, summed over ranks; then its columns are made orthonormal.
         Q = transpose(M) P, its mean over ranks.
-        P transpose(Q) stands for the mean. What M differs by from that is lost.
-    All other gradients become their means. What is kept is a parameter's, whatever bucket this comes
-    in: DDP makes new buckets after the first step. A matrix may have less than this rank, or be all
-    zeros.
-
-    Calls: for each bucket two all-reduces, or one if nothing in it is compressed. They send rank
-    (n + m) numbers for each matrix that is compressed, and all numbers of other gradients.
-
-    T. Vogels et al., PowerSGD, NeurIPS 2019, algorithms 1 and 2.
+        P transpose(Q) stands for the mean.
+    Others become their means. A bucket has at most two all-reduces, of rank (n + m) numbers a matrix.
     """
 
     def __init__(self, rank: int, seed: int = 0) -> None:
@@ -1041,14 +1011,12 @@ def pays_off(
     beta: float,
     adds_up: bool = False,
 ) -> bool:
-    """Whether a compressed exchange of gradients is over sooner than a ring all-reduce of them as they
-    are.
+    """Whether a compressed exchange is over sooner than a ring all-reduce of the gradients as they are.
 
-    nbytes: of a rank's gradients; compressed they are ratio * nbytes. seconds: that a rank takes to
-    compress its own and to unpack what has arrived, altogether. A message of b bytes takes
-    alpha + b * beta seconds; each rank can send one and receive one at a time. Compressed gradients go
-    round a ring in an all-gather, from each rank to all. If adds_up, they can be added as they are, and
-    are: in a ring all-reduce.
+    nbytes: of a rank's gradients, ratio * nbytes compressed. seconds: for compressing and
+    unpacking, altogether. A message of b bytes takes alpha + b * beta seconds; a rank can send one
+    and receive one at a time. Compressed gradients go round a ring in an all-gather; if they can
+    be added as they are (adds_up), in a ring all-reduce.
     """
     ### BEGIN SOLUTION
     rounds = 2 * (ranks - 1)
@@ -1606,16 +1574,13 @@ assert milliseconds == {"LUMI-G": [11.9, 12.3, 7.1, 3.0], "H100 pod": [7.6, 7.0,
 def design_hook(steps: int) -> tuple[Any, Callable[[Any, dist.GradBucket], torch.futures.Future[Tensor]]]:
     """A state and a hook for DDP, as register_comm_hook takes them, that come to a loss with few bytes.
 
-    Called once on each rank before a training of so many steps. A network with one hidden layer learns
-    to do what another does, with plain SGD and a constant learning rate; each rank has samples of its
-    own, as many as every other. All gradients, some 600 numbers in float32, come in one bucket, in the
-    same order in every step. (DDP itself changes it after the first one.) What the hook makes of them
-    is up to you, as long as all ranks have the same.
+    Called once on each rank before a training of so many steps: plain SGD, a network with one
+    hidden layer. All gradients, some 600 numbers in float32, come in one bucket, always in one
+    order. What the hook makes of them is up to you, as long as all ranks have the same.
 
-    Mean gradients, all-reduced as they are, reach some loss in two fifths of the steps. You are there
-    when the mean loss of all samples first is at most 1.1 times that. The score is how many bytes all
-    ranks have sent by then. Full marks are for a twenty-fifth of what the mean gradients send in their
-    two fifths.
+    Mean gradients, all-reduced as they are, reach some loss in two fifths of the steps. You are
+    there when the mean loss of all samples is at most 1.1 times that. What counts is the bytes of
+    all ranks by then; full marks are for a twenty-fifth of those of the mean gradients.
     """
     ### BEGIN SOLUTION
     ranks = dist.get_world_size()

@@ -17,38 +17,6 @@ def in_the_buffer(state, bucket):
 
 
 @right("fp16_hook")
-def new_tensor(state, bucket):
-    """The mean in a new tensor, and the group's own methods."""
-    group = state or dist.group.WORLD
-    numbers = (bucket.buffer() * (1 / group.size())).to(dtype=torch.float16)
-    work = dist.all_reduce(numbers, op=dist.ReduceOp.SUM, group=group, async_op=True)
-    return work.get_future().then(lambda arrived: arrived.value()[0].to(bucket.buffer().dtype))
-
-
-@right("fp16_hook")
-def waits_when_it_is_over(state, bucket):
-    """As in PyTorch's documentation of `then`: the callback waits for a future that is done."""
-    buffer = bucket.buffer()
-    buffer /= dist.get_world_size(state)
-    future = dist.all_reduce(buffer.half(), group=state, async_op=True).get_future()
-    return future.then(lambda arrived: buffer.copy_(arrived.wait()[0]))
-
-
-@right("fp16_hook")
-def waits_for_the_work_in_the_callback(state, bucket):
-    """In the callback the work is over, so that to wait for it takes no time."""
-    buffer = bucket.buffer()
-    half = torch.div(buffer, dist.get_world_size(state)).half()
-    work = dist.all_reduce(half, group=state, async_op=True)
-
-    def widen(_):
-        work.wait()
-        return buffer.copy_(half)
-
-    return work.get_future().then(widen)
-
-
-@right("fp16_hook")
 def a_future_of_its_own(state, bucket):
     """A new future, which a callback of the other one fills."""
     gradients = bucket.buffer()
@@ -75,6 +43,7 @@ def up_with_a_chance(x, levels, generator):
 
 @right("dequantise")
 def converts_first(codes, scale):
+    """In the scale's dtype, and there in place."""
     return codes.to(scale.dtype).mul_(scale)
 
 
@@ -99,18 +68,6 @@ def by_weights(x, error):
 
 
 # --- top_k
-
-
-@right("top_k")
-def by_sorting(x, ratio, error):
-    """All in order of magnitude, of which the first k are sent."""
-    total = (x + error).reshape(-1)
-    count = max(1, round(ratio * total.numel()))
-    chosen = total.abs().argsort(descending=True)[:count]
-    sent = torch.zeros_like(total)
-    sent[chosen] = total[chosen]
-    error.copy_((total - sent).reshape(error.shape))
-    return total[chosen], chosen.int()
 
 
 @right("top_k")
@@ -171,47 +128,6 @@ def in_one_message(values, indices, length):
     return total[:length].clone()
 
 
-def _exchanged(parts, likes, to, source):
-    """Tensors to a rank, and as many from one, at the same time."""
-    calls = [dist.P2POp(dist.isend, part.contiguous(), to) for part in parts]
-    calls += [dist.P2POp(dist.irecv, like, source) for like in likes]
-    for work in dist.batch_isend_irecv(calls):
-        work.wait()
-    return likes
-
-
-@right("sparse_all_reduce")
-def by_doubling_or_round_a_ring(values, indices, length):
-    """Recursive doubling where the ranks are a power of two: partners add the same two vectors, and a place
-    that both have travels on once. Else all pairs go round a ring.
-    """
-    rank, ranks = dist.get_rank(), dist.get_world_size()
-
-    def together(values, indices):
-        places, where = indices.unique(return_inverse=True)
-        return values.new_zeros(len(places)).index_add_(0, where, values), places
-
-    def from_others(held, to, source):
-        size = torch.empty(1, dtype=torch.int64)
-        _exchanged([torch.tensor([len(held[0])])], [size], to, source)
-        return _exchanged(held, [part.new_empty(int(size)) for part in held], to, source)
-
-    if ranks & (ranks - 1):
-        passing, every = (values, indices), {rank: (values, indices)}
-        for step in range(1, ranks):
-            passing = from_others(passing, (rank + 1) % ranks, (rank - 1) % ranks)
-            every[(rank - step) % ranks] = passing
-        parts = [every[each] for each in range(ranks)]
-        own = [torch.cat(part) for part in zip(*parts, strict=True)]
-    else:
-        own, distance = together(values, indices), 1
-        while distance < ranks:
-            other = from_others(own, rank ^ distance, rank ^ distance)
-            own = together(*map(torch.cat, zip(own, other, strict=True)))
-            distance *= 2
-    return values.new_zeros(length).index_add_(0, own[1].long(), own[0])
-
-
 @right("sparse_all_reduce")
 def all_to_all_and_a_sparse_tensor(values, indices, length):
     """The same pairs to everyone by all_to_all; a sparse tensor of PyTorch's adds those of one place up."""
@@ -254,22 +170,6 @@ def counts_what_went(gradient, velocity, kept, momentum, ratio):
         waiting[place] = 0.0
     kept.copy_(torch.tensor(waiting, dtype=kept.dtype).view(kept.shape))
     return values, torch.tensor(places, dtype=torch.int32)
-
-
-@right("error_feedback")
-class TwoSums:
-    """All that should have arrived, less all that has."""
-
-    def __init__(self, compress):
-        self.compress = compress
-        self.wanted = self.arrived = None
-
-    def __call__(self, x):
-        self.wanted = x.clone() if self.wanted is None else self.wanted + x
-        missing = self.wanted - self.arrived if self.arrived is not None else self.wanted.clone()
-        arrives = self.compress(missing).clone()
-        self.arrived = arrives.clone() if self.arrived is None else self.arrived + arrives
-        return arrives
 
 
 @right("error_feedback")

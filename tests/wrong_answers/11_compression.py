@@ -4,7 +4,6 @@ import torch
 import torch.distributed as dist
 from torch.nn import functional
 
-from course_lib import mark
 from tests.answers import wrong
 
 # --- fp16_hook
@@ -13,7 +12,8 @@ from tests.answers import wrong
 class _Hook:
     """fp16_hook in three steps, each of which a mistake can replace."""
 
-    def __call__(self, state, bucket):
+    def __new__(cls, state, bucket):
+        self = super().__new__(cls)
         gradients = bucket.buffer()
         half = self.packed(gradients, dist.get_world_size(state))
         work = dist.all_reduce(half, group=self.group(state), async_op=True)
@@ -30,193 +30,80 @@ class _Hook:
 
 
 @wrong("fp16_hook", fails="mean over ranks")
-def fp16_sum(state, bucket):
+class Fp16Sum(_Hook):
     """Never divides."""
 
-    class Sum(_Hook):
-        def packed(self, gradients, ranks):
-            return gradients.to(torch.float16)
-
-    return Sum()(state, bucket)
+    def packed(self, gradients, ranks):
+        return gradients.to(torch.float16)
 
 
 @wrong("fp16_hook", fails="mean over ranks")
-def half_precision_stays(state, bucket):
+class HalfPrecisionStays(_Hook):
     """What comes back is still in float16."""
 
-    class Stays(_Hook):
-        def future(self, work, half, gradients, ranks):
-            return work.get_future().then(lambda _: half)
-
-    return Stays()(state, bucket)
-
-
-@wrong("fp16_hook", fails="mean over ranks")
-def always_float32(state, bucket):
-    """Forgets that there are models in float64."""
-
-    class Single(_Hook):
-        def future(self, work, half, gradients, ranks):
-            return work.get_future().then(lambda _: half.float())
-
-    return Single()(state, bucket)
-
-
-@wrong("fp16_hook", fails="mean over ranks")
-def in_bfloat16(state, bucket):
-    """The other format of 16 bits, which has three bits less for the digits."""
-
-    class Brain(_Hook):
-        def packed(self, gradients, ranks):
-            return (gradients / ranks).to(torch.bfloat16)
-
-    return Brain()(state, bucket)
-
-
-@wrong("fp16_hook", fails="mean over ranks")
-def first_of_the_bucket(state, bucket):
-    """Takes the first gradient of the bucket for all of it."""
-    rest = bucket.buffer()
-    first = bucket.gradients()[0].flatten()
-    half = (first / dist.get_world_size(state)).half()
-    work = dist.all_reduce(half, group=state, async_op=True)
-    return work.get_future().then(lambda _: torch.cat([half.to(rest.dtype), rest[len(first) :]]))
-
-
-SHARED_BUFFER: dict[int, torch.Tensor] = {}
-
-
-@wrong("fp16_hook", fails="mean over ranks")
-def one_buffer_for_all_buckets(state, bucket):
-    """Saves memory by one float16 buffer, in which the last bucket is still on its way."""
-
-    class Shared(_Hook):
-        def packed(self, gradients, ranks):
-            room = SHARED_BUFFER.setdefault(dist.get_rank(), torch.empty(10_000, dtype=torch.float16))
-            return room[: len(gradients)].copy_(gradients / ranks)
-
-    return Shared()(state, bucket)
-
-
-@wrong("fp16_hook", fails="mean over ranks")
-def scales_what_is_on_its_way(state, bucket):
-    """Divides twice too much, and mends that in the tensor that is being reduced, before it is."""
-
-    class Early(_Hook):
-        def packed(self, gradients, ranks):
-            return super().packed(gradients, 2 * ranks)
-
-        def future(self, work, half, gradients, ranks):
-            future = work.get_future()
-            half *= 2
-            return future.then(lambda _: half.to(gradients.dtype))
-
-    return Early()(state, bucket)
-
-
-@wrong("fp16_hook", fails="mean over ranks")
-def looks_before_it_is_there(state, bucket):
-    """Copies the sum back as soon as it is asked for; only the future waits."""
-
-    class Early(_Hook):
-        def future(self, work, half, gradients, ranks):
-            arriving = work.get_future()
-            wide = half.to(gradients.dtype)
-            return arriving.then(lambda _: wide)
-
-    return Early()(state, bucket)
+    def future(self, work, half, gradients, ranks):
+        return work.get_future().then(lambda _: half)
 
 
 @wrong("fp16_hook", fails="half the bytes")
-def rounded_but_wide(state, bucket):
+class RoundedButWide(_Hook):
     """Rounds to float16, and sends the numbers in the dtype that they had."""
 
-    class Wide(_Hook):
-        def packed(self, gradients, ranks):
-            return (gradients / ranks).half().to(gradients.dtype)
-
-    return Wide()(state, bucket)
+    def packed(self, gradients, ranks):
+        return (gradients / ranks).half().to(gradients.dtype)
 
 
 @wrong("fp16_hook", fails="half the bytes")
-def asks_for_a_scale(state, bucket):
+class AsksForAScale(_Hook):
     """A second collective for the largest number, by which all are divided: one too many."""
 
-    class Scaled(_Hook):
-        def packed(self, gradients, ranks):
-            dist.all_reduce(gradients.abs().max(), dist.ReduceOp.MAX)
-            return super().packed(gradients, ranks)
-
-    return Scaled()(state, bucket)
+    def packed(self, gradients, ranks):
+        dist.all_reduce(gradients.abs().max(), dist.ReduceOp.MAX)
+        return super().packed(gradients, ranks)
 
 
 @wrong("fp16_hook", fails="does not wait")
-def waits_in_the_hook(state, bucket):
+class WaitsInTheHook(_Hook):
     """A future that is done when it is returned: backward stood still."""
 
-    class Waits(_Hook):
-        def future(self, work, half, gradients, ranks):
-            work.wait()
-            done = torch.futures.Future()
-            done.set_result(half.to(gradients.dtype))
-            return done
-
-    return Waits()(state, bucket)
-
-
-@wrong("fp16_hook", fails="does not wait")
-def waits_in_the_end(state, bucket):
-    """Waits in the last bucket, when there is little of backward left."""
-
-    class Last(_Hook):
-        def future(self, work, half, gradients, ranks):
-            if bucket.is_last():
-                work.wait()
-            return super().future(work, half, gradients, ranks)
-
-    return Last()(state, bucket)
+    def future(self, work, half, gradients, ranks):
+        work.wait()
+        done = torch.futures.Future()
+        done.set_result(half.to(gradients.dtype))
+        return done
 
 
 @wrong("fp16_hook", fails="no overflow")
-def divides_after(state, bucket):
+class DividesAfter(_Hook):
     """The sum has to fit, not the mean."""
 
-    class After(_Hook):
-        def packed(self, gradients, ranks):
-            return gradients.to(torch.float16)
+    def packed(self, gradients, ranks):
+        return gradients.to(torch.float16)
 
-        def future(self, work, half, gradients, ranks):
-            return work.get_future().then(lambda _: half.to(gradients.dtype) / ranks)
-
-    return After()(state, bucket)
+    def future(self, work, half, gradients, ranks):
+        return work.get_future().then(lambda _: half.to(gradients.dtype) / ranks)
 
 
 @wrong("fp16_hook", fails="no overflow")
-def casts_first(state, bucket):
+class CastsFirst(_Hook):
     """As torch's own hook: each rank's gradient has to fit."""
 
-    class First(_Hook):
-        def packed(self, gradients, ranks):
-            return gradients.to(torch.float16) / ranks
-
-    return First()(state, bucket)
+    def packed(self, gradients, ranks):
+        return gradients.to(torch.float16) / ranks
 
 
 @wrong("fp16_hook", fails="group")
 def all_of_them(state, bucket):
     """Averages over all ranks, whatever the group."""
-    return _Hook()(None, bucket)
+    return _Hook(None, bucket)
 
 
 @wrong("fp16_hook", fails="group")
-def divides_by_all(state, bucket):
+class DividesByAll(_Hook):
     """The sum of the group, divided by the number of all ranks."""
 
-    class Divides(_Hook):
-        def packed(self, gradients, ranks):
-            return super().packed(gradients, dist.get_world_size())
-
-    return Divides()(state, bucket)
+    def packed(self, gradients, ranks):
+        return super().packed(gradients, dist.get_world_size())
 
 
 # --- quantise
@@ -225,7 +112,8 @@ def divides_by_all(state, bucket):
 class _Quantise:
     """quantise in steps, each of which a mistake can replace."""
 
-    def __call__(self, x, levels, generator):
+    def __new__(cls, x, levels, generator):
+        self = super().__new__(cls)
         scale = self.scale(x, levels)
         if scale == 0:
             return torch.zeros(x.shape, dtype=torch.int8), scale
@@ -242,167 +130,67 @@ class _Quantise:
 
 
 @wrong("quantise", fails="codes and scale")
-def zeros_divide(x, levels, generator):
-    """0 / 0 where all numbers are 0."""
-
-    class Divides(_Quantise):
-        def __call__(self, x, levels, generator):
-            scale = self.scale(x, levels)
-            steps = x / scale
-            if steps.isnan().any():
-                return torch.ones(x.shape, dtype=torch.int8), scale
-            return self.codes(steps, levels, generator).to(torch.int8), scale
-
-    return Divides()(x, levels, generator)
-
-
-@wrong("quantise", fails="codes and scale")
-def scale_of_the_largest(x, levels, generator):
+class ScaleOfTheLargest(_Quantise):
     """The largest number is at the highest level, as others quantise; asked was the length."""
 
-    class Largest(_Quantise):
-        def scale(self, x, levels):
-            return x.abs().max() / levels if x.numel() else x.new_zeros(())
-
-    return Largest()(x, levels, generator)
-
-
-@wrong("quantise", fails="codes and scale")
-def length_as_scale(x, levels, generator):
-    """Gives the length back, not that of one level."""
-    codes, scale = _Quantise()(x, levels, generator)
-    return codes, scale * levels
+    def scale(self, x, levels):
+        return x.abs().max() / levels if x.numel() else x.new_zeros(())
 
 
 @wrong("quantise", fails="codes and scale")
 def without_a_sign(x, levels, generator):
     """The magnitudes' codes."""
-    return _Quantise()(x.abs(), levels, generator)
-
-
-@wrong("quantise", fails="codes and scale")
-def rounds_numbers_on_levels(x, levels, generator):
-    """A number on a level moves up half of the time: drawn is -0.5 to 0.5, from the next number but one."""
-
-    class Wide(_Quantise):
-        def drawn(self, steps, generator):
-            return 2 * super().drawn(steps, generator) - 0.5
-
-    return Wide()(x, levels, generator)
+    return _Quantise(x.abs(), levels, generator)
 
 
 @wrong("quantise", fails="right on average")
-def nearest_level(x, levels, generator):
+class NearestLevel(_Quantise):
     """Nothing is drawn: small numbers are 0 for ever."""
 
-    class Nearest(_Quantise):
-        def drawn(self, steps, generator):
-            return 0.5
-
-    return Nearest()(x, levels, generator)
+    def drawn(self, steps, generator):
+        return 0.5
 
 
 @wrong("quantise", fails="right on average")
-def heads_or_tails(x, levels, generator):
+class HeadsOrTails(_Quantise):
     """Up or down with equal chance."""
 
-    class Coin(_Quantise):
-        def drawn(self, steps, generator):
-            heads = super().drawn(steps, generator) < 0.5
-            return torch.where(heads & (steps != steps.floor()), 0.999, 0.0)
-
-    return Coin()(x, levels, generator)
-
-
-@wrong("quantise", fails="right on average")
-def probabilities_exchanged(x, levels, generator):
-    """The closer a number is to a level, the more seldom it goes there."""
-
-    class Exchanged(_Quantise):
-        def codes(self, steps, levels, generator):
-            low = steps.floor()
-            share = steps - low
-            up = (self.drawn(steps, generator) >= share) & (share > 0)
-            return (low + up).clamp(-levels, levels)
-
-    return Exchanged()(x, levels, generator)
-
-
-@wrong("quantise", fails="codes and scale")
-def cuts_off(x, levels, generator):
-    """int8 cuts off what floor would round down: -2.3 becomes -1 at times."""
-
-    class Cuts(_Quantise):
-        def codes(self, steps, levels, generator):
-            return (steps + self.drawn(steps, generator)).trunc().clamp(-levels, levels)
-
-    return Cuts()(x, levels, generator)
+    def drawn(self, steps, generator):
+        heads = super().drawn(steps, generator) < 0.5
+        return torch.where(heads & (steps != steps.floor()), 0.999, 0.0)
 
 
 @wrong("quantise", fails="each by itself")
-def one_draw_for_all(x, levels, generator):
+class OneDrawForAll(_Quantise):
     """All numbers go up, or none of those alike does."""
 
-    class One(_Quantise):
-        def drawn(self, steps, generator):
-            return torch.rand((), generator=generator, dtype=steps.dtype)
-
-    return One()(x, levels, generator)
+    def drawn(self, steps, generator):
+        return torch.rand((), generator=generator, dtype=steps.dtype)
 
 
 @wrong("quantise", fails="each by itself")
-def one_draw_a_column(x, levels, generator):
+class OneDrawAColumn(_Quantise):
     """As many draws as the last dimension has."""
 
-    class Column(_Quantise):
-        def drawn(self, steps, generator):
-            return torch.rand(steps.shape[-1:], generator=generator, dtype=steps.dtype)
-
-    return Column()(x, levels, generator)
+    def drawn(self, steps, generator):
+        return torch.rand(steps.shape[-1:], generator=generator, dtype=steps.dtype)
 
 
 @wrong("quantise", fails="generator")
-def draws_from_the_global_state(x, levels, generator):
+class DrawsFromTheGlobalState(_Quantise):
     """Forgets the generator."""
 
-    class Global(_Quantise):
-        def drawn(self, steps, generator):
-            return torch.rand(steps.shape, dtype=steps.dtype)
-
-    return Global()(x, levels, generator)
-
-
-@wrong("quantise", fails="generator")
-def seeds_the_rest(x, levels, generator):
-    """A number of the generator seeds what everybody else draws from."""
-
-    class Seeds(_Quantise):
-        def drawn(self, steps, generator):
-            torch.manual_seed(int(torch.randint(10**9, (1,), generator=generator)))
-            return torch.rand(steps.shape, dtype=steps.dtype)
-
-    return Seeds()(x, levels, generator)
+    def drawn(self, steps, generator):
+        return torch.rand(steps.shape, dtype=steps.dtype)
 
 
 @wrong("quantise", fails="generator")
 def divides_x_itself(x, levels, generator):
     """x is in units of the scale afterwards."""
-    codes, scale = _Quantise()(x, levels, generator)
+    codes, scale = _Quantise(x, levels, generator)
     if scale > 0:
         x.div_(scale)
     return codes, scale
-
-
-@wrong("quantise", fails="each by itself")
-def pairs_share_a_draw(x, levels, generator):
-    """Half as many draws, each taken twice."""
-
-    class Pairs(_Quantise):
-        def drawn(self, steps, generator):
-            half = torch.rand((steps.numel() + 1) // 2, generator=generator, dtype=steps.dtype)
-            return torch.cat([half, half])[: steps.numel()].view(steps.shape)
-
-    return Pairs()(x, levels, generator)
 
 
 # --- dequantise
@@ -444,7 +232,8 @@ def a_level_too_many(codes, scale):
 class _Bits:
     """one_bit in steps, each of which a mistake can replace."""
 
-    def __call__(self, x, error):
+    def __new__(cls, x, error):
+        self = super().__new__(cls)
         total = self.total(x, error)
         positive = self.positive(total)
         scale = self.scale(total, positive)
@@ -472,183 +261,63 @@ class _Bits:
 
 
 @wrong("one_bit", fails="bits")
-def signs_of_x(x, error):
-    """What was left is never sent."""
-
-    class Alone(_Bits):
-        def total(self, x, error):
-            return x.clone()
-
-    return Alone()(x, error)
-
-
-@wrong("one_bit", fails="bits")
-def highest_bit_first(x, error):
+class HighestBitFirst(_Bits):
     """The order of NumPy's packbits, unless it is asked otherwise."""
 
-    class Highest(_Bits):
-        def places(self):
-            return super().places().flip(0)
-
-    return Highest()(x, error)
+    def places(self):
+        return super().places().flip(0)
 
 
 @wrong("one_bit", fails="bits")
-def zero_is_negative(x, error):
+class ZeroIsNegative(_Bits):
     """> for >=."""
 
-    class Above(_Bits):
-        def positive(self, total):
-            return total > 0
-
-    return Above()(x, error)
-
-
-@wrong("one_bit", fails="bits")
-def sign_of_minus_zero(x, error):
-    """-0.0 has a sign, and is 0 nevertheless."""
-
-    class Minus(_Bits):
-        def positive(self, total):
-            return ~torch.signbit(total)
-
-    return Minus()(x, error)
-
-
-@wrong("one_bit", fails="bits")
-def a_byte_a_sign(x, error):
-    """One bit, in a byte."""
-
-    class Bytes(_Bits):
-        def packed(self, positive):
-            return positive.to(torch.uint8)
-
-    return Bytes()(x, error)
-
-
-@wrong("one_bit", fails="bits")
-def cuts_the_last_byte(x, error):
-    """Numbers beyond a multiple of eight are not sent."""
-
-    class Cut(_Bits):
-        def packed(self, positive):
-            return super().packed(positive[: len(positive) // 8 * 8])
-
-    return Cut()(x, error)
-
-
-@wrong("one_bit", fails="bits")
-def a_byte_too_many(x, error):
-    """A whole byte of padding where the length is a multiple of eight."""
-
-    class More(_Bits):
-        def packed(self, positive):
-            return super().packed(functional.pad(positive, (0, 8 - len(positive) % 8)))
-
-    return More()(x, error)
+    def positive(self, total):
+        return total > 0
 
 
 @wrong("one_bit", fails="scale")
-def root_mean_square(x, error):
+class RootMeanSquare(_Bits):
     """The same sum of squares as what is sent; it leaves more."""
 
-    class Root(_Bits):
-        def scale(self, total, positive):
-            return total.square().mean().sqrt()
-
-    return Root()(x, error)
+    def scale(self, total, positive):
+        return total.square().mean().sqrt()
 
 
 @wrong("one_bit", fails="scale")
-def largest_magnitude(x, error):
-    """No number is larger than what is sent."""
-
-    class Largest(_Bits):
-        def scale(self, total, positive):
-            return total.abs().max()
-
-    return Largest()(x, error)
-
-
-@wrong("one_bit", fails="scale")
-def mean_of_the_positive(x, error):
-    """The mean of those that are sent as 1; the others have another one."""
-
-    class Positive(_Bits):
-        def scale(self, total, positive):
-            return total[positive].mean() if positive.any() else total.new_zeros(())
-
-    return Positive()(x, error)
-
-
-@wrong("one_bit", fails="scale")
-def scale_of_x(x, error):
+class ScaleOfX(_Bits):
     """The mean magnitude of x, without what was left."""
 
-    class OfX(_Bits):
-        def total(self, x, error):
-            self.magnitude = x.abs().mean()
-            return super().total(x, error)
+    def total(self, x, error):
+        self.magnitude = x.abs().mean()
+        return super().total(x, error)
 
-        def scale(self, total, positive):
-            return self.magnitude
-
-    return OfX()(x, error)
+    def scale(self, total, positive):
+        return self.magnitude
 
 
 @wrong("one_bit", fails="what is left")
-def leaves_x_alone(x, error):
+class LeavesXAlone(_Bits):
     """What was left before is forgotten: x less what was sent."""
 
-    class Forgets(_Bits):
-        def keep(self, x, error, left):
-            error.copy_(left - error)
-
-    return Forgets()(x, error)
+    def keep(self, x, error, left):
+        error.copy_(left - error)
 
 
 @wrong("one_bit", fails="what is left")
-def a_new_error(x, error):
+class ANewError(_Bits):
     """The name is bound to a new tensor; the caller's stays."""
 
-    class New(_Bits):
-        def keep(self, x, error, left):
-            self.error = left
-
-    return New()(x, error)
-
-
-@wrong("one_bit", fails="what is left")
-def adds_up_errors(x, error):
-    """What was left is counted twice."""
-
-    class Adds(_Bits):
-        def keep(self, x, error, left):
-            error.add_(left)
-
-    return Adds()(x, error)
+    def keep(self, x, error, left):
+        self.error = left
 
 
 @wrong("one_bit", fails="x unchanged")
-def error_into_x(x, error):
+class ErrorIntoX(_Bits):
     """x += error."""
 
-    class Into(_Bits):
-        def total(self, x, error):
-            return x.add_(error)
-
-    return Into()(x, error)
-
-
-@wrong("one_bit", fails="scale")
-def scale_in_single_precision(x, error):
-    """Reckons in float32, whatever the dtype."""
-
-    class Single(_Bits):
-        def scale(self, total, positive):
-            return total.float().abs().mean().to(total.dtype)
-
-    return Single()(x, error)
+    def total(self, x, error):
+        return x.add_(error)
 
 
 # --- top_k
@@ -657,7 +326,8 @@ def scale_in_single_precision(x, error):
 class _TopK:
     """top_k in steps, each of which a mistake can replace."""
 
-    def __call__(self, x, ratio, error):
+    def __new__(cls, x, ratio, error):
+        self = super().__new__(cls)
         flat = self.total(x, error).flatten()
         indices = self.ranked(flat).topk(self.count(ratio, len(flat))).indices
         values = self.values(flat, indices)
@@ -687,123 +357,51 @@ class _TopK:
 
 
 @wrong("top_k", fails="the largest")
-def largest_of_x(x, ratio, error):
+class LargestOfX(_TopK):
     """What was left is never sent."""
 
-    class Alone(_TopK):
-        def total(self, x, error):
-            return x.clone()
-
-    return Alone()(x, ratio, error)
+    def total(self, x, error):
+        return x.clone()
 
 
 @wrong("top_k", fails="the largest")
-def largest_by_value(x, ratio, error):
-    """Large negative numbers are taken for small ones."""
-
-    class Value(_TopK):
-        def ranked(self, flat):
-            return flat
-
-    return Value()(x, ratio, error)
-
-
-@wrong("top_k", fails="the largest")
-def magnitudes_as_values(x, ratio, error):
+class MagnitudesAsValues(_TopK):
     """What torch.topk returns of magnitudes has no sign."""
 
-    class Magnitudes(_TopK):
-        def values(self, flat, indices):
-            return flat.abs()[indices]
-
-    return Magnitudes()(x, ratio, error)
-
-
-@wrong("top_k", fails="the largest")
-def cuts_the_count(x, ratio, error):
-    """int() in the place of round(): of 13.7 numbers 13."""
-
-    class Cut(_TopK):
-        def count(self, ratio, length):
-            return max(1, int(ratio * length))
-
-    return Cut()(x, ratio, error)
-
-
-@wrong("top_k", fails="the largest")
-def none_of_a_few(x, ratio, error):
-    """Of few numbers none is sent."""
-
-    class Few(_TopK):
-        def count(self, ratio, length):
-            return round(ratio * length)
-
-    return Few()(x, ratio, error)
+    def values(self, flat, indices):
+        return flat.abs()[indices]
 
 
 @wrong("top_k", fails="arguments and dtypes")
-def long_indices(x, ratio, error):
+class LongIndices(_TopK):
     """Twelve bytes a pair."""
 
-    class Long(_TopK):
-        def places(self, indices):
-            return indices
-
-    return Long()(x, ratio, error)
-
-
-@wrong("top_k", fails="the largest")
-def above_a_threshold(x, ratio, error):
-    """Of equal numbers all are sent: more than k."""
-    flat = (x + error).flatten()
-    count = max(1, round(ratio * len(flat)))
-    indices = (flat.abs() >= flat.abs().topk(count).values[-1]).nonzero().flatten()
-    error.copy_(flat.index_fill(0, indices, 0).view(error.shape))
-    return flat[indices], indices.to(torch.int32)
+    def places(self, indices):
+        return indices
 
 
 @wrong("top_k", fails="what is left")
-def nothing_is_kept(x, ratio, error):
+class NothingIsKept(_TopK):
     """Error is never written."""
 
-    class Never(_TopK):
-        def keep(self, error, left):
-            pass
-
-    return Never()(x, ratio, error)
+    def keep(self, error, left):
+        pass
 
 
 @wrong("top_k", fails="what is left")
-def keeps_all(x, ratio, error):
+class KeepsAll(_TopK):
     """What was sent is kept as well, and sent again."""
 
-    class All(_TopK):
-        def left(self, flat, indices):
-            return flat
-
-    return All()(x, ratio, error)
-
-
-@wrong("top_k", fails="what is left")
-def keeps_what_was_sent(x, ratio, error):
-    """The mask the wrong way round."""
-
-    class Sent(_TopK):
-        def left(self, flat, indices):
-            return flat - super().left(flat, indices)
-
-    return Sent()(x, ratio, error)
+    def left(self, flat, indices):
+        return flat
 
 
 @wrong("top_k", fails="arguments and dtypes")
-def top_k_into_x(x, ratio, error):
+class TopKIntoX(_TopK):
     """x += error."""
 
-    class Into(_TopK):
-        def total(self, x, error):
-            return x.add_(error)
-
-    return Into()(x, ratio, error)
+    def total(self, x, error):
+        return x.add_(error)
 
 
 # --- sparse_all_reduce
@@ -819,7 +417,8 @@ def _gathered(tensor):
 class _Sparse:
     """sparse_all_reduce in steps, each of which a mistake can replace."""
 
-    def __call__(self, values, indices, length):
+    def __new__(cls, values, indices, length):
+        self = super().__new__(cls)
         most = self.most(values)
         both = [_gathered(functional.pad(part, (0, most - len(part)))) for part in (values, indices)]
         pairs = self.ordered(list(zip(*both, strict=True)))
@@ -837,102 +436,29 @@ class _Sparse:
 
 
 @wrong("sparse_all_reduce", fails="sum")
-def last_one_wins(values, indices, length):
-    """Where several have a place, one of them counts."""
-
-    class Wins(_Sparse):
-        def add(self, total, indices, values):
-            total[indices] = values
-            return total
-
-    return Wins()(values, indices, length)
-
-
-@wrong("sparse_all_reduce", fails="sum")
-def adds_once(values, indices, length):
+class AddsOnce(_Sparse):
     """total[indices] += values reads before it writes: of a place that comes twice one counts."""
 
-    class Once(_Sparse):
-        def add(self, total, indices, values):
-            total[indices] += values
-            return total
-
-    return Once()(values, indices, length)
+    def add(self, total, indices, values):
+        total[indices] += values
+        return total
 
 
 @wrong("sparse_all_reduce", fails="sum")
-def as_many_on_all(values, indices, length):
+class AsManyOnAll(_Sparse):
     """Takes it that every rank has as many pairs as this one."""
 
-    class Same(_Sparse):
-        def most(self, values):
-            return len(values)
-
-    return Same()(values, indices, length)
-
-
-@wrong("sparse_all_reduce", fails="sum")
-def as_many_as_rank_0(values, indices, length):
-    """Rank 0's number of pairs, for all: what is beyond it is cut off."""
-
-    class First(_Sparse):
-        def most(self, values):
-            return int(_gathered(torch.tensor([len(values)]))[0])
-
-    return First()(values, indices, length)
-
-
-@wrong("sparse_all_reduce", fails="sum")
-def mean_over_ranks(values, indices, length):
-    """Divides, as a gradient's average would."""
-    return _Sparse()(values, indices, length) / dist.get_world_size()
-
-
-@wrong("sparse_all_reduce", fails="sum")
-def pairs_of_its_own(values, indices, length):
-    """Makes its own pairs dense; nobody is asked."""
-    return values.new_zeros(length).index_add_(0, indices.long(), values)
+    def most(self, values):
+        return len(values)
 
 
 @wrong("sparse_all_reduce", fails="alike on all ranks")
-def round_by_round(values, indices, length):
-    """Doubles what each rank has, from ever farther ranks: in each other pairs are added first. (Two ranks do
-    not notice, nor do those that make up for a size that is no power of two.)
-    """
-    rank, ranks = dist.get_rank(), dist.get_world_size()
-    if ranks & (ranks - 1):
-        return _Sparse()(values, indices, length)
-
-    def swapped(mine, like):
-        calls = [dist.P2POp(dist.isend, mine, (rank + distance) % ranks)]
-        calls.append(dist.P2POp(dist.irecv, like, (rank - distance) % ranks))
-        for work in dist.batch_isend_irecv(calls):
-            work.wait()
-        return like
-
-    def together(values, indices):
-        places, where = indices.unique(return_inverse=True)
-        return values.new_zeros(len(places)).index_add_(0, where, values), places
-
-    own, distance = together(values, indices), 1
-    while distance < ranks:
-        size = int(swapped(torch.tensor([len(own[0])]), torch.empty(1, dtype=torch.int64)))
-        came = [swapped(part, part.new_empty(size)) for part in own]
-        own = together(*map(torch.cat, zip(own, came, strict=True)))
-        distance *= 2
-    return values.new_zeros(length).index_add_(0, own[1].long(), own[0])
-
-
-@wrong("sparse_all_reduce", fails="alike on all ranks")
-def own_pairs_first(values, indices, length):
+class OwnPairsFirst(_Sparse):
     """Each rank begins with its own pairs: other last digits on each."""
 
-    class Own(_Sparse):
-        def ordered(self, pairs):
-            rank = dist.get_rank()
-            return pairs[rank:] + pairs[:rank]
-
-    return Own()(values, indices, length)
+    def ordered(self, pairs):
+        rank = dist.get_rank()
+        return pairs[rank:] + pairs[:rank]
 
 
 @wrong("sparse_all_reduce", fails="no dense message")
@@ -944,20 +470,9 @@ def dense_after_all(values, indices, length):
 
 
 @wrong("sparse_all_reduce", fails="no dense message")
-def pickled(values, indices, length):
-    """Any object can be gathered; what travels is its pickle."""
-    pairs = [None] * dist.get_world_size()
-    dist.all_gather_object(pairs, (values, indices))
-    total = values.new_zeros(length)
-    for those, places in pairs:
-        total.index_add_(0, places.long(), those)
-    return total
-
-
-@wrong("sparse_all_reduce", fails="no dense message")
 def places_in_eight_bytes(values, indices, length):
     """Makes long integers of the indices before they are sent."""
-    return _Sparse()(values, indices.long(), length)
+    return _Sparse(values, indices.long(), length)
 
 
 @wrong("sparse_all_reduce", fails="arguments unchanged")
@@ -966,7 +481,7 @@ def sorts_its_pairs(values, indices, length):
     order = indices.argsort()
     values.copy_(values[order])
     indices.copy_(indices[order])
-    return _Sparse()(values, indices, length)
+    return _Sparse(values, indices, length)
 
 
 # --- pays_off
@@ -975,7 +490,8 @@ def sorts_its_pairs(values, indices, length):
 class _Pays:
     """pays_off from the seconds of each kind of exchange, which a mistake can replace."""
 
-    def __call__(self, nbytes, ratio, seconds, ranks, alpha, beta, adds_up=False):
+    def __new__(cls, nbytes, ratio, seconds, ranks, alpha, beta, adds_up=False):
+        self = super().__new__(cls)
         small = ratio * nbytes
         way = self.reduced if adds_up else self.gathered
         return way(small, ranks, alpha, beta) + seconds < self.reduced(nbytes, ranks, alpha, beta)
@@ -990,103 +506,43 @@ class _Pays:
 @wrong("pays_off", fails="gathered")
 def always_an_all_reduce(nbytes, ratio, seconds, ranks, alpha, beta, adds_up=False):
     """Fewer bytes are fewer bytes: forgets that an all-gather grows with the ranks."""
-    return _Pays()(nbytes, ratio, seconds, ranks, alpha, beta, True)
+    return _Pays(nbytes, ratio, seconds, ranks, alpha, beta, True)
 
 
 @wrong("pays_off", fails="gathered")
 def seconds_for_nothing(nbytes, ratio, seconds, ranks, alpha, beta, adds_up=False):
     """As if compressing took no time."""
-    return _Pays()(nbytes, ratio, 0, ranks, alpha, beta, adds_up)
-
-
-@wrong("pays_off", fails="gathered")
-def part_of_a_gather(nbytes, ratio, seconds, ranks, alpha, beta, adds_up=False):
-    """In an all-gather of this kind everybody's message is cut into p parts."""
-
-    class Parts(_Pays):
-        def gathered(self, nbytes, ranks, alpha, beta):
-            return super().gathered(nbytes / ranks, ranks, alpha, beta)
-
-    return Parts()(nbytes, ratio, seconds, ranks, alpha, beta, adds_up)
-
-
-@wrong("pays_off", fails="gathered")
-def all_to_one_and_back(nbytes, ratio, seconds, ranks, alpha, beta, adds_up=False):
-    """The dense way as a parameter server's: all gradients into one rank, and out of it."""
-
-    class Server(_Pays):
-        def __call__(self, nbytes, ratio, seconds, ranks, alpha, beta, adds_up=False):
-            dense = 2 * (ranks - 1) * (alpha + nbytes * beta)
-            small = ratio * nbytes
-            way = self.reduced if adds_up else self.gathered
-            return way(small, ranks, alpha, beta) + seconds < dense
-
-    return Server()(nbytes, ratio, seconds, ranks, alpha, beta, adds_up)
+    return _Pays(nbytes, ratio, 0, ranks, alpha, beta, adds_up)
 
 
 @wrong("pays_off", fails="added on the way")
 def always_gathered(nbytes, ratio, seconds, ranks, alpha, beta, adds_up=False):
     """Does not look whether they add up."""
-    return _Pays()(nbytes, ratio, seconds, ranks, alpha, beta, False)
+    return _Pays(nbytes, ratio, seconds, ranks, alpha, beta, False)
 
 
 @wrong("pays_off", fails="small gradients")
 def without_latency(nbytes, ratio, seconds, ranks, alpha, beta, adds_up=False):
     """Bytes only."""
-    return _Pays()(nbytes, ratio, seconds, ranks, 0, beta, adds_up)
+    return _Pays(nbytes, ratio, seconds, ranks, 0, beta, adds_up)
 
 
 @wrong("pays_off", fails="small gradients")
-def as_many_rounds(nbytes, ratio, seconds, ranks, alpha, beta, adds_up=False):
+class AsManyRounds(_Pays):
     """An all-gather has as many rounds as an all-reduce here; it has half."""
 
-    class Rounds(_Pays):
-        def gathered(self, nbytes, ranks, alpha, beta):
-            return (ranks - 1) * (2 * alpha + nbytes * beta)
-
-    return Rounds()(nbytes, ratio, seconds, ranks, alpha, beta, adds_up)
-
-
-@wrong("pays_off", fails="small gradients")
-def latency_of_the_whole_only(nbytes, ratio, seconds, ranks, alpha, beta, adds_up=False):
-    """Messages of compressed gradients that add up are so short that they take no time to begin."""
-
-    class Whole(_Pays):
-        def __call__(self, nbytes, ratio, seconds, ranks, alpha, beta, adds_up=False):
-            way = self.reduced if adds_up else self.gathered
-            taken = way(ratio * nbytes, ranks, 0 if adds_up else alpha, beta) + seconds
-            return taken < self.reduced(nbytes, ranks, alpha, beta)
-
-    return Whole()(nbytes, ratio, seconds, ranks, alpha, beta, adds_up)
-
-
-@wrong("pays_off", fails="small gradients")
-def rounds_of_a_gather(nbytes, ratio, seconds, ranks, alpha, beta, adds_up=False):
-    """The rounds of an all-gather for compressed gradients that add up."""
-
-    class Gather(_Pays):
-        def __call__(self, nbytes, ratio, seconds, ranks, alpha, beta, adds_up=False):
-            small = ratio * nbytes
-            if not adds_up:
-                return super().__call__(nbytes, ratio, seconds, ranks, alpha, beta)
-            taken = (ranks - 1) * (alpha + 2 * small / ranks * beta) + seconds
-            return taken < self.reduced(nbytes, ranks, alpha, beta)
-
-    return Gather()(nbytes, ratio, seconds, ranks, alpha, beta, adds_up)
+    def gathered(self, nbytes, ranks, alpha, beta):
+        return (ranks - 1) * (2 * alpha + nbytes * beta)
 
 
 @wrong("pays_off", fails="no gain")
-def at_least_as_soon(nbytes, ratio, seconds, ranks, alpha, beta, adds_up=False):
+class AtLeastAsSoon(_Pays):
     """<= for <: pays where nothing is gained."""
 
-    class Equal(_Pays):
-        def __call__(self, nbytes, ratio, seconds, ranks, alpha, beta, adds_up=False):
-            way = self.reduced if adds_up else self.gathered
-            return way(ratio * nbytes, ranks, alpha, beta) + seconds <= self.reduced(
-                nbytes, ranks, alpha, beta
-            )
-
-    return Equal()(nbytes, ratio, seconds, ranks, alpha, beta, adds_up)
+    def __new__(cls, nbytes, ratio, seconds, ranks, alpha, beta, adds_up=False):
+        self = object.__new__(cls)
+        way = self.reduced if adds_up else self.gathered
+        return way(ratio * nbytes, ranks, alpha, beta) + seconds <= self.reduced(nbytes, ranks, alpha, beta)
 
 
 # ------------------------------------------------------------------------------------------- dgc_step
@@ -1120,7 +576,7 @@ class _Dgc:
         kept.put_(indices, torch.zeros_like(kept.take(indices)))
 
 
-@wrong("dgc_step", fails="the first step")
+@wrong("dgc_step", fails="what is sent")
 class TheLargestNotTheLongest(_Dgc):
     """The largest numbers, whatever is far below zero."""
 
@@ -1128,31 +584,7 @@ class TheLargestNotTheLongest(_Dgc):
         return waiting.topk(count).indices
 
 
-@wrong("dgc_step", fails="the first step")
-class MagnitudesAreSent(_Dgc):
-    """What topk gives as values: they have lost their signs."""
-
-    def values(self, kept, indices):
-        return kept.abs().take(indices)
-
-
-@wrong("dgc_step", fails="the first step")
-class NothingOfASmallTensor(_Dgc):
-    """Rounds down, and a tensor of a few numbers never sends any."""
-
-    def count(self, ratio, numel):
-        return round(ratio * numel)
-
-
-@wrong("dgc_step", fails="the first step")
-class RoundsDown(_Dgc):
-    """Of 3.8 numbers sends three."""
-
-    def count(self, ratio, numel):
-        return max(1, int(ratio * numel))
-
-
-@wrong("dgc_step", fails="momentum at ratio 1")
+@wrong("dgc_step", fails="what waits")
 class MasksTheMomentum(_Dgc):
     """The paper's mask for both: where all is sent, no momentum is left."""
 
@@ -1161,7 +593,7 @@ class MasksTheMomentum(_Dgc):
         super().sent(velocity, velocity, indices)
 
 
-@wrong("dgc_step", fails="momentum at ratio 1")
+@wrong("dgc_step", fails="what is sent")
 class GradientsWait(_Dgc):
     """What waits are gradients, without momentum; the receiver's optimizer is to add it."""
 
@@ -1170,40 +602,12 @@ class GradientsWait(_Dgc):
         kept.add_(gradient)
 
 
-@wrong("dgc_step", fails="momentum at ratio 1")
-class DampedAsInAdam(_Dgc):
-    """A running mean: the gradient counts 1 - momentum. Its first step has the whole gradient."""
-
-    def add(self, gradient, velocity, kept, momentum):
-        velocity.mul_(momentum).add_(gradient * ((1 - momentum) if velocity.any() else 1))
-        kept.add_(velocity)
-
-
-@wrong("dgc_step", fails="momentum at ratio 1")
-class SendsAgain(_Dgc):
-    """What has been sent stays among what waits."""
-
-    def sent(self, velocity, kept, indices):
-        pass
-
-
 @wrong("dgc_step", fails="what waits")
 class ForgetsTheRest(_Dgc):
     """Sends the largest of this step's velocity, and loses what is not sent."""
 
     def sent(self, velocity, kept, indices):
         kept.zero_()
-
-
-@wrong("dgc_step", fails="what waits")
-class MomentumOfWhatIsSent(_Dgc):
-    """The velocity of what is not sent is cleared."""
-
-    def sent(self, velocity, kept, indices):
-        mask = torch.ones_like(velocity)
-        mask.put_(indices, torch.zeros_like(kept.take(indices)))
-        super().sent(velocity, kept, indices)
-        velocity.mul_(1 - mask)
 
 
 @wrong("dgc_step", fails="arguments and dtypes")
@@ -1223,23 +627,6 @@ class PlacesOfTopk(_Dgc):
     def __new__(cls, *arguments):
         values, indices = super().__new__(cls, *arguments)
         return values, indices.long()
-
-
-@wrong("dgc_step", fails="arguments and dtypes")
-class DoubleValues(_Dgc):
-    """Values in double precision, whatever the gradient's."""
-
-    def values(self, kept, indices):
-        return kept.take(indices).double()
-
-
-@wrong("dgc_step", fails="the first step")
-class AllThatReachTheLast(_Dgc):
-    """All that are as large as the k-th: where most are zero, these are all."""
-
-    def chosen(self, waiting, count):
-        magnitudes = waiting.abs()
-        return (magnitudes >= magnitudes.topk(count).values[-1]).nonzero().squeeze(1)
 
 
 # ------------------------------------------------------------------------------------- error_feedback
@@ -1269,25 +656,6 @@ class _Feedback:
 
 
 @wrong("error_feedback", fails="what was lost comes again")
-class ReturnsWhatIsLost(_Feedback):
-    """Returns the error, not what arrives."""
-
-    def __call__(self, x):
-        super().__call__(x)
-        return self.missing
-
-
-@wrong("error_feedback", fails="what was lost comes again")
-class OneStepLate(_Feedback):
-    """Sends what was missing, and x in the next step."""
-
-    def __call__(self, x):
-        arrives = self.arriving(self.missing.expand(x.shape).to(x.dtype))
-        self.missing = self.missing + x - arrives
-        return arrives
-
-
-@wrong("error_feedback", fails="what was lost comes again")
 class RemembersNothing(_Feedback):
     """The biased compressor as it is."""
 
@@ -1301,24 +669,6 @@ class OnlyOfTheLastStep(_Feedback):
 
     def left(self, x, wanted, arrives):
         return x - arrives
-
-
-@wrong("error_feedback", fails="what was lost comes again")
-class WrongSign(_Feedback):
-    """The error with the other sign: the next step repeats what has arrived."""
-
-    def left(self, x, wanted, arrives):
-        return arrives - wanted
-
-
-@wrong("error_feedback", fails="what was lost comes again")
-class ErrorIsNotCompressed(_Feedback):
-    """What is missing is added to what arrives, in full: it is sent uncompressed."""
-
-    def __call__(self, x):
-        arrives = self.arriving(x)
-        missing, self.missing = self.missing, x - arrives
-        return arrives + missing.to(x.dtype)
 
 
 @wrong("error_feedback", fails="memories of their own")
@@ -1335,21 +685,6 @@ class OneMemoryForAll(_Feedback):
         self.missing = self.kept.get(x.shape, torch.zeros_like(x))
         arrives = super().__call__(x)
         self.kept[x.shape] = self.missing
-        return arrives
-
-
-@wrong("error_feedback", fails="memories of their own")
-class InTheCompressor(_Feedback):
-    """What is missing is an attribute of compress: two functions of one compressor share it."""
-
-    def __init__(self, compress):
-        self.compress = compress
-        compress.missing = torch.zeros(())
-
-    def __call__(self, x):
-        self.missing = self.compress.missing
-        arrives = super().__call__(x)
-        self.compress.missing = self.missing
         return arrives
 
 
@@ -1374,7 +709,7 @@ class LendsItsTensor(_Feedback):
         return self.compress(wanted)
 
 
-@wrong("error_feedback", fails="tensors of others")
+@wrong("error_feedback", fails="x unchanged, one call")
 class AddsInPlace(_Feedback):
     """What is missing is added to the caller's x."""
 
@@ -1382,7 +717,7 @@ class AddsInPlace(_Feedback):
         return x.add_(self.missing.to(x.dtype))
 
 
-@wrong("error_feedback", fails="tensors of others")
+@wrong("error_feedback", fails="x unchanged, one call")
 class CompressesTwice(_Feedback):
     """Calls compress once for what arrives and once for what is lost."""
 
@@ -1478,41 +813,11 @@ class NotOrthonormal(_PowerSGD):
 
 
 @wrong("PowerSGD", fails="the first step")
-class UnitLengthsOnly(_PowerSGD):
-    """Columns of length 1 that are not orthogonal."""
-
-    def orthonormal(self, left):
-        return left / left.norm(dim=0)
-
-
-@wrong("PowerSGD", fails="the first step")
 class EachItsOwnP(_PowerSGD):
     """P is not summed: each rank has its own basis."""
 
     def first(self, left, whole):
         return left, _summed(left + whole)[len(left) :]
-
-
-@wrong("PowerSGD", fails="the first step")
-class DrawsWithTheDefaultGenerator(_PowerSGD):
-    """Seeds PyTorch's default generator, which belongs to everybody."""
-
-    def __init__(self, rank, seed=0):
-        super().__init__(rank, seed)
-        self.seed = seed
-
-    def drawn(self, matrix):
-        if not self.right:
-            torch.manual_seed(self.seed)
-        return torch.randn(matrix.shape[1], self.rank, dtype=matrix.dtype)
-
-
-@wrong("PowerSGD", fails="the first step")
-class SumsQ(_PowerSGD):
-    """Q is not divided by the number of ranks."""
-
-    def second(self, right):
-        return _summed(right) if right else []
 
 
 @wrong("PowerSGD", fails="other gradients")
@@ -1524,14 +829,6 @@ class SumsTheOthers(_PowerSGD):
 
 
 @wrong("PowerSGD", fails="other gradients")
-class WhateverIsLarger(_PowerSGD):
-    """Compresses what has more rows and columns than the rank, though that may be more to send."""
-
-    def compressible(self, gradient):
-        return gradient.dim() > 1 and min(gradient.flatten(1).shape) > self.rank
-
-
-@wrong("PowerSGD", fails="other gradients")
 class WhereItIsAsMuch(_PowerSGD):
     """Compresses where that sends as many numbers as the gradient has."""
 
@@ -1540,28 +837,12 @@ class WhereItIsAsMuch(_PowerSGD):
         return gradient.dim() > 1 and self.rank * (n + m) <= n * m
 
 
-@wrong("PowerSGD", fails="the first step")
-class ByShape(_PowerSGD):
-    """Keeps by the gradient's shape, which other parameters may have too."""
-
-    def key(self, parameter, place):
-        return parameter.shape
-
-
 @wrong("PowerSGD", fails="the steps that follow")
 class NoFeedback(_PowerSGD):
     """What is lost is lost."""
 
     def missing(self, key, gradient):
         return 0
-
-
-@wrong("PowerSGD", fails="the steps that follow")
-class ErrorOfTheGradient(_PowerSGD):
-    """The error is that of this step's gradient: what was missing before is forgotten."""
-
-    def error(self, matrix, gradient, arrives):
-        return gradient - arrives
 
 
 @wrong("PowerSGD", fails="the steps that follow")
@@ -1662,14 +943,6 @@ class SendsNothing(_Design):
 
 
 @wrong("design_hook", fails="reaches the loss")
-class AllAreZero(_Design):
-    """All ranks the same, and nothing is learnt."""
-
-    def exchanged(self, numbers):
-        return numbers.zero_()
-
-
-@wrong("design_hook", fails="reaches the loss")
 class WithoutMemory(_Design):
     """What is not sent is lost."""
 
@@ -1682,16 +955,6 @@ class AllOfThem(_Design):
     """The mean gradients as they are."""
 
     def exchanged(self, numbers):
-        dist.all_reduce(numbers)
-        return numbers.div_(dist.get_world_size())
-
-
-@wrong("design_hook", fails="reaches the loss")
-class MarksOfItsOwn(_Design):
-    """Marks on the timeline that end all steps before they have begun."""
-
-    def exchanged(self, numbers):
-        mark("step done")
         dist.all_reduce(numbers)
         return numbers.div_(dist.get_world_size())
 

@@ -40,13 +40,14 @@ class Seen:
     """What rows that ask how may see of a right case.
 
     kept: about arguments, and which object was returned. by_rank: the calls that each place made.
-    allowed: what it may cost, if that is looked at.
+    allowed: what it may cost, if that is looked at. results: of each call, what the places returned.
     """
 
     kept: Finding
     by_rank: list[list[Event]]
     traffic: Traffic
     allowed: Allowed | None
+    results: list[list[Any]]
 
 
 @dataclass(frozen=True)
@@ -94,11 +95,13 @@ class OnRanks(Stage[Setting]):
         found, first = [], 0
         for (setting, _), case in zip(cases, slices, strict=True):
             of_case = judged[first : first + len(setting.calls)]
+            came = [[called.value for called in call] for call in told[first : first + len(setting.calls)]]
             first += len(setting.calls)
             result = compare.first_failure([each for each, _ in of_case] + [_only(self.calls, case.events)])
             kept = compare.first_failure(each for _, each in of_case)
             costs = None if setting.alone else self.allowed(setting)
-            found.append((result, Seen(kept, _by_rank(setting, case.events), _traffic(setting, case), costs)))
+            by_rank, traffic = _by_rank(setting, case.events), _traffic(setting, case)
+            found.append((result, Seen(kept, by_rank, traffic, costs, came)))
         return found
 
     def _judged(

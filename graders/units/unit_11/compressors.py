@@ -1,47 +1,11 @@
-"""What the drivers of sections 6 to 8 and 13 tell of unit 11, and what they hand to an answer."""
+"""What the drivers of unit 11 hand to an answer, and what the grader reckons with beside it."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from graders.grading.answer import DriverReply, PlainData
-
-
-@dataclass(frozen=True, slots=True)
-class DgcReply(DriverReply):
-    """sent: what each step returned. states: velocity and what is kept, after each. left: whether each
-    gradient was as before.
-    """
-
-    sent: list[PlainData]
-    states: list[list[Tensor]]
-    left: list[bool]
-
-
-@dataclass(frozen=True, slots=True)
-class RememberedReply(DriverReply):
-    """arrived: what each call returned. left: whether its x was as before. calls: of each compressor."""
-
-    arrived: list[PlainData]
-    left: list[bool]
-    calls: list[int]
-
-
-@dataclass(frozen=True, slots=True)
-class LowRankReply(DriverReply):
-    """gradients: of each parameter, after each step. random: whether the default generator was left alone."""
-
-    gradients: list[list[Tensor]]
-    random: bool
-
-
-@dataclass(frozen=True, slots=True)
-class TrainedReply(DriverReply):
-    """weights: all numbers of the model after each step, [steps, numbers]."""
-
-    weights: Tensor
+from graders.grading.answer import PlainData
 
 
 class Compressor:

@@ -10,116 +10,72 @@ from torch._C._distributed_c10d import GradBucket
 from course_lib import mark
 from graders.grading.answer import AnswerFunction
 from graders.units.groups import own_group
-from graders.units.models import copies_of, transposed
-from graders.units.random_states import random_states
-from graders.units.unit_11.compressors import (
-    Compressor,
-    DgcReply,
+from graders.units.models import copies_of
+from graders.units.unit_11.compressors import Compressor, loss, plain_copy
+from graders.units.unit_11.hooked import pass_through, reducer_with, weighted_sum
+from graders.units.unit_11.replies import (
+    HookReply,
     LowRankReply,
+    QuantisedReply,
     RememberedReply,
     TrainedReply,
-    loss,
-    plain_copy,
 )
-from graders.units.unit_11.hooked import pass_through, reducer_with, weighted_sum
-from graders.units.unit_11.replies import HookReply, QuantisedReply, SparseReply, WithErrorReply
-
-# --- Half the bits, levels, signs, the largest numbers, when it pays
 
 
 def hook(
-    answer: AnswerFunction, gradients: list[Tensor], buckets: list[list[int]], groups: list[list[int]]
-) -> HookReply:
-    """Two passes of DDP's reducer with the answer as its hook.
+    answer: AnswerFunction, cases: list[list[Tensor]], buckets: list[list[int]], groups: list[list[int]]
+) -> list[HookReply]:
+    """A pass of DDP's reducer for each case, with the answer as its hook.
 
-    gradients: this rank's, of each parameter. buckets: the numbers of the parameters in each. groups: lists
-    of ranks that make a group each, this rank's being the hook's state; without any the state is None.
+    cases: this rank's gradients, of each parameter. buckets: the numbers of the parameters in each. groups:
+    lists of ranks that make a group each, this rank's being the hook's state; without any the state is None.
     """
     group = own_group(groups)
-    parameters = [torch.zeros_like(gradient).requires_grad_() for gradient in gradients]
-    futures: list[torch.futures.Future[Tensor]] = []
-
-    def watched(state: object, bucket: GradBucket) -> torch.futures.Future[Tensor]:
-        number = len(futures)
-        mark(f"hook {number} begins")
-        futures.append(answer(state, bucket))
-        mark(f"hook {number} ends")
-        return futures[-1]
-
-    reducer = reducer_with(watched, group, parameters, buckets, group)
-    seen = []
-    for _ in range(2):
-        futures.clear()
+    told = []
+    for gradients in cases:
+        parameters = [torch.zeros_like(gradient).requires_grad_() for gradient in gradients]
+        futures: list[torch.futures.Future[Tensor]] = []
+        reducer = reducer_with(partial(_watched, answer, futures), group, parameters, buckets, group)
         mark("step begins")
-        pass_through(reducer, lambda: weighted_sum(parameters, gradients))
+        pass_through(reducer, partial(weighted_sum, parameters, gradients))
         mark("step done")
-        seen.append(copies_of(p.grad for p in parameters if p.grad is not None))
-        for parameter in parameters:
-            parameter.grad = None
-    return HookReply(seen, [future.value() for future in futures])
+        seen = copies_of(p.grad for p in parameters if p.grad is not None)
+        told.append(HookReply(seen, [future.value() for future in futures]))
+        del reducer
+    return told
 
 
-def with_gaps(x: Tensor) -> Tensor:
-    """The numbers of x, of its shape, in every second place of a tensor."""
-    return torch.stack([x, x], -1)[..., 0]
+def _watched(
+    answer: AnswerFunction, futures: list[torch.futures.Future[Tensor]], state: object, bucket: GradBucket
+) -> torch.futures.Future[Tensor]:
+    """The answer's hook, between two marks."""
+    number = len(futures)
+    mark(f"hook {number} begins")
+    futures.append(answer(state, bucket))
+    mark(f"hook {number} ends")
+    return futures[-1]
 
 
-def quantised(answer: AnswerFunction, x: Tensor, levels: int, seed: int) -> QuantisedReply:
-    """Two calls with one generator, and the same once more. x: of any shape, anew for each call."""
-    given = [with_gaps(x) for _ in range(4)]
-    before = random_states()
+def quantised(answer: AnswerFunction, cases: list[tuple[Tensor, int, int]]) -> list[QuantisedReply]:
+    """Of each x, levels and seed two calls with one generator, and the same once more."""
+    return [_twice(answer, *case) for case in cases]
+
+
+def _twice(answer: AnswerFunction, x: Tensor, levels: int, seed: int) -> QuantisedReply:
+    given = [x.clone() for _ in range(4)]
+    before = torch.random.get_rng_state()
     results = []
     for pair in (given[:2], given[2:]):
         generator = torch.Generator().manual_seed(seed)
         results.append([answer(each, levels, generator) for each in pair])
-    after = random_states()
-    changed = [library for library, state in before.items() if after[library] != state]
-    return QuantisedReply(results[0], results[1], changed, given)
+    moved = not torch.equal(before, torch.random.get_rng_state())
+    return QuantisedReply(results[0], results[1], moved, given)
 
 
 def drawn(answer: AnswerFunction, x: Tensor, levels: int, seed: int, count: int) -> Tensor:
     """The codes of so many calls with one generator, [count, *x.shape]."""
     generator = torch.Generator().manual_seed(seed)
     return torch.stack([answer(x, levels, generator)[0] for _ in range(count)])
-
-
-def with_error(
-    answer: AnswerFunction, xs: list[Tensor], options: list[float], error: Tensor
-) -> WithErrorReply:
-    """answer(x, *options, error) for each x in turn, of any shape but one; error is handed on."""
-    given = [with_gaps(x) for x in xs]
-    results, errors = [], []
-    for x in given:
-        results.append(answer(x, *options, error))
-        errors.append(error.clone())
-    return WithErrorReply(results, given, errors)
-
-
-def sparse(answer: AnswerFunction, values: Tensor, indices: Tensor, length: int) -> SparseReply:
-    """What the answer makes of this rank's pairs, values and indices [k]."""
-    return SparseReply(answer(values, indices, length), values, indices)
-
-
-# --- Momentum that waits, errors that are kept, matrices of low rank
-
-
-def dgc_steps(
-    answer: AnswerFunction, gradients: list[Tensor], momentum: float, ratio: float, strided: bool
-) -> DgcReply:
-    """Steps of the answer, one a gradient, of one shape, from a velocity and a rest of zeros.
-
-    strided: all three stand in memory in another order than that of their numbers.
-    """
-    velocity, kept = torch.zeros_like(gradients[0]), torch.zeros_like(gradients[0])
-    if strided:
-        velocity, kept = transposed(velocity), transposed(kept)
-    sent, states, left = [], [], []
-    for gradient in gradients:
-        given = transposed(gradient) if strided else gradient.clone()
-        sent.append(plain_copy(answer(given, velocity, kept, momentum, ratio)))
-        states.append(copies_of([velocity, kept]))
-        left.append(torch.equal(given, gradient))
-    return DgcReply(sent, states, left)
 
 
 def remembered(

@@ -9,39 +9,43 @@ from graders.grading.answer import DriverReply, PlainData
 
 @dataclass(frozen=True, slots=True)
 class HookReply(DriverReply):
-    """gradients: of each parameter, after each pass. values: what the futures of the last pass held, each
-    of one bucket.
-    """
+    """gradients: of each parameter. values: what the futures held, each of one bucket."""
 
-    gradients: list[list[Tensor]]
+    gradients: list[Tensor]
     values: list[PlainData]
 
 
 @dataclass(frozen=True, slots=True)
 class QuantisedReply(DriverReply):
     """results: of two calls in a row. again: of the same two once more. xs: of each afterwards.
-    changed: the libraries whose own random state is another one than before.
+    moved: whether PyTorch's default generator has drawn.
     """
 
     results: list[PlainData]
     again: list[PlainData]
-    changed: list[str]
+    moved: bool
     xs: list[Tensor]
 
 
 @dataclass(frozen=True, slots=True)
-class WithErrorReply(DriverReply):
-    """Of each call in turn: what it returned, and afterwards its x and the error."""
+class RememberedReply(DriverReply):
+    """arrived: what each call returned. left: whether its x was as before. calls: of each compressor."""
 
-    results: list[PlainData]
-    xs: list[Tensor]
-    errors: list[Tensor]
+    arrived: list[PlainData]
+    left: list[bool]
+    calls: list[int]
 
 
 @dataclass(frozen=True, slots=True)
-class SparseReply(DriverReply):
-    """result: what the answer returned on this rank. values, indices: its arguments [k] afterwards."""
+class LowRankReply(DriverReply):
+    """gradients: of each parameter, after each step. random: whether the default generator was left alone."""
 
-    result: PlainData
-    values: Tensor
-    indices: Tensor
+    gradients: list[list[Tensor]]
+    random: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TrainedReply(DriverReply):
+    """weights: all numbers of the model after each step, [steps, numbers]."""
+
+    weights: Tensor

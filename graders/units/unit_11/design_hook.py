@@ -1,4 +1,4 @@
-"""Unit 11, the open task: a hook that comes to a loss with few bytes."""
+"""The grader of `design_hook`, the open task: a hook that comes to a loss with few bytes."""
 
 from dataclasses import dataclass
 
@@ -18,8 +18,9 @@ from graders.grading.kit import (
     per_rank,
 )
 from graders.units.unit_11 import drivers
-from graders.units.unit_11.compressors import TrainedReply, loss
-from graders.units.unit_11.low_rank import own_marks
+from graders.units.unit_11.compressors import loss
+from graders.units.unit_11.marks import own_marks
+from graders.units.unit_11.replies import TrainedReply
 
 STEPS, RATE = 100, 0.5
 INSIDE = 16

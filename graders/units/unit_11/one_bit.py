@@ -1,0 +1,68 @@
+"""The grader of `one_bit`."""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from graders.grading.called import Called
+from graders.grading.cases import vary
+from graders.grading.kit import Criterion, Finding, Rng, compare
+from graders.units.functions.stage import Arguments
+from graders.units.unit_11.cases import Numbers, compressor, pair_of, part, rounding
+
+
+def x_and_error(rng: Rng, case: Numbers) -> Arguments:
+    """What the answer is called with."""
+    return [case.drawn(rng), case.kept(rng)]
+
+
+def packed(positive: Tensor) -> Tensor:
+    """Eight bits a byte, the first in the lowest, [n] -> [ceil(n / 8)]."""
+    ones = [int(each) << place % 8 for place, each in enumerate(positive.tolist())]
+    return torch.tensor([sum(ones[i : i + 8]) for i in range(0, len(ones), 8)], dtype=torch.uint8)
+
+
+@compressor(
+    minutes=25,
+    difficulty=3,
+    rubric=(
+        Criterion(
+            "bits",
+            3,
+            "Eight signs of x + error a byte, the first in the lowest bit.",
+            vary=vary(shape=((1,), (8,), (64,), (67,)), dtype=(torch.float64,), first=(True,))
+            + vary(kind=("whole numbers", "all zero")),
+        ),
+        part("scale", 2, "Write the sum of squares of what is left, and differentiate it by the scale."),
+        part("what is left", 3, "x + error, less what the receiver reads, in the tensor error itself."),
+        part("x unchanged", 1, "Only error changes."),
+    ),
+    hints=(
+        "Is it x that has to be sent, or x and what earlier calls could not send?",
+        "What is the sum of squares of what is left, as a function of the scale? Where is its least value?",
+        "Eight columns, each with a weight of its own: what is the sum of a row of eight bits? "
+        "(NumPy has it as packbits.)",
+    ),
+    arguments=x_and_error,
+)
+def one_bit(case: Numbers, given: Arguments, called: Called) -> Iterator[tuple[str, Finding]]:
+    """Signs, their mean magnitude, and what these do not say, whatever the answer's scale."""
+    x, error = given
+    total = x + error
+    if (found := pair_of(called.result, "(bits, scale)")).passed:
+        wanted = f"of x + error {compare.shown(total)} the bits"
+        found = compare.close(called.result[0], packed(total >= 0), wanted, 0, 0)
+    yield "bits", found
+    if found.passed:
+        scale, (kept, left) = called.result[1], called.arguments
+        found = compare.close(scale, total.abs().mean(), "the scale", rounding(total), 0)
+        yield "scale", found
+        # A scale of another shape is told once.
+        sent = torch.where(total >= 0, 1, -1) * (scale if scale.dim() == 0 else total.abs().mean())
+        near_left = rounding(total) * float(total.abs().max())
+        yield (
+            "what is left",
+            compare.close(left, total - sent.to(total.dtype), "error afterwards", 0, near_left),
+        )
+        yield "x unchanged", compare.equal(kept, x, "x afterwards")
