@@ -1,9 +1,12 @@
-"""How answers that are called without ranks are tried: all cases in one go, one call after the other."""
+"""How answers that are called without ranks are tried: all cases in one go, one call after the other, but for
+those that have to end within some seconds.
+"""
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from graders.grading.called import Called
 from graders.grading.cases import Features
 from graders.grading.exercise import Exercise
 from graders.grading.expected import Expected
@@ -22,21 +25,26 @@ _LONGEST = 120
 class OfFunction(Stage[Features]):
     """arguments: of a case. expected: what is returned, and what becomes of the arguments.
 
-    tolerance: how far numbers may be off.
+    tolerance: how far numbers may be off. seconds: within which a case has to end, which is alone then.
     """
 
     name: str
     arguments: Callable[[Rng, Features], Arguments]
     expected: Callable[[Features, Arguments], Expected]
     tolerance: float
+    seconds: Callable[[Features], float | None] = lambda features: None
 
     def together(self, features: Features) -> Hashable:
-        return "in turn"
+        return "in turn" if self.seconds(features) is None else None
+
+    def told(self, answer: Answer, inputs: list[Arguments], seconds: float | None) -> Sequence[Called]:
+        """What calls with these arguments leave behind."""
+        return answer.call(drivers.in_turn, inputs, timeout=seconds)
 
     def run(self, answer: Answer, cases: Sequence[tuple[Features, Rng]]) -> Sequence[tuple[Finding, Finding]]:
         """Of each what is found of the result, and of the arguments."""
         inputs = [self.arguments(rng, features) for features, rng in cases]
-        told = answer.call(drivers.in_turn, inputs)
+        told = self.told(answer, inputs, self.seconds(cases[0][0]))
         found = []
         for (features, _), given, (called, _) in zip(
             cases, inputs, compare.side_by_side(told, cases), strict=True
@@ -62,14 +70,17 @@ def of_function(
     arguments: Callable[[Rng, Features], Arguments],
     tolerance: float = 1e-6,
     possible: Callable[[Features], bool] = lambda features: True,
+    seconds: Callable[[Features], float | None] = lambda features: None,
+    kind: type[OfFunction[Any]] = OfFunction,
 ) -> Callable[[Callable[[Features, Arguments], Expected]], Exercise]:
     """Register an exercise whose call must return, of each case, what the function below says.
 
-    base: the ordinary case. possible: which features do not exclude one another. See `OfFunction`.
+    base: the ordinary case. possible: which features do not exclude one another. kind: of stage, for calls
+    with arguments that cross in another form. See `OfFunction`.
     """
 
     def register(expected: Callable[[Features, Arguments], Expected]) -> Exercise:
-        stage = OfFunction(expected.__name__, arguments, expected, tolerance)
+        stage = kind(expected.__name__, arguments, expected, tolerance, seconds)
         judged = ByCases(base, stage, rubric, possible)
 
         judge = named_as(expected, judged)
