@@ -2,7 +2,7 @@
 
 UNIT = "05_pipeline_parallel"
 SECTIONS = (
-    "balancing",
+    "balance_stages",
     "stage_by_hand",
     "micro_batches",
     "kept",
