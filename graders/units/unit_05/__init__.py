@@ -4,10 +4,14 @@ UNIT = "05_pipeline_parallel"
 SECTIONS = (
     "balance_stages",
     "stage_by_hand",
-    "micro_batches",
-    "kept",
-    "synchronous",
+    "gpipe",
+    "bubble_fraction",
+    "peak_activations",
+    "with_recomputation",
+    "one_f_one_b",
+    "interleaved",
+    "zero_bubble",
     "stashing",
     "partitions",
-    "planning",
+    "plan_pipeline",
 )

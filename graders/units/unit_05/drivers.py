@@ -1,27 +1,17 @@
 """Drivers of unit 05: they run beside the student's code, which could read an expected value here."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from course_lib.training.pipeline.actions import COMPUTING, Action
 from graders.grading.answer import AnswerFunction, DriverReply, PlainData
+from graders.grading.called import Called
 from graders.units.models import copies_of, gradients_of
+from graders.units.ranks.drivers import call_once
 from graders.units.unit_05.pieces import Descent, HeldBytes, Piece, Twice, lopsided_loss
-
-
-@dataclass(frozen=True, slots=True)
-class CutReply(DriverReply):
-    """result: the cut. costs: as the answer left them."""
-
-    result: PlainData
-    costs: PlainData
-
-
-def cut(answer: AnswerFunction, costs: list[float], stages: int) -> CutReply:
-    """How the answer cuts layers of these costs into stages."""
-    return CutReply(answer(costs, stages), costs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,52 +89,19 @@ def schedules(answer: AnswerFunction, cases: list[list[int]]) -> list[list[list[
     ]
 
 
-@dataclass(frozen=True, slots=True)
-class FractionReply(DriverReply):
-    """result: what the answer returned. arguments: afterwards."""
-
-    result: PlainData
-    arguments: PlainData
-
-
-def fractions(answer: AnswerFunction, cases: list[list[PlainData]]) -> list[FractionReply]:
-    """What the answer makes of each list of arguments."""
-    return [FractionReply(answer(*arguments), arguments) for arguments in cases]
+def of_actions(answer: AnswerFunction, calls: list[list[PlainData]]) -> list[Called]:
+    """What calls with these lists of actions, one after the other, leave behind."""
+    earlier: list[Any] = []
+    told = [call_once(answer, [*map(actions_from, given)], {}, "contiguous", earlier) for given in calls]
+    return [
+        replace(each, result=_plain(each.result), arguments=[*map(_plain, each.arguments)]) for each in told
+    ]
 
 
-@dataclass(frozen=True, slots=True)
-class PeakReply(DriverReply):
-    """result: what the answer returned. left: the actions afterwards."""
-
-    result: PlainData
-    left: list[PlainData]
-
-
-def peaks(answer: AnswerFunction, cases: list[list[PlainData]]) -> list[PeakReply]:
-    """What the answer makes of each list of actions."""
-    lists = [actions_from(case) for case in cases]
-    return [PeakReply(answer(actions), [*map(plain_action, actions)]) for actions in lists]
-
-
-@dataclass(frozen=True, slots=True)
-class RecomputedReply(DriverReply):
-    """result: the actions that came out. left: those that went in, afterwards. new: if it is another list."""
-
-    result: list[PlainData]
-    left: list[PlainData]
-    new: bool
-
-
-def recomputed(answer: AnswerFunction, cases: list[list[PlainData]]) -> list[RecomputedReply]:
-    """What the answer makes of each list of actions."""
-    replies = []
-    for case in cases:
-        actions = actions_from(case)
-        result = answer(actions)
-        new = type(result) is list and result is not actions
-        plain = [plain_action(action) for action in result]
-        replies.append(RecomputedReply(plain, [*map(plain_action, actions)], new))
-    return replies
+def _plain(value: Any) -> PlainData:
+    if isinstance(value, list):
+        return [plain_action(action) for action in value]
+    return value if isinstance(value, int) else repr(value)[:80]
 
 
 @dataclass(frozen=True, slots=True)

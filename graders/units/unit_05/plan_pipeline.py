@@ -1,18 +1,14 @@
-"""Unit 05, the open task: a schedule for stages that are not equal, scored by the time of a step."""
+"""The grader of `plan_pipeline`, the open task, scored by the time of a step."""
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 
-from course_lib.training.pipeline.actions import (
-    Action,
-    Backward,
-    Forward,
-)
+from course_lib.training.pipeline.actions import COMPUTING, Action, Backward, Forward
 from course_lib.training.pipeline.costs import Costs, cost
 from graders.grading.kit import Answer, Criterion, Finding, Findings, Rng, compare, exercise
 from graders.units.unit_05 import drivers
-from graders.units.unit_05.schedules import Case, Listed, keeps_at_most, no_longer, read
+from graders.units.unit_05.schedules import Step, keeps_at_most, no_longer, read
 
 
 @exercise(
@@ -47,29 +43,20 @@ from graders.units.unit_05.schedules import Case, Listed, keeps_at_most, no_long
 def plan_pipeline(answer: Answer, rng: Rng) -> Findings:
     """Drawn pipelines for which it matters how one plans, and some odd ones that only have to run."""
     tasks = _telling(rng)
+    odd = [_planned(answer, task) for task in _odd(rng)]
     planned = [_planned(answer, task) for task in tasks]
-    pairs = list(zip(tasks, planned, strict=True))
-    odd = [(task, _planned(answer, task)) for task in _odd(rng)]
-    yield (
-        "runs within the memory",
-        compare.first_failure(
-            Finding(False, f"{task}: {each.fault}") if each.fault else keeps_at_most(each, task.memory)
-            for task, each in [*odd, *pairs]
-        ),
-    )
-    yield (
-        "no slower than 1F1B",
-        compare.first_failure(no_longer(each, task.costs, task.one_f_one_b()) for task, each in pairs),
-    )
+    yield "runs within the memory", compare.first_failure(found for _, found in odd + planned)
+
+    def all_within(limits: Iterable[float]) -> Finding:
+        return compare.first_failure(
+            no_longer(cost(schedule, task.micro_batches, task.costs), limit, f"{task}: ")
+            for task, (schedule, _), limit in zip(tasks, planned, limits, strict=True)
+        )
+
+    yield "no slower than 1F1B", all_within(task.one_f_one_b() for task in tasks)
     best = [min(task.by_rules().values()) for task in tasks]
     for name, allowed in (("within a tenth of the best", 1.1), ("within 3 % of the best", 1.03)):
-        yield (
-            name,
-            compare.first_failure(
-                no_longer(each, task.costs, allowed * known)
-                for (task, each), known in zip(pairs, best, strict=True)
-            ),
-        )
+        yield name, all_within(allowed * known for known in best)
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,13 +181,17 @@ def _odd(rng: Rng) -> list[Task]:
     ]
 
 
-def _planned(answer: Answer, task: Task) -> Listed:
-    """The answer's schedule; one that cannot run if it has another number of stages."""
-    case = Case(len(task.seconds), task.micro_batches)
+def _planned(answer: Answer, task: Task) -> tuple[list[list[Action]], Finding]:
+    """The answer's schedule, and whether it runs within the memory."""
+    step = Step(len(task.seconds), task.micro_batches)
     given = [*map(list, task.seconds)]
     reply = answer.call(drivers.planned, given, task.micro_batches, task.memory)
     if reply.seconds != given or reply.memory != task.memory:
-        return Listed(case, [], "The arguments are others afterwards; they have to stay as they are.")
-    if len(reply.stages) != case.stages:
-        return Listed(case, [], f"The answer lists {len(reply.stages)} stages; there are {case.stages}.")
-    return read(case, reply.stages)
+        return [], Finding(False, f"{task}: the arguments are others afterwards; they have to stay as they are.")
+    if len(reply.stages) != step.stages:
+        return [], Finding(False, f"{task}: it lists {len(reply.stages)} stages; there are {step.stages}.")
+    schedule, fault = read(reply.stages, step, COMPUTING)
+    if fault:
+        return [], Finding(False, f"{task}: {fault}")
+    found = keeps_at_most(schedule, task.memory)
+    return schedule, replace(found, seen=f"{task}: {found.seen}")
