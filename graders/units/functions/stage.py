@@ -1,6 +1,4 @@
-"""How answers that are called without ranks are tried: all cases in one go, one call after the other, but for
-those that have to end within some seconds.
-"""
+"""How answers that are called without ranks are tried: all cases in one go, one call after the other."""
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
@@ -25,26 +23,25 @@ _LONGEST = 120
 class OfFunction(Stage[Features]):
     """arguments: of a case. expected: what is returned, and what becomes of the arguments.
 
-    tolerance: how far numbers may be off. seconds: within which a case has to end, which is alone then.
+    tolerance: how far numbers may be off.
     """
 
     name: str
     arguments: Callable[[Rng, Features], Arguments]
     expected: Callable[[Features, Arguments], Expected]
     tolerance: float
-    seconds: Callable[[Features], float | None] = lambda features: None
 
     def together(self, features: Features) -> Hashable:
-        return "in turn" if self.seconds(features) is None else None
+        return "in turn"
 
-    def told(self, answer: Answer, inputs: list[Arguments], seconds: float | None) -> Sequence[Called]:
+    def told(self, answer: Answer, inputs: list[Arguments]) -> Sequence[Called]:
         """What calls with these arguments leave behind."""
-        return answer.call(drivers.in_turn, inputs, timeout=seconds)
+        return answer.call(drivers.in_turn, inputs)
 
     def run(self, answer: Answer, cases: Sequence[tuple[Features, Rng]]) -> Sequence[tuple[Finding, Finding]]:
         """Of each what is found of the result, and of the arguments."""
         inputs = [self.arguments(rng, features) for features, rng in cases]
-        told = self.told(answer, inputs, self.seconds(cases[0][0]))
+        told = self.told(answer, inputs)
         found = []
         for (features, _), given, (called, _) in zip(
             cases, inputs, compare.side_by_side(told, cases), strict=True
@@ -70,7 +67,6 @@ def of_function(
     arguments: Callable[[Rng, Features], Arguments],
     tolerance: float = 1e-6,
     possible: Callable[[Features], bool] = lambda features: True,
-    seconds: Callable[[Features], float | None] = lambda features: None,
     kind: type[OfFunction[Any]] = OfFunction,
 ) -> Callable[[Callable[[Features, Arguments], Expected]], Exercise]:
     """Register an exercise whose call must return, of each case, what the function below says.
@@ -80,7 +76,7 @@ def of_function(
     """
 
     def register(expected: Callable[[Features, Arguments], Expected]) -> Exercise:
-        stage = kind(expected.__name__, arguments, expected, tolerance, seconds)
+        stage = kind(expected.__name__, arguments, expected, tolerance)
         judged = ByCases(base, stage, rubric, possible)
 
         judge = named_as(expected, judged)
