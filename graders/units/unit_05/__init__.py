@@ -12,6 +12,6 @@ SECTIONS = (
     "interleaved",
     "zero_bubble",
     "stashing",
-    "partitions",
+    "pipedream_partition",
     "plan_pipeline",
 )

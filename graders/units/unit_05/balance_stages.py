@@ -11,10 +11,11 @@ from graders.grading.cases import both, vary
 from graders.grading.expected import Checked, Expected
 from graders.grading.judging import feature
 from graders.grading.kit import Answer, Criterion, Finding, Rng, compare
-from graders.units.drivers import outcome
+from graders.units.drivers import call, outcome
 from graders.units.functions.stage import Arguments, kept, of_function
 
-MANY = 300
+SECONDS = 5.0
+"""What a cut of many layers may take."""
 ROUNDING = 1e-9
 """Relative; sums of the same costs in another order may differ by so much."""
 
@@ -39,13 +40,6 @@ def costs_and_stages(rng: Rng, case: Layers) -> Arguments:
     return [costs, case.stages]
 
 
-def possible(case: Layers) -> bool:
-    """Whether there are such layers; those that take long are tried once."""
-    if case.costs:
-        return len(case.costs) == case.layers and case.free == 1
-    return case.layers != MANY or (case.scale == 1.0 and case.free == 1)
-
-
 def names_both_numbers(answer: Answer, rng: Rng) -> Finding:
     """Passes if fewer layers than stages make it raise a ValueError that has both numbers in it."""
     layers = rng.integer(1, 4)
@@ -58,6 +52,13 @@ def names_both_numbers(answer: Answer, rng: Rng) -> Finding:
         return Finding(False, f"{case}: expected a ValueError, got {said}.")
     named = {str(layers), str(layers + 1)} <= set(re.findall(r"\d+", seen["said"]))
     return Finding(named, f"{case}: {said!r} has to name both numbers.")
+
+
+def in_time(answer: Answer, rng: Rng) -> Finding:
+    """Passes if many layers are cut as well as can be, in time."""
+    costs, stages = costs_and_stages(rng, Layers(layers=300, stages=24))
+    lengths = answer.call(call, costs, stages, timeout=SECONDS)
+    return as_fast_as_can_be(lengths, f"300 layers in {stages} stages", costs, stages)
 
 
 @of_function(
@@ -94,7 +95,7 @@ def names_both_numbers(answer: Answer, rng: Rng) -> Finding:
             1,
             "There are more than 10**30 cuts of 300 layers into 24 stages. What do all those share that "
             "begin with the same layers in the first stages?",
-            vary=both(layers=MANY, stages=24),
+            ask=in_time,
         ),
     ),
     hints=(
@@ -105,8 +106,7 @@ def names_both_numbers(answer: Answer, rng: Rng) -> Finding:
         "find the cut again.",
     ),
     arguments=costs_and_stages,
-    possible=possible,
-    seconds=lambda case: 5.0 if case.layers == MANY else None,
+    possible=lambda case: not case.costs or (len(case.costs) == case.layers and case.free == 1),
 )
 def balance_stages(case: Layers, given: Arguments) -> Expected:
     """Any cut whose slowest stage is as fast as can be."""
