@@ -3,7 +3,7 @@
 UNIT = "05_pipeline_parallel"
 SECTIONS = (
     "balance_stages",
-    "stage_by_hand",
+    "run_stage",
     "gpipe",
     "bubble_fraction",
     "peak_activations",
@@ -11,7 +11,7 @@ SECTIONS = (
     "one_f_one_b",
     "interleaved",
     "zero_bubble",
-    "stashing",
+    "weight_stash",
     "pipedream_partition",
     "plan_pipeline",
 )

@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from course_lib.training.pipeline.actions import COMPUTING, Action
@@ -14,53 +15,42 @@ from graders.units.ranks.drivers import call_once
 from graders.units.unit_05.pieces import Descent, HeldBytes, Piece, Twice, lopsided_loss
 
 
-@dataclass(frozen=True, slots=True)
-class ByHandReply(DriverReply):
-    """What calls of the answer left on one rank.
-
-    losses: what each call returned. attached: whether one of them still has its graph. gradients: of the
-    stage's parameters, None where there is none. kept: whether every x is as it was, and asks for no
-    gradient. modes: of each time that the stage has computed, if in training mode. training: if it is now.
-    """
-
-    losses: list[PlainData]
-    attached: bool
-    gradients: list[Tensor | None]
-    kept: bool
-    modes: list[bool]
-    training: bool
-
-
 def by_hand(
     answer: AnswerFunction,
-    stage: tuple[list[Tensor], bool, bool, list[str]],
-    xs: list[Tensor],
-    targets: list[Tensor | None],
-    training: bool,
-    share: float,
-) -> ByHandReply:
-    """Forward and backward of this rank's piece, once for every target; stage: what `Piece` takes.
+    cases: list[list[PlainData]],
+    options: list[dict[str, PlainData]],
+    layouts: list[str],
+    members: list[list[int] | None],
+    meet: list[bool],
+) -> list[Called]:
+    """Forward and backward of this rank's pieces, one case after the other; see `calls` of ranks/drivers.py.
 
-    xs: one for each target, or one for all. training: the piece's mode. share: what the answer is told, if it
-    is not 1.
+    cases: of each what `Piece` takes, xs (one for each target, or one for all), targets, the piece's mode, and
+    the share, of which the answer is told if it is not 1. result: losses, whether one of them still has its
+    graph, and gradients, None where there is none. arguments: the xs, and the mode of each time that the
+    piece has computed, and its own.
     """
-    piece = Piece(*stage).train(training)
-    if piece.turned:
-        xs = [x.mT.contiguous().mT for x in xs]
-    before = [x.clone() for x in xs]
-    shares = [] if share == 1 else [share]
-    losses = [
-        answer(piece, xs[number % len(xs)], target, lopsided_loss, *shares)
-        for number, target in enumerate(targets)
-    ]
-    kept = all(
-        torch.equal(x, old) and not x.requires_grad and x.grad is None
-        for x, old in zip(xs, before, strict=True)
-    )
-    tensors = [loss for loss in losses if isinstance(loss, Tensor)]
-    told = [loss.detach() if isinstance(loss, Tensor) else loss for loss in losses]
-    attached = any(loss.requires_grad for loss in tensors)
-    return ByHandReply(told, attached, gradients_of(piece), kept, piece.modes, piece.training)
+    told = []
+    for (stage, xs, targets, training, share), together in zip(cases, meet, strict=True):
+        if together:
+            dist.barrier()
+        piece = Piece(*stage).train(training)
+        if piece.turned:
+            xs = [x.mT.contiguous().mT for x in xs]
+        shares = [] if share == 1 else [share]
+        losses = [
+            answer(piece, xs[number % len(xs)], target, lopsided_loss, *shares)
+            for number, target in enumerate(targets)
+        ]
+        attached = any(loss.requires_grad for loss in losses if isinstance(loss, Tensor))
+        left = [x.detach() if x.grad is None and not x.requires_grad else "a tensor that asks for a gradient" for x in xs]
+        result = [
+            [loss.detach() if isinstance(loss, Tensor) else loss for loss in losses],
+            attached,
+            gradients_of(piece),
+        ]
+        told.append(Called(result, None, [left, [*piece.modes, piece.training]], True, True, True, False))
+    return told
 
 
 # --- Schedules
