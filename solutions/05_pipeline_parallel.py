@@ -332,8 +332,7 @@ def run_stage(
     loss = None
     if rank == last:
         loss = share * loss_function(output, target)
-        if loss.requires_grad:
-            loss.backward()
+        loss.backward()
     else:
         dist.send(output.detach().contiguous(), rank + 1)
         gradient = torch.empty_like(output, memory_format=torch.contiguous_format)

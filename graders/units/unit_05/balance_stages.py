@@ -121,9 +121,7 @@ def as_fast_as_can_be(lengths: Any, what: str, costs: list[float], stages: int) 
         return Finding(False, f"{what}: {compare.shown(lengths)}, which is no list of whole numbers.")
     text = f"{what}: {compare.shown(lengths)}"
     if len(lengths) != stages or sum(lengths) != len(costs) or min(lengths) < 1:
-        return Finding(
-            False, f"{text}; expected {stages} numbers of at least 1 that add up to {len(costs)}."
-        )
+        return Finding(False, f"{text}; expected {stages} numbers of at least 1 that add up to {len(costs)}.")
     ends = accumulate(lengths)
     slowest = max(sum(costs[end - length : end]) for end, length in zip(ends, lengths, strict=True))
     optimum = best_bound(costs, stages)

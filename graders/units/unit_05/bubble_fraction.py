@@ -78,9 +78,7 @@ def bubble_fraction(case: Pipeline, given: Arguments) -> Expected:
     total = last_end(forward, micro_batches, message) + last_end(backward[::-1], micro_batches, message)
     busy = micro_batches * (sum(forward) + sum(backward))
     names = ("forward", "backward", "micro_batches", "message")
-    return Expected(
-        1 - busy / (case.stages * total), dict(zip(names, given, strict=False)), returned=None
-    )
+    return Expected(1 - busy / (case.stages * total), dict(zip(names, given, strict=False)), returned=None)
 
 
 def last_end(seconds: list[float], micro_batches: int, message: float) -> float:

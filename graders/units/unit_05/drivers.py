@@ -25,7 +25,7 @@ def by_hand(
 ) -> list[Called]:
     """Forward and backward of this rank's pieces, one case after the other; see `calls` of ranks/drivers.py.
 
-    cases: of each what `Piece` takes, xs (one for each target, or one for all), targets, the piece's mode, and
+    cases: of each what `Piece` takes, xs (one for each target, or one for all), targets, the piece's mode,
     the share, of which the answer is told if it is not 1. result: losses, whether one of them still has its
     graph, and gradients, None where there is none. arguments: the xs, and the mode of each time that the
     piece has computed, and its own.
@@ -43,7 +43,10 @@ def by_hand(
             for number, target in enumerate(targets)
         ]
         attached = any(loss.requires_grad for loss in losses if isinstance(loss, Tensor))
-        left = [x.detach() if x.grad is None and not x.requires_grad else "a tensor that asks for a gradient" for x in xs]
+        left = [
+            x.detach() if x.grad is None and not x.requires_grad else "a tensor that asks for a gradient"
+            for x in xs
+        ]
         result = [
             [loss.detach() if isinstance(loss, Tensor) else loss for loss in losses],
             attached,

@@ -6,7 +6,7 @@ from functools import cache, partial
 from itertools import accumulate, product
 from typing import Any
 
-from graders.grading.cases import both, vary
+from graders.grading.cases import Values, both, vary
 from graders.grading.expected import ANYTHING, Checked, Expected
 from graders.grading.judging import feature
 from graders.grading.kit import Answer, Criterion, Finding, Rng, compare
@@ -62,7 +62,7 @@ def a_model(rng: Rng, given: Given) -> Arguments:
     return [*TELLING.get(given.telling, drawn), given.bandwidth, given.workers]
 
 
-def telling() -> Iterator[dict[str, Any]]:
+def telling() -> Iterator[Values]:
     """Each telling model, as a change of the base case."""
     for name, (seconds, _, _) in TELLING.items():
         yield from both(layers=len(seconds), workers=2, bandwidth=10.0, telling=name)

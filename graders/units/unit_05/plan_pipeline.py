@@ -187,7 +187,9 @@ def _planned(answer: Answer, task: Task) -> tuple[list[list[Action]], Finding]:
     given = [*map(list, task.seconds)]
     reply = answer.call(drivers.planned, given, task.micro_batches, task.memory)
     if reply.seconds != given or reply.memory != task.memory:
-        return [], Finding(False, f"{task}: the arguments are others afterwards; they have to stay as they are.")
+        return [], Finding(
+            False, f"{task}: the arguments are others afterwards; they have to stay as they are."
+        )
     if len(reply.stages) != step.stages:
         return [], Finding(False, f"{task}: it lists {len(reply.stages)} stages; there are {step.stages}.")
     schedule, fault = read(reply.stages, step, COMPUTING)

@@ -1,8 +1,10 @@
 """The grader of `run_stage`."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -21,7 +23,7 @@ from graders.units.ranks.stage import Arguments, frugal, kept, on_ranks
 from graders.units.unit_05 import drivers
 from graders.units.unit_05.pieces import Piece, lopsided_loss
 
-FOUR = ("barrier", "broadcast", "all_reduce", "all_gather")
+COLLECTIVES = ("barrier", "broadcast", "all_reduce", "all_gather")
 """Calls that are too much, as a row says, and spoil no result."""
 
 ALL = ("weight", "bias")
@@ -29,7 +31,6 @@ FROZEN = {
     "some parameters are frozen": (("weight",), ("bias",), ALL, ()),
     "the first stages are frozen": (ALL, ALL, (), ("bias",)),
     "stages in the middle are frozen": ((), ALL, ALL, ()),
-    "all is frozen": (ALL, ALL, ALL, ALL),
 }
 """By rank, which parameters are not trained."""
 
@@ -53,43 +54,56 @@ class Pipeline(Ranks):
 
 
 def possible(pipeline: Pipeline) -> bool:
-    """Stage 0 looks tokens up; four stages are as many as FROZEN names."""
-    bare = pipeline.bare is None or (not pipeline.tokens and pipeline.bare < pipeline.ranks)
-    return bare and (pipeline.ranks <= 4 or not pipeline.frozen)
+    """Something is trained, and a stage without weights is there."""
+    bare = pipeline.bare is None or pipeline.bare < pipeline.ranks
+    return bare and (pipeline.ranks > 2 or not pipeline.frozen)
+
+
+def shapes(case: Pipeline) -> list[list[int]]:
+    """What comes into each stage, and what leaves the last; of tokens there are several a sample."""
+    widths = [4, 2, 5, 3, 6, 4][: case.ranks + 1]
+    if case.bare is not None:
+        widths[case.bare + 1] = widths[case.bare]
+    return [[3, *([2] if case.tokens else []), width] for width in widths]
 
 
 def a_pipeline(rng: Rng, case: Pipeline) -> list[Arguments]:
-    """By rank: what `Piece` takes, x of each call or of all, targets of each call, the piece's mode, share.
-
-    Stages have different widths; of tokens there are several a sample.
-    """
-    batch = (rng.integer(2, 5), 3) if case.tokens else (rng.integer(2, 5),)
-    widths = [rng.integer(2, 6) for _ in range(case.ranks + 1)]
-    if case.bare is not None:
-        widths[case.bare + 1] = widths[case.bare]
-    dtypes = [torch.float32, *[torch.float64 if case.doubled else torch.float32] * case.ranks]
+    """By rank: what `Piece` takes, x of each call or of all, targets of each call, the mode, the share."""
+    *inputs, output = shapes(case)
+    dtype = torch.float64 if case.doubled else torch.float32
     given: list[Arguments] = []
-    for rank in range(case.ranks):
-        shapes = widths[rank : rank + 2], widths[rank + 1 : rank + 2]
-        values = [rng.normal(*shape, dtype=dtypes[rank]) for shape in shapes] * (rank != case.bare)
-        xs = [torch.full((*batch, widths[rank]), -7.0, dtype=dtypes[rank])]
+    for rank, (x, y) in enumerate(pairwise([*inputs, output])):
+        of_rank = dtype if rank else torch.float32
+        weights = [rng.normal(x[-1], y[-1], dtype=of_rank), rng.normal(y[-1], dtype=of_rank)]
+        values = weights * (rank != case.bare)
+        xs = [torch.full(x, -7.0, dtype=of_rank)]
         if rank == 0:
-            xs = [rng.normal(*batch, widths[0]) for _ in range(case.times)]
+            xs = [rng.normal(*x) for _ in range(case.times)]
         if rank == 0 and case.tokens:
-            values.append(rng.normal(9, widths[0]))
-            xs = [rng.integers(0, 8, *batch) for _ in range(case.times)]
+            values.append(rng.normal(9, x[-1]))
+            xs = [rng.integers(0, 8, *x[:-1]) for _ in range(case.times)]
         targets: list[Tensor | None] = [None] * case.times
         if rank == case.ranks - 1:
-            targets = [rng.normal(*batch, widths[-1], dtype=dtypes[-1]) for _ in range(case.times)]
+            targets = [rng.normal(*output, dtype=dtype) for _ in range(case.times)]
         frozen = list(FROZEN[case.frozen][rank]) if case.frozen else []
-        stage = [values, case.turned, case.doubled and rank == 0, frozen]
-        given.append([stage, xs, targets, case.training, case.share])
+        given.append(
+            [
+                [values, case.turned, case.doubled and rank == 0, frozen],
+                xs,
+                targets,
+                case.training,
+                case.share,
+            ]
+        )
     return given
 
 
-def messages_needed(case: Pipeline) -> Allowed | None:
-    """Each call sends one message over each cut there, and one back; how large they are x tells."""
-    return Allowed(2 * case.times, 10**9, 0, 0.0, 2 * (case.ranks - 1) * case.times, 10**9)
+def messages_needed(case: Pipeline) -> Allowed:
+    """Each call sends a message over each cut there, and one back."""
+    cuts = [case.times * (8 if case.doubled else 4) * math.prod(shape) for shape in shapes(case)[1:-1]]
+    of_rank = [there + back for there, back in pairwise([0, *cuts, 0])]
+    messages = case.times * min(2, len(cuts))
+    return Allowed(messages, max(of_rank), 0, 0.0, 2 * case.times * len(cuts), 2 * sum(cuts))
 
 
 def only_messages(tried: Tried[Pipeline]) -> Finding | None:
@@ -111,14 +125,15 @@ def only_messages(tried: Tried[Pipeline]) -> Finding | None:
             5,
             "The last rank returns the loss, without its graph; the others return None. Backward of a stage "
             "begins with the gradient of its output, which the next stage has: its input is the same tensor.",
-            vary=vary(ranks=(4,)),
         ),
-        Criterion("once more", 1, "Called again, gradients add up as after two backwards.", vary=vary(times=(2,))),
+        Criterion(
+            "once more", 1, "Called again, gradients add up as after two backwards.", vary=vary(times=(2,))
+        ),
         Criterion(
             "any number of stages",
             1,
             "One stage is first and last; it sends nothing.",
-            vary=vary(ranks=(1, 2, 5)),
+            vary=vary(ranks=(1, 4)),
         ),
         Criterion(
             "tokens and doubles",
@@ -133,7 +148,7 @@ def only_messages(tried: Tried[Pipeline]) -> Finding | None:
             "Any parameters may be frozen. If none of the first stages is trained, their output asks for no "
             "gradient, and the next stage sends one nevertheless. A frozen stage behind a trained one hands "
             "the gradient on. A stage may have no parameters: ask its output for dtype and shape.",
-            vary=vary(frozen=tuple(FROZEN), bare=(0, 1)),
+            vary=vary(frozen=tuple(FROZEN), bare=(1,)),
         ),
         Criterion(
             "one forward",
@@ -154,7 +169,7 @@ def only_messages(tried: Tried[Pipeline]) -> Finding | None:
             1,
             "Called for m parts of a batch, each with a share of 1 / m, losses and gradients add up to those "
             "of the batch. Where does one factor in one place scale the gradients of all ranks?",
-            vary=vary(share=(0.25,)) + both(times=3, share=1 / 3),
+            vary=both(times=3, share=1 / 3),
         ),
         Criterion(
             "any layout",
@@ -172,7 +187,7 @@ def only_messages(tried: Tried[Pipeline]) -> Finding | None:
     ),
     arguments=a_pipeline,
     allowed=messages_needed,
-    calls=("send", "recv", *FOUR),
+    calls=("send", "recv", *COLLECTIVES),
     possible=possible,
     driver=drivers.by_hand,
 )
@@ -184,14 +199,22 @@ def run_stage(case: Pipeline, given: list[Arguments]) -> list[Expected]:
         for piece in pieces:
             hidden = piece(hidden)
         loss = case.share * lopsided_loss(hidden, target)
-        if loss.requires_grad:
-            loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()  # type: ignore[no-untyped-call]
         losses.append(loss.detach())
     nothing = [None] * case.times
     return [
         Expected(
-            Checked(partial(_result, losses=nothing if place < case.ranks - 1 else losses, gradients=gradients_of(piece))),
-            {"x": xs, "the modes of its forwards, and its mode": [*[case.training] * case.times, case.training]},
+            Checked(
+                partial(
+                    _result,
+                    losses=nothing if place < case.ranks - 1 else losses,
+                    gradients=gradients_of(piece),
+                )
+            ),
+            {
+                "x": xs,
+                "the modes of its forwards, and its mode": [*[case.training] * case.times, case.training],
+            },
             returned=None,
         )
         for place, (piece, (_, xs, *_)) in enumerate(zip(pieces, given, strict=True))
@@ -207,8 +230,14 @@ def _result(
     place = what.replace("what ", "").replace(" returned", "")
     told, attached, found = (part for part, _ in compare.side_by_side(seen, range(3)))
     wanted = [
-        *((loss, expected, f"the loss that {place} returns") for loss, expected in compare.side_by_side(told, losses)),
-        *((each, expected, f"a gradient of {place}") for each, expected in compare.side_by_side(found, gradients)),
+        *(
+            (loss, expected, f"the loss that {place} returns")
+            for loss, expected in compare.side_by_side(told, losses)
+        ),
+        *(
+            (each, expected, f"a gradient of {place}")
+            for each, expected in compare.side_by_side(found, gradients)
+        ),
     ]
     right = compare.first_failure(same(*each, 1e-5) for each in wanted) if wanted else Finding(True, "")
     text = "the loss has its graph still, and with it all activations: return loss.detach()."

@@ -85,8 +85,7 @@ class OfSchedule(Stage[Step]):
 def read(stages: Sequence[Any], step: Step, kinds: Kinds) -> tuple[list[list[Action]], str]:
     """A schedule from the plain data that a driver makes of it, and why it cannot run; empty if it can."""
     schedule = [
-        [action_of(each) for each in plain]
-        for plain, _ in compare.side_by_side(stages, range(step.stages))
+        [action_of(each) for each in plain] for plain, _ in compare.side_by_side(stages, range(step.stages))
     ]
     for stage, actions in enumerate(schedule):
         for action in actions:
@@ -106,7 +105,7 @@ def schedule_of_steps(
     difficulty: int,
     rubric: tuple[Criterion, ...],
     hints: tuple[str, ...],
-    base: Step = Step(),  # noqa: B008 (it is frozen)
+    base: Step = Step(),
     kinds: Kinds = WHOLE,
 ) -> Callable[[Callable[..., Any]], Exercise]:
     """Register an exercise that asks for schedules, under the name of the function below."""
@@ -141,7 +140,9 @@ def keeps_at_most(schedule: Sequence[Sequence[Action]], allowed: Sequence[int]) 
     """Passes if no stage keeps more micro-batches' activations between two actions, counted in each chunk."""
     for stage, (actions, most) in enumerate(zip(schedule, allowed, strict=True)):
         if peak(list(actions)) > most:
-            text = f"stage {stage} keeps {peak(list(actions))} micro-batches at once; expected at most {most}."
+            text = (
+                f"stage {stage} keeps {peak(list(actions))} micro-batches at once; expected at most {most}."
+            )
             return Finding(False, text)
     return Finding(True, f"the stages keep at most {', '.join(map(str, allowed))} micro-batches at once.")
 

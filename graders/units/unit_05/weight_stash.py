@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from graders.grading.cases import vary
-from graders.grading.explanation import Tried
 from graders.grading.expected import same
+from graders.grading.explanation import Tried
 from graders.grading.judging import ByCases, Stage, feature, named_as
 from graders.grading.kit import Answer, Criterion, Finding, Rng, compare, exercise
 from graders.units.unit_05 import drivers
@@ -108,7 +108,7 @@ class OfStash(Stage[Training]):
 
 
 def _weights(training: Training, reply: drivers.StashReply, expected: Expected) -> Finding:
-    """Passes if the stage's parameters are those that this training leads to, and frozen ones are left alone."""
+    """Passes if the stage's parameters are those that this training leads to, and frozen ones left alone."""
     found = same(reply.weights, expected.weights, "the parameters after training", 1e-4)
     if found.passed and any(reply.left):
         return Finding(False, "a frozen parameter has a gradient in .grad.")
@@ -159,7 +159,7 @@ def memory(tried: Tried[Training]) -> Finding | None:
             )
             return Finding(False, text)
     text = (
-        f"after {len(held) // 2} batches {held[-1]} bytes are held; after the first one there were {held[1]}. "
+        f"after {len(held) // 2} batches {held[-1]} bytes are held; after the first there were {held[1]}. "
         "What a batch needed is to be forgotten when it has come back."
     )
     return Finding(tried.case.features.depth > 1 or held[-1] <= held[1], text)

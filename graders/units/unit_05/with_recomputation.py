@@ -25,8 +25,8 @@ def order_with_neighbours(rng: Rng, order: Order) -> Arguments:
         Criterion(
             "before its backward",
             4,
-            "All actions as they were, and one Recompute directly before each Backward. Any earlier, and more "
-            "is kept at once than must be.",
+            "All actions as they were, and one Recompute directly before each Backward. Any earlier, and "
+            "more is kept at once than must be.",
             vary=vary(micro_batches=(2, 9)),
         ),
         Criterion(
