@@ -179,10 +179,10 @@ assert slowest([3, 3, 3, 3, 4, 4], [2, 2, 2]) == 8
 def balance_stages(costs: list[float], stages: int) -> list[int]:
     """How many layers each stage gets, so that the slowest stage is as fast as possible.
 
-    costs: what each layer takes, at least 0, in the order of the layers; stays as it is. Stages are
-    runs of neighbouring layers, in order, and none is empty. Returns their lengths, of several best cuts
-    any. Raises a ValueError that names both numbers if there are fewer layers than stages. 300 layers in
-    24 stages must take less than five seconds.
+    costs: what each layer takes, at least 0, in order; stays as it is. Stages are runs of neighbouring
+    layers, and none is empty. Returns their lengths, of several best cuts any. Raises a ValueError that
+    names both numbers if there are fewer layers than stages. 300 layers in 24 stages: less than five
+    seconds.
     """
     ### BEGIN SOLUTION
     layers = len(costs)
@@ -303,14 +303,12 @@ def run_stage(
     loss_function: Callable[[Tensor, Tensor], Tensor],
     share: float = 1.0,
 ) -> Tensor | None:
-    """Forward and backward of a batch, or a part of one, through a model whose stages lie on the ranks,
-    in order.
+    """Forward and backward of a batch, or a part of one, through a model whose stages lie on the ranks.
 
     stage: this rank's; it takes a tensor and returns one. It computes once, in its mode. Any of its
-    parameters may be frozen, and it may have none. x: on rank 0 the samples, of any dtype; on all
-    others a tensor of the shape and dtype of what arrives. It stays as it is. target: on the last
-    rank, else None. loss_function(output, target): their mean, a scalar. share: of the samples of a
-    whole batch, how much x has.
+    parameters may be frozen, and it may have none. x: on rank 0 the samples, of any dtype; on others a
+    tensor like what arrives. It stays as it is. target: on the last rank, else None.
+    loss_function(output, target): a mean. share: of a whole batch, how much x has.
 
     Adds the gradients of the model's loss, times the share, to those of the stage's parameters.
     Returns the loss times the share, without its graph, on the last rank, else None.
@@ -484,10 +482,9 @@ def bubble_fraction(
     """The share of all stages' time, from the first forward's begin to the last backward's end, in
     which they compute nothing under GPipe.
 
-    forward, backward: seconds that stage 0, 1 ... takes for one micro-batch, each above 0; as many as
-    there are stages, at least 1. message: seconds from the end of an action until its result is at the
-    next stage. Messages hinder neither computing nor each other. All stages take the micro-batches
-    in the same order as each other.
+    forward, backward: seconds, above 0, that stage 0, 1 ... takes for one micro-batch. message: seconds
+    from the end of an action until its result is at the next stage. Messages hinder neither computing
+    nor each other. All stages take the micro-batches in the same order.
     """
     ### BEGIN SOLUTION
     stages = len(forward)
@@ -647,10 +644,10 @@ assert counts == [64] * 4
 def with_recomputation(actions: list[Action]) -> list[Action]:
     """A stage's actions, with a Recompute for every forward that is needed again.
 
-    actions: of one stage, any kinds but Recompute, with any chunks; stays as it is. Returns a new list
-    with the same actions in the same order, and a Recompute of the same micro-batch and chunk directly
-    before each Backward or BackwardInput: then it can run while the stage waits for the gradient.
-    Where a backward directly follows its forward, nothing would be saved, and there is none.
+    actions: of one stage, without Recompute; stays as it is. Returns a new list with the same actions,
+    and a Recompute of the same micro-batch and chunk directly before each Backward or BackwardInput:
+    then it can run while the stage waits for the gradient. Where a backward directly follows its
+    forward, nothing would be saved, and there is none.
     """
     ### BEGIN SOLUTION
     recomputing: list[Action] = []
@@ -814,9 +811,9 @@ def interleaved(stage: int, stages: int, micro_batches: int, chunks: int) -> lis
     """What one stage does in a step with interleaved chunks, in order: one Forward and one Backward of
     each micro-batch in each chunk.
 
-    chunks: pieces of the model that each stage has, at least 1, all equally long; piece k of the model
-    is chunk k // stages of stage k % stages. The other arguments are those of gpipe, and any numbers
-    are allowed. Time, also with messages, and memory are bounded as above.
+    chunks: of the model, on each stage, all equally long; piece k of the model is chunk k // stages of
+    stage k % stages. The other arguments are those of gpipe. Any numbers are allowed. Time, also with
+    messages, and memory are bounded as above.
     """
     ### BEGIN SOLUTION
     # Groups of at least as many micro-batches as stages: a smaller one comes round to stage 0 too late, and with three
@@ -894,9 +891,8 @@ def zero_bubble(stage: int, stages: int, micro_batches: int) -> list[Action]:
     BackwardInput and a BackwardWeight.
 
     The arguments are those of gpipe. No stage keeps the activations of more than min(p, m)
-    micro-batches at once, for p stages and m micro-batches. If a forward takes as long as each half of
-    a backward, F seconds, then a step takes no longer than the longer one of (3 m + p - 1) F and
-    (2 m + 2 p - 1) F.
+    micro-batches at once. If a forward takes as long as each half of a backward, F seconds, then a step
+    takes no longer than the longer one of (3 m + p - 1) F and (2 m + 2 p - 1) F.
     """
     ### BEGIN SOLUTION
     # As 1F1B, but stage s puts off its weight halves by s micro-batches: so many fewer wait for their backward there.
@@ -1072,16 +1068,16 @@ assert (wrong - right).norm() > 0.1 * right.norm()
 class WeightStash:
     """A stage in a pipeline that never stops: each batch's backward uses the weights of its forward.
 
-    stage: takes one tensor and returns one; no buffers, no dropout. Some parameters may be frozen, and
-        stay so. optimizer: for the others; `step()` changes them in place.
+    stage: takes one tensor and returns one; no buffers or dropout. Frozen parameters stay so.
+    optimizer: for the others; `step()` changes them in place.
 
     forward(batch, x): the output, without a graph, with the newest weights. x stays as it is. batch: a
         number, under way until its backward; then it may be used again.
-    backward(batch, gradient): one step of the optimizer, on the newest weights, with this batch's
-        gradient at the weights of its forward; returns the gradient of its x. In any order.
-        KeyError, and no change, if it is not under way.
-    versions: how many different weights are needed: the newest, and those of batches under way. At
-        most one copy is held of each, besides the module's own parameters.
+    backward(batch, gradient): one step, on the newest weights, with this batch's gradient at the
+        weights of its forward; returns that of its x. In any order. KeyError, and no change, if it is
+        not under way.
+    versions: how many different weights are needed: the newest, and those of batches under way. Each
+        has at most one copy.
     """
 
     def __init__(self, stage: nn.Module, optimizer: torch.optim.Optimizer) -> None:
@@ -1856,13 +1852,12 @@ def plan_pipeline(
     """A schedule, stage by stage, for stages that are not equal, within ten seconds.
 
     seconds: for each stage what a forward, the input half and the weight half of a backward take for a
-    micro-batch; a whole Backward takes both together. memory: of how many micro-batches each stage can
-    keep the activations at once, at least 1, counted as in peak_activations. Both lists stay as they
-    are. Messages take no time; there is one chunk a stage; any kinds of actions are allowed.
+    micro-batch; a whole Backward takes both. memory: of how many micro-batches each stage can keep the
+    activations at once, at least 1, counted as in peak_activations. Both lists stay as they are.
+    Messages take no time; there is one chunk a stage; any kinds of actions are allowed.
 
-    Points: for a schedule within the memory; for a step that takes no longer than 1F1B's, whose warm-up
-    is as long as the memory allows; for at most 10 % and for at most 3 % more time than with the best
-    schedule that the course has found.
+    Points: for a schedule within the memory; for a step no longer than 1F1B's, whose warm-up is as long
+    as the memory allows; for at most 10 %, and 3 %, more than with the best schedule that we know.
     """
 
     ### BEGIN SOLUTION
