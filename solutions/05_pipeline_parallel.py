@@ -1069,10 +1069,10 @@ class WeightStash:
     """A stage in a pipeline that never stops: each batch's backward uses the weights of its forward.
 
     stage: takes one tensor and returns one; no buffers or dropout. Frozen parameters stay so.
-    optimizer: for the others; `step()` changes them in place.
+    optimizer: for the others.
 
     forward(batch, x): the output, without a graph, with the newest weights. x stays as it is. batch: a
-        number, under way until its backward; then it may be used again.
+        number, which may be used again after its backward.
     backward(batch, gradient): one step, on the newest weights, with this batch's gradient at the
         weights of its forward; returns that of its x. In any order. KeyError, and no change, if it is
         not under way.
@@ -1849,7 +1849,7 @@ for one, other in ((0, 4), (0, 2)):
 def plan_pipeline(
     seconds: list[tuple[float, float, float]], micro_batches: int, memory: list[int]
 ) -> list[list[Action]]:
-    """A schedule, stage by stage, for stages that are not equal, within ten seconds.
+    """A schedule, stage by stage, for unequal stages, within ten seconds.
 
     seconds: for each stage what a forward, the input half and the weight half of a backward take for a
     micro-batch; a whole Backward takes both. memory: of how many micro-batches each stage can keep the
