@@ -80,6 +80,10 @@ class OfActions(OfFunction[Order]):
             for each in told
         ]
 
+    def _call(self, given: Arguments) -> str:
+        """Also where it is long: nobody could try it without."""
+        return f"{self.name}({given[0]})"
+
 
 def _all(value: Any, change: Callable[[Any], Any]) -> Any:
     return [change(item) for item in value] if isinstance(value, list) else value

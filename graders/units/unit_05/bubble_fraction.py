@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from graders.grading.cases import both, vary
 from graders.grading.expected import Expected
 from graders.grading.judging import feature
-from graders.grading.kit import Criterion, Rng
+from graders.grading.kit import Criterion, Rng, compare
 from graders.units.functions.stage import Arguments, of_function
 
 
@@ -13,7 +13,7 @@ from graders.units.functions.stage import Arguments, of_function
 class Pipeline:
     """differ: whether stages differ in forward, in backward. message: seconds; None: not told."""
 
-    stages: int = feature(4, "{} stages")
+    stages: int = feature(4, lambda stages: compare.counted(stages, "stage"))
     micro_batches: int = feature(6, "{} micro-batches")
     differ: tuple[bool, bool] = feature((False, False), lambda differ: "stages that differ" * any(differ))
     message: float | None = feature(

@@ -28,7 +28,7 @@ class Training:
     optimizer's momentum and decay.
     """
 
-    depth: int = feature(4, "{} under way")
+    depth: int = feature(4, "{} batches under way")
     in_order: bool = feature(True, lambda in_order: "" if in_order else "batches that come back in any order")
     extra: tuple[float, float] = feature((0.0, 0.0), lambda extra: "momentum and decay" * any(extra))
     frozen: bool = feature(False, lambda frozen: "a bias that is frozen" * frozen)
