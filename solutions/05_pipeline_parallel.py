@@ -179,12 +179,10 @@ assert slowest([3, 3, 3, 3, 4, 4], [2, 2, 2]) == 8
 def balance_stages(costs: list[float], stages: int) -> list[int]:
     """How many layers each stage gets, so that the slowest stage is as fast as possible.
 
-    costs: what each layer takes, of at least 0, in the order of the layers; stays as it is. Stages are
-    runs of neighbouring layers, in order, and none is empty. Returns their lengths; where several cuts
-    are equally good, any of them. Raises a ValueError that names both numbers if there are fewer layers
-    than stages.
-
-    300 layers in 24 stages must take less than five seconds.
+    costs: what each layer takes, at least 0, in order; stays as it is. Stages are runs of neighbouring
+    layers, and none is empty. Returns their lengths, of several best cuts any. Raises a ValueError that
+    names both numbers if there are fewer layers than stages. 300 layers in 24 stages: less than five
+    seconds.
     """
     ### BEGIN SOLUTION
     layers = len(costs)
@@ -291,6 +289,10 @@ assert 1.02 < statistics.mean(slower) < 1.3
 # others: on rank $r$ its graph begins with a tensor that has arrived, and ends with one that is sent. Backward has to be
 # carried over each cut by hand. You need no schedule for that; here a whole batch goes through at once, or one part
 # of it after the other.
+#
+# Every rank but the last sends its output to the next rank, once; every rank but the first sends the gradient of its
+# input, which has the same shape and dtype, to the rank before, once. Nothing else is sent. Tensors may lie in memory in
+# any order, and messages need contiguous ones. Called for each part of a batch, losses and gradients add up to the batch's.
 
 
 # %% exercise="run_stage" points=14
@@ -301,25 +303,15 @@ def run_stage(
     loss_function: Callable[[Tensor, Tensor], Tensor],
     share: float = 1.0,
 ) -> Tensor | None:
-    """Forward and backward of a batch, or a part of one, through a model whose stages lie on the ranks,
-    in order.
+    """Forward and backward of a batch, or a part of one, through a model whose stages lie on the ranks.
 
-    stage: this rank's; it takes one tensor, which it does not change, and returns one, which may lie in
-    memory in any order. It computes once, in the mode in which it is. Some of its parameters, or all,
-    may be frozen, and it may have none.
-    x: on rank 0 the samples, of any dtype; on every other rank a tensor of the shape and dtype of what
-    arrives there, whose values and order in memory mean nothing. It stays as it is. target: on the last
-    rank the targets of the samples, on all others None. loss_function(output, target): a scalar, their
-    mean.
-    share: of the samples of a whole batch, how much x has.
+    stage: this rank's; it takes a tensor and returns one. It computes once, in its mode. Any of its
+    parameters may be frozen, and it may have none. x: on rank 0 the samples, of any dtype; on others a
+    tensor like what arrives. It stays as it is. target: on the last rank, else None.
+    loss_function(output, target): a mean. share: of a whole batch, how much x has.
 
-    Afterwards the gradients of the whole model's loss, times the share, have been added to those of the
-    stage's parameters, in place or not. Returns the loss times the share on the last rank, without its
-    graph, on all others None: called for each part of a batch, losses and gradients add up to the
-    batch's.
-
-    Every rank but the last sends its output to the next rank, once; every rank but the first sends the
-    gradient of its input, of the same shape and dtype, to the rank before, once. Nothing else is sent.
+    Adds the gradients of the model's loss, times the share, to those of the stage's parameters.
+    Returns the loss times the share, without its graph, on the last rank, else None.
     """
     ### BEGIN SOLUTION
     rank, last = dist.get_rank(), dist.get_world_size() - 1
@@ -332,8 +324,7 @@ def run_stage(
     loss = None
     if rank == last:
         loss = share * loss_function(output, target)
-        if loss.requires_grad:
-            loss.backward()
+        loss.backward()
     else:
         dist.send(output.detach().contiguous(), rank + 1)
         gradient = torch.empty_like(output, memory_format=torch.contiguous_format)
@@ -491,10 +482,9 @@ def bubble_fraction(
     """The share of all stages' time, from the first forward's begin to the last backward's end, in
     which they compute nothing under GPipe.
 
-    forward, backward: seconds that stage 0, 1 ... takes for one micro-batch, each above 0; as many as
-    there are stages, at least 1. message: seconds from the end of an action until its result is at the
-    next stage. Messages hinder neither computing nor each other. All stages take the micro-batches
-    in the same order as each other.
+    forward, backward: seconds, above 0, that stage 0, 1 ... takes for one micro-batch. message: seconds
+    from the end of an action until its result is at the next stage. Messages hinder neither computing
+    nor each other. All stages take the micro-batches in the same order.
     """
     ### BEGIN SOLUTION
     stages = len(forward)
@@ -610,10 +600,10 @@ def peak_activations(actions: list[Action]) -> int:
     """Of how many micro-batches a stage keeps the activations at once, at most, between two of its
     actions.
 
-    actions: what the stage does in a step, in order, perhaps nothing; stays as it is. A micro-batch
-    counts once for each chunk that keeps its activations. A Forward keeps them, unless a Recompute of
-    the same micro-batch in the same chunk comes later: then that keeps them. A Backward or a
-    BackwardWeight frees them.
+    actions: what the stage does in a step, in order, perhaps nothing. A micro-batch counts once for
+    each chunk that keeps its activations. A Forward keeps them, unless a Recompute of the same
+    micro-batch in the same chunk comes later: then that keeps them. A Backward or a BackwardWeight
+    frees them.
     """
     ### BEGIN SOLUTION
     again = {(action.micro_batch, action.chunk) for action in actions if isinstance(action, Recompute)}
@@ -654,12 +644,10 @@ assert counts == [64] * 4
 def with_recomputation(actions: list[Action]) -> list[Action]:
     """A stage's actions, with a Recompute for every forward that is needed again.
 
-    actions: of one stage, any kinds but Recompute, with any chunks; stays as it is. Returns a new list
-    with the same actions in the same order. Between a Forward and its Backward, or its BackwardInput,
-    there is one Recompute of the same micro-batch and chunk, directly before that backward in the list:
-    then it can run while the stage still waits for the gradient, and where backwards are whole, no two
-    micro-batches' activations are kept at once. Where a backward directly follows its forward,
-    nothing would be saved, and there is none.
+    actions: of one stage, without Recompute; stays as it is. Returns a new list with the same actions,
+    and a Recompute of the same micro-batch and chunk directly before each Backward or BackwardInput:
+    then it can run while the stage waits for the gradient. Where a backward directly follows its
+    forward, nothing would be saved, and there is none.
     """
     ### BEGIN SOLUTION
     recomputing: list[Action] = []
@@ -810,6 +798,12 @@ assert largest_difference(one_f_one_b, sizes) < 1e-7
 # micro-batch has to get round all $p$ workers: so a group needs at least $p$ of them. If the number of micro-batches is no multiple of $p$, make $\lfloor m / p \rfloor$
 # groups that differ by one at most, or one group where $m < p$. Forwards and backwards take turns as in 1F1B, after a longer warm-up: long
 # enough that a stage has something to do while its messages are on their way.
+#
+# What that has to achieve, for $p$ stages, $m$ micro-batches, $v$ chunks and largest groups of $g$:
+#
+# - with $m \ge p$ a step takes at most $m (F + B) + (p - 1)(F + B) / v$, with fewer micro-batches no longer than 1F1B;
+# - messages that take no longer than the shorter one of $F / v$ and $B / v$ add at most $2 (v p - 1)$ times what one takes;
+# - stage $s$ keeps at most $2 (p - s - 1) + (v - 1) g + 1$ micro-batches at once, counted once in each chunk.
 
 
 # %% exercise="interleaved" points=14
@@ -817,19 +811,9 @@ def interleaved(stage: int, stages: int, micro_batches: int, chunks: int) -> lis
     """What one stage does in a step with interleaved chunks, in order: one Forward and one Backward of
     each micro-batch in each chunk.
 
-    chunks: pieces of the model that each stage has, at least 1, all equally long; piece k of the model
-    is chunk k // stages of stage k % stages. The other arguments are those of gpipe, and any numbers
-    are allowed.
-
-    With at least as many micro-batches as stages, a step takes no longer than m (F + B) + (p - 1)
-    (F + B) / v, for p stages, m micro-batches, v chunks, and F and B a stage's seconds for one
-    micro-batch in all its chunks. Messages that take no longer than the shorter one of F / v and B / v
-    add at most 2 (v p - 1) times what one takes. With fewer micro-batches a step takes no longer than
-    under 1F1B.
-
-    Stage s keeps at most 2 (p - s - 1) + (v - 1) g + 1 micro-batches at once, counted once in each
-    chunk, where g is the size of the largest group, if the micro-batches are dealt out as equally as
-    possible to floor(m / p) groups, or to one where m < p.
+    chunks: of the model, on each stage, all equally long; piece k of the model is chunk k // stages of
+    stage k % stages. The other arguments are those of gpipe. Any numbers are allowed. Time, also with
+    messages, and memory are bounded as above.
     """
     ### BEGIN SOLUTION
     # Groups of at least as many micro-batches as stages: a smaller one comes round to stage 0 too late, and with three
@@ -907,9 +891,8 @@ def zero_bubble(stage: int, stages: int, micro_batches: int) -> list[Action]:
     BackwardInput and a BackwardWeight.
 
     The arguments are those of gpipe. No stage keeps the activations of more than min(p, m)
-    micro-batches at once, for p stages and m micro-batches. If a forward takes as long as each half of
-    a backward, F seconds, then a step takes no longer than the longer one of (3 m + p - 1) F and
-    (2 m + 2 p - 1) F.
+    micro-batches at once. If a forward takes as long as each half of a backward, F seconds, then a step
+    takes no longer than the longer one of (3 m + p - 1) F and (2 m + 2 p - 1) F.
     """
     ### BEGIN SOLUTION
     # As 1F1B, but stage s puts off its weight halves by s micro-batches: so many fewer wait for their backward there.
@@ -1085,22 +1068,16 @@ assert (wrong - right).norm() > 0.1 * right.norm()
 class WeightStash:
     """A stage in a pipeline that never stops: each batch's backward uses the weights of its forward.
 
-    stage: a module that takes one tensor and returns one, without buffers and dropout; some parameters
-        may be frozen, and stay so.
-    optimizer: of torch.optim, or like it, for the parameters that are not: `step()` changes them in
-        place.
+    stage: takes one tensor and returns one; no buffers or dropout. Frozen parameters stay so.
+    optimizer: for the others.
 
-    forward(batch, x): the output for x, a float tensor, which stays as it is. It is computed with the
-        newest weights and has no graph. batch: a number; it stays under way until its backward, then
-        the number may be used again.
-    backward(batch, gradient): of the batch's output. Takes one step of the optimizer, on the newest
-        weights, with the gradient at the weights of this batch's forward and of this batch alone;
-        returns the gradient of its x. Batches come back in any order. It may compute the forward once
-        more. KeyError, and no change, if this one is not under way.
-    versions: how many different weights are held: the newest, and those that batches under way need.
-        Different are weights between which there was a step.
-
-    Besides the module's own parameters it holds at most one copy of the weights for each version.
+    forward(batch, x): the output, without a graph, with the newest weights. x stays as it is. batch: a
+        number, which may be used again after its backward.
+    backward(batch, gradient): one step, on the newest weights, with this batch's gradient at the
+        weights of its forward; returns that of its x. In any order. KeyError, and no change, if it is
+        not under way.
+    versions: how many different weights are needed: the newest, and those of batches under way. Each
+        has at most one copy.
     """
 
     def __init__(self, stage: nn.Module, optimizer: torch.optim.Optimizer) -> None:
@@ -1872,17 +1849,15 @@ for one, other in ((0, 4), (0, 2)):
 def plan_pipeline(
     seconds: list[tuple[float, float, float]], micro_batches: int, memory: list[int]
 ) -> list[list[Action]]:
-    """A schedule, stage by stage, for stages that are not equal.
+    """A schedule, stage by stage, for unequal stages, within ten seconds.
 
     seconds: for each stage what a forward, the input half and the weight half of a backward take for a
-    micro-batch; a whole Backward takes both halves together. memory: of how many micro-batches each
-    stage can keep the activations at once, at least 1, counted as in peak_activations. Messages take no
-    time. Both lists stay as they are. There is one chunk a stage; backwards may be whole or in halves,
-    and Recompute is allowed. The answer has to come within ten seconds.
+    micro-batch; a whole Backward takes both. memory: of how many micro-batches each stage can keep the
+    activations at once, at least 1, counted as in peak_activations. Both lists stay as they are.
+    Messages take no time; there is one chunk a stage; any kinds of actions are allowed.
 
-    Points: for a schedule that runs within the memory; for a step that takes no longer than 1F1B's,
-    where 1F1B warms up with as many micro-batches as the memory allows; for at most 10 % and for at
-    most 3 % more time than with the best schedule that the course has found.
+    Points: for a schedule within the memory; for a step no longer than 1F1B's, whose warm-up is as long
+    as the memory allows; for at most 10 %, and 3 %, more than with the best schedule that we know.
     """
 
     ### BEGIN SOLUTION

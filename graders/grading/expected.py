@@ -1,6 +1,6 @@
 """What a call of the answer must return and leave behind: the oracle of a case."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,6 +12,15 @@ from graders.grading.exercise import Finding
 
 ANYTHING = object()
 """In the place of what is left open."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """In the place of a value of which several are right. check: what is found of the one seen; it gets the
+    value, which may be anything, and what it is called.
+    """
+
+    check: Callable[[Any, str], Finding]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +69,8 @@ def same(seen: Any, wanted: Any, what: str, tolerance: float) -> Finding:
     """
     if wanted is ANYTHING:
         return Finding(True, f"{what} may be anything.")
+    if isinstance(wanted, Checked):
+        return wanted.check(seen, what)
     if wanted is None:
         return Finding(seen is None, f"{what} is {type(seen).__name__}; expected None.")
     if isinstance(wanted, list | tuple):

@@ -85,67 +85,6 @@ def closes_at_the_mean(costs, stages):
     return [*lengths, taken]
 
 
-@wrong("balance_stages", fails="the slowest stage")
-def halves_again_and_again(costs, stages):
-    """Cuts into two as equal parts as can be, and each of these again; only the first cut is the best one."""
-    _checked(costs, stages)
-    if stages == 1:
-        return [len(costs)]
-    left = stages // 2
-    cut = min(
-        range(left, len(costs) - (stages - left) + 1),
-        key=lambda k: max(sum(costs[:k]) / left, sum(costs[k:]) / (stages - left)),
-    )
-    return halves_again_and_again(costs[:cut], left) + halves_again_and_again(costs[cut:], stages - left)
-
-
-@wrong("balance_stages", fails="the slowest stage")
-def least_variance(costs, stages):
-    """Makes stages alike instead of making the slowest one fast."""
-    _checked(costs, stages)
-    mean = sum(costs) / stages
-    return min(
-        _all_cuts(costs, stages),
-        key=lambda lengths: sum((s - mean) ** 2 for s in _stage_sums(costs, lengths)),
-    )
-
-
-@wrong("balance_stages", fails="the slowest stage")
-def borders_for_lengths(costs, stages):
-    """Returns where stages begin."""
-    return [0, *itertools.accumulate(_by_bisection(costs, stages))][:-1]
-
-
-@wrong("balance_stages", fails="the slowest stage")
-def bisection_to_a_thousandth(costs, stages):
-    """Right for seconds, and for microseconds all cuts are alike."""
-    _checked(costs, stages)
-    low, high = max(costs), sum(costs)
-    while high - low > 1e-3:
-        middle = (low + high) / 2
-        low, high = (low, middle) if _filled(costs, stages, middle) else (middle, high)
-    return _filled(costs, stages, high)
-
-
-@wrong("balance_stages", fails="the slowest stage")
-def moves_borders(costs, stages):
-    """From equal numbers of layers, a layer at a time over a border, as long as that helps."""
-    _checked(costs, stages)
-    lengths = [len(part) for part in np.array_split(costs, stages)]
-    while True:
-        moved = []
-        for border in range(stages - 1):
-            for change in (1, -1):
-                tried = list(lengths)
-                tried[border] += change
-                tried[border + 1] -= change
-                moved += [tried] if min(tried) > 0 else []
-        best = min(moved, key=lambda one: max(_stage_sums(costs, one)), default=lengths)
-        if max(_stage_sums(costs, best)) >= max(_stage_sums(costs, lengths)):
-            return lengths
-        lengths = best
-
-
 @wrong("balance_stages", fails="many layers")
 def greedy_for_many(costs, stages):
     """Exact where that is fast, else up to the mean."""
@@ -238,16 +177,7 @@ def _step(stage, x, target, loss_function, share, back=_back, scale=1.0, arrive=
     return loss
 
 
-@wrong("run_stage", fails="loss")
-def broadcasts_the_loss(stage, x, target, loss_function, share=1.0):
-    """Every rank gets it, though it is asked of the last one."""
-    loss = _step(stage, x, target, loss_function, share)
-    told = torch.zeros(()) if loss is None else loss.float()
-    dist.broadcast(told, dist.get_world_size() - 1)
-    return told
-
-
-@wrong("run_stage", fails="loss")
+@wrong("run_stage", fails="loss and gradients")
 def keeps_the_graph(stage, x, target, loss_function, share=1.0):
     """Returns the loss with all that autograd holds for it."""
     first, last = _ends()
@@ -263,7 +193,7 @@ def keeps_the_graph(stage, x, target, loss_function, share=1.0):
     return output if last else None
 
 
-@wrong("run_stage", fails="gradients")
+@wrong("run_stage", fails="loss and gradients")
 def no_gradient_for_the_input(stage, x, target, loss_function, share=1.0):
     """What has arrived asks for no gradient; zeros are sent back."""
     first, last = _ends()
@@ -281,57 +211,11 @@ def no_gradient_for_the_input(stage, x, target, loss_function, share=1.0):
     return loss
 
 
-@wrong("run_stage", fails="gradients")
-def sends_the_outputs_gradient_on(stage, x, target, loss_function, share=1.0):
-    """Backward by ones: as if each stage's output were the loss."""
-    first, last = _ends()
-    arrived = _arrived(x)
-    output = stage(arrived)
-    loss = None
-    if last:
-        loss = share * loss_function(output, target)
-        loss.backward()
-        loss = loss.detach()
-    else:
-        output.backward(torch.ones_like(_back(output)))
-    if not first:
-        dist.send(arrived.grad, dist.get_rank() - 1)
-    return loss
-
-
-@wrong("run_stage", fails="gradients")
-def divides_by_the_number_of_stages(stage, x, target, loss_function, share=1.0):
-    """As data parallelism divides by the number of ranks."""
-    return _step(stage, x, target, loss_function, share, scale=1 / dist.get_world_size())
-
-
 @wrong("run_stage", fails="once more")
 def clears_gradients_first(stage, x, target, loss_function, share=1.0):
     """The second micro-batch wipes out the first."""
     stage.zero_grad()
     return _step(stage, x, target, loss_function, share)
-
-
-@wrong("run_stage", fails="once more")
-def receives_into_x(stage, x, target, loss_function, share=1.0):
-    """The buffer keeps its gradient, to which the next call adds."""
-    first, last = _ends()
-    if not first:
-        dist.recv(x.detach(), dist.get_rank() - 1)
-        x.requires_grad_()
-    output = stage(x)
-    loss = None
-    if last:
-        loss = share * loss_function(output, target)
-        loss.backward()
-        loss = loss.detach()
-    else:
-        gradient = _back(output)
-        if output.requires_grad:
-            output.backward(gradient)
-    if not first:
-        dist.send(x.grad, dist.get_rank() - 1)
-    return loss
 
 
 @wrong("run_stage", fails="any number of stages")
@@ -349,16 +233,6 @@ def one_stage_sends_to_itself(stage, x, target, loss_function, share=1.0):
 
 
 @wrong("run_stage", fails="any layout")
-def sends_what_the_stage_returns(stage, x, target, loss_function, share=1.0):
-    """Column by column in memory, which a message cannot carry."""
-
-    def back(output):
-        return _exchanged(output.detach(), torch.empty(output.shape, dtype=output.dtype))
-
-    return _step(stage, x, target, loss_function, share, back=back)
-
-
-@wrong("run_stage", fails="any layout")
 def makes_room_like_the_output(stage, x, target, loss_function, share=1.0):
     """empty_like keeps the order in memory, and a message does not arrive in it."""
 
@@ -366,13 +240,6 @@ def makes_room_like_the_output(stage, x, target, loss_function, share=1.0):
         return _exchanged(output.detach().contiguous(), torch.empty_like(output))
 
     return _step(stage, x, target, loss_function, share, back=back)
-
-
-@wrong("run_stage", fails="tokens and doubles")
-def gradient_of_the_batch_too(stage, x, target, loss_function, share=1.0):
-    """Asks for the gradient of the batch itself, which tokens cannot have."""
-    arrived = x.detach().requires_grad_() if dist.get_rank() == 0 else x
-    return _step(stage, arrived, target, loss_function, share)
 
 
 @wrong("run_stage", fails="tokens and doubles")
@@ -385,7 +252,7 @@ def room_for_float32(stage, x, target, loss_function, share=1.0):
     return _step(stage, x, target, loss_function, share, back=back)
 
 
-@wrong("run_stage", fails="frozen stage")
+@wrong("run_stage", fails="frozen, or no weights")
 def backward_of_a_frozen_stage(stage, x, target, loss_function, share=1.0):
     """No parameter of it is trained, so there is nothing to go backward through."""
     first, last = _ends()
@@ -403,55 +270,7 @@ def backward_of_a_frozen_stage(stage, x, target, loss_function, share=1.0):
     return loss
 
 
-@wrong("run_stage", fails="loss")
-def swaps_the_losss_arguments(stage, x, target, loss_function, share=1.0):
-    """Which a mean squared error does not notice."""
-    return _step(stage, x, target, lambda output, wanted: loss_function(wanted, output), share)
-
-
-@wrong("run_stage", fails="frozen stage")
-def a_frozen_stage_is_a_wall(stage, x, target, loss_function, share=1.0):
-    """Without a trained parameter there is nothing to do: zeros go back, and nobody before it learns."""
-    rank, last = dist.get_rank(), dist.get_world_size() - 1
-    if (
-        rank == 0
-        or any(parameter.requires_grad for parameter in stage.parameters())
-        or not [*stage.parameters()]
-    ):
-        return _step(stage, x, target, loss_function, share)
-    arrived = _arrived(x)
-    output = stage(arrived)
-    loss = share * loss_function(output, target).detach() if rank == last else None
-    if rank < last:
-        _back(output)
-    dist.send(torch.zeros_like(x), rank - 1)
-    return loss
-
-
-@wrong("run_stage", fails="frozen stage")
-def all_or_nothing_is_frozen(stage, x, target, loss_function, share=1.0):
-    """Looks at the first parameter only."""
-    mine = list(stage.parameters())
-    wanted = mine if mine and mine[0].requires_grad else []
-    first, last = _ends()
-    arrived = _arrived(x)
-    output = stage(arrived)
-    result, start = None, None
-    if last:
-        output = share * loss_function(output, target)
-        result = output.detach()
-    else:
-        start = _back(output)
-    asked = [*wanted, *([] if first else [arrived])]
-    found = torch.autograd.grad(output, asked, start) if asked and output.requires_grad else []
-    for parameter, one in zip(wanted, found, strict=False):
-        parameter.grad = one if parameter.grad is None else parameter.grad + one
-    if not first:
-        dist.send(found[-1].contiguous(), dist.get_rank() - 1)
-    return result
-
-
-@wrong("run_stage", fails="no weights")
+@wrong("run_stage", fails="frozen, or no weights")
 def dtype_of_the_first_parameter(stage, x, target, loss_function, share=1.0):
     """As long as there is one."""
     dtype = next(stage.parameters()).dtype
@@ -478,44 +297,6 @@ def computes_twice(stage, x, target, loss_function, share=1.0):
     return loss
 
 
-@wrong("run_stage", fails="one forward")
-def turns_training_on(stage, x, target, loss_function, share=1.0):
-    """Though it was off, and puts it back."""
-    before = stage.training
-    loss = _step(stage.train(), x, target, loss_function, share)
-    stage.train(before)
-    return loss
-
-
-@wrong("run_stage", fails="tokens and doubles")
-def room_for_two_dimensions(stage, x, target, loss_function, share=1.0):
-    """A row a sample, as if nothing had a third dimension."""
-
-    def flat(given):
-        output = stage(given)
-        assert output.dim() == 2
-        return output
-
-    return _step(flat, x, target, loss_function, share)
-
-
-@wrong("run_stage", fails="one forward")
-def turns_training_off(stage, x, target, loss_function, share=1.0):
-    """For the rest of the training."""
-    return _step(stage.eval(), x, target, loss_function, share)
-
-
-@wrong("run_stage", fails="messages and bytes")
-def sends_the_batch_size_first(stage, x, target, loss_function, share=1.0):
-    """Asks for what everyone knows."""
-    first, last = _ends()
-    if not last:
-        dist.send(torch.tensor([len(x)]), dist.get_rank() + 1)
-    if not first:
-        dist.recv(torch.zeros(1, dtype=torch.int64), dist.get_rank() - 1)
-    return _step(stage, x, target, loss_function, share)
-
-
 @wrong("run_stage", fails="messages and bytes")
 def meets_in_a_barrier(stage, x, target, loss_function, share=1.0):
     """Waits for all, after each batch."""
@@ -536,26 +317,6 @@ def the_share_on_every_rank(stage, x, target, loss_function, share=1.0):
     return _step(stage, x, target, loss_function, share, back=lambda output: share * _back(output))
 
 
-@wrong("run_stage", fails="micro-batches")
-def share_of_the_gradients_alone(stage, x, target, loss_function, share=1.0):
-    """Losses of the parts add up to m times the loss."""
-    return _step(stage, x, target, loss_function, 1.0, scale=share)
-
-
-@wrong("run_stage", fails="any layout")
-def makes_room_like_x(stage, x, target, loss_function, share=1.0):
-    """empty_like keeps the order in which x lies in memory, and a message needs contiguous tensors."""
-
-    def arrive(x):
-        arrived = x if dist.get_rank() == 0 else torch.empty_like(x)
-        if dist.get_rank() > 0:
-            dist.recv(arrived, dist.get_rank() - 1)
-            arrived.requires_grad_()
-        return arrived
-
-    return _step(stage, x, target, loss_function, share, arrive=arrive)
-
-
 # ------------------------------------------------------------------------------------------------ schedules
 
 
@@ -569,12 +330,6 @@ def forgets_backward(stage, stages, micro_batches):
 def as_many_as_stages(stage, stages, micro_batches):
     """Takes the number of stages for that of micro-batches; the picture has four of each."""
     return [Forward(n) for n in range(stages)] + [Backward(n) for n in reversed(range(stages))]
-
-
-@wrong("gpipe", fails="every micro-batch, once")
-def drops_the_last(stage, stages, micro_batches):
-    """In the right order, and the last micro-batch is missing."""
-    return [Forward(n) for n in range(micro_batches - 1)] + [Backward(n) for n in range(micro_batches - 1)]
 
 
 @wrong("gpipe", fails="any numbers")
@@ -595,13 +350,6 @@ def turns_round_at_every_second_stage(stage, stages, micro_batches):
     """Stages disagree about the order in which gradients come back."""
     back = range(micro_batches) if stage % 2 else reversed(range(micro_batches))
     return [Forward(n) for n in range(micro_batches)] + [Backward(n) for n in back]
-
-
-@wrong("gpipe", fails="every micro-batch, once")
-def backward_in_halves(stage, stages, micro_batches):
-    """Runs as well, but is another schedule."""
-    back = [kind(n) for n in range(micro_batches) for kind in (BackwardInput, BackwardWeight)]
-    return [Forward(n) for n in range(micro_batches)] + back
 
 
 @wrong("bubble_fraction", fails="equal stages")
@@ -632,15 +380,6 @@ def slowest_of_both_together(forward, backward, micro_batches, message=0.0):
     both = [f + b for f, b in zip(forward, backward, strict=True)]
     seconds = sum(both) + 2 * (p - 1) * message + (micro_batches - 1) * max(both)
     return 1 - micro_batches * sum(both) / (p * seconds)
-
-
-@wrong("bubble_fraction", fails="stages that differ")
-def all_as_slow_as_the_slowest(forward, backward, micro_batches, message=0.0):
-    """As if every stage took as long as the slowest one to fill the pipeline."""
-    p = len(forward)
-    slowest = max(forward) + max(backward)
-    seconds = (micro_batches + p - 1) * slowest + 2 * (p - 1) * message
-    return 1 - micro_batches * (sum(forward) + sum(backward)) / (p * seconds)
 
 
 @wrong("bubble_fraction", fails="messages")
@@ -754,7 +493,7 @@ def directly_after_the_backward(actions):
     return out
 
 
-@wrong("with_recomputation", fails="before its backward")
+@wrong("with_recomputation", fails="a new list")
 def into_the_same_list(actions):
     """Changes its argument."""
     for action in [each for each in actions if isinstance(each, Backward | BackwardInput)]:
@@ -786,42 +525,7 @@ def always_the_first_chunk(actions):
     return out
 
 
-@wrong("with_recomputation", fails="in halves, in chunks")
-def before_each_half(actions):
-    """Twice, since the weight half needs activations too; but those of the input half are still there."""
-    out = []
-    for before, action in zip([None, *actions], actions, strict=False):
-        where = (action.micro_batch, action.chunk)
-        late = isinstance(action, Backward | BackwardInput | BackwardWeight)
-        if late and before != Forward(*where):
-            out.append(Recompute(*where))
-        out.append(action)
-    return out
-
-
-@wrong("with_recomputation", fails="in halves, in chunks")
-def takes_another_chunk_for_its_own(actions):
-    """A forward of the same micro-batch comes directly before, in another chunk."""
-    out = []
-    for before, action in zip([None, *actions], actions, strict=False):
-        direct = isinstance(before, Forward) and before.micro_batch == action.micro_batch
-        if isinstance(action, Backward | BackwardInput) and not direct:
-            out.append(Recompute(action.micro_batch, action.chunk))
-        out.append(action)
-    return out
-
-
 @wrong("with_recomputation", fails="before its backward")
-def yields_actions(actions):
-    """A generator is no list."""
-    for before, action in zip([None, *actions], actions, strict=False):
-        where = (action.micro_batch, action.chunk)
-        if isinstance(action, Backward | BackwardInput) and before != Forward(*where):
-            yield Recompute(*where)
-        yield action
-
-
-@wrong("with_recomputation", fails="as late as it can be")
 def directly_after_the_forward(actions):
     """Keeps as much as without."""
     out = []
@@ -926,12 +630,6 @@ def _grouped(stage, stages, micro_batches, chunks, group, warm_up, *, backwards=
 
 
 @wrong("interleaved", fails="every micro-batch, once")
-def knows_one_chunk(stage, stages, micro_batches, chunks):
-    """1F1B, whatever the number of chunks."""
-    return _alternating(min(micro_batches, stages - stage - 1), micro_batches)
-
-
-@wrong("interleaved", fails="every micro-batch, once")
 def backward_from_the_first_chunk(stage, stages, micro_batches, chunks):
     """Backward goes through the chunks as forward does, and waits for ever."""
     warm_up = 2 * (stages - stage - 1) + (chunks - 1) * stages
@@ -1000,24 +698,6 @@ def one_f_one_b_in_disguise(stage, stages, micro_batches, chunks):
     return _grouped(stage, stages, micro_batches, chunks, stages, warm_up)
 
 
-@wrong("interleaved", fails="no multiple of the stages")
-def warms_up_too_short_with_odd_numbers(stage, stages, micro_batches, chunks):
-    """Messages make somebody wait, but not where the micro-batches are a multiple of the stages."""
-    if micro_batches % stages:
-        return warms_up_too_short(stage, stages, micro_batches, chunks)
-    warm_up = 2 * (stages - stage - 1) + (chunks - 1) * stages
-    return _grouped(stage, stages, micro_batches, chunks, stages, warm_up)
-
-
-@wrong("interleaved", fails="no multiple of the stages")
-def keeps_everything_with_odd_numbers(stage, stages, micro_batches, chunks):
-    """GPipe with chunks, where the micro-batches are no multiple of the stages."""
-    if micro_batches % stages:
-        return everything_forward_first(stage, stages, micro_batches, chunks)
-    warm_up = 2 * (stages - stage - 1) + (chunks - 1) * stages
-    return _grouped(stage, stages, micro_batches, chunks, stages, warm_up)
-
-
 @wrong("interleaved", fails="messages")
 def warms_up_too_short(stage, stages, micro_batches, chunks):
     """One forward for each stage behind: the same bubble, but every message makes somebody wait."""
@@ -1030,16 +710,6 @@ def warms_up_too_short(stage, stages, micro_batches, chunks):
     for there, back in zip(forward[warm_up:], backward, strict=False):
         actions += [there, back]
     return actions + backward[len(forward) - warm_up :]
-
-
-@wrong("interleaved", fails="memory")
-def everything_forward_first(stage, stages, micro_batches, chunks):
-    """GPipe with chunks has the same bubble, and keeps everything."""
-    count = max(1, micro_batches // stages)
-    groups = [each.tolist() for each in torch.arange(micro_batches).tensor_split(count)]
-    forward = [Forward(n, c) for each in groups for c in range(chunks) for n in each]
-    backward = [Backward(n, c) for each in groups for c in reversed(range(chunks)) for n in each]
-    return forward + backward
 
 
 def _halves(stage, stages, micro_batches, warm_up, late):
@@ -1070,14 +740,6 @@ def weights_first(stage, stages, micro_batches):
         else:
             actions.append(action)
     return actions
-
-
-@wrong("zero_bubble", fails="every micro-batch, once")
-def whole_on_the_first_stage(stage, stages, micro_batches):
-    """Nobody waits for stage 0, whose weights could not wait either, so it takes whole backwards."""
-    if stage == 0:
-        return _alternating(min(micro_batches, stages - 1), micro_batches)
-    return _halves(stage, stages, micro_batches, stages - stage, stage)
 
 
 @wrong("zero_bubble", fails="any numbers")
@@ -1131,12 +793,6 @@ def waits_for_more_than_can_come(seconds, micro_batches, memory):
     """1F1B that warms up with what its own memory allows, though the stage before has less."""
     warm_ups = [min(micro_batches - 1, most - 1) for most in [1, *memory[1:]]]
     return [_alternating(warm_up, micro_batches) for warm_up in warm_ups]
-
-
-@wrong("plan_pipeline", fails="runs within the memory")
-def for_one_stage_less(seconds, micro_batches, memory):
-    """The last stage is missing."""
-    return [_alternating(0, micro_batches) for _ in seconds[1:]]
 
 
 @wrong("plan_pipeline", fails="no slower than 1F1B")
@@ -1261,51 +917,6 @@ class StepsFromTheOldWeights(_Stash):
         return super().backward(batch, gradient)
 
 
-@wrong("WeightStash", fails="weights after training")
-class OneStashForAll(_Stash):
-    """Keeps the weights of the latest forward, and not those of each batch."""
-
-    def backward(self, batch, gradient):
-        x, _, _ = self.under_way.pop(batch)
-        weights = self.latest
-        return self.step(x, torch.func.functional_call(self.stage, weights, (x,)), weights, gradient)
-
-    def forward(self, batch, x):
-        output = super().forward(batch, x)
-        self.latest = self.under_way[batch][2]
-        return output
-
-
-@wrong("WeightStash", fails="weights after training")
-class AddsGradientsUp(_Stash):
-    """The gradients of batches that have come back stay in .grad, and each step takes them once more."""
-
-    def step(self, x, output, weights, gradient):
-        before = [weight.grad for weight in self.stage.parameters()]
-        for weight in weights.values():
-            weight.grad = None
-        result = torch.autograd.grad(output, x, gradient, retain_graph=True)[0]
-        output.backward(gradient)
-        for old, (name, weight) in zip(before, weights.items(), strict=True):
-            if weight.grad is not None:
-                self.stage.get_parameter(name).grad = weight.grad + (0 if old is None else old)
-        self.optimizer.step()
-        self.newest = None
-        return result
-
-
-@wrong("WeightStash", fails="weights after training")
-class NeverSteps(_Stash):
-    """Leaves the step to the caller."""
-
-    def step(self, x, output, weights, gradient):
-        trained = [name for name, weight in weights.items() if weight.requires_grad]
-        result, *found = torch.autograd.grad(output, [x, *(weights[name] for name in trained)], gradient)
-        for name, one in zip(trained, found, strict=True):
-            self.stage.get_parameter(name).grad = one
-        return result
-
-
 @wrong("WeightStash", fails="outputs and gradients")
 class KeepsTheGraph(_Stash):
     """Its output brings all activations along to whoever has it."""
@@ -1361,63 +972,6 @@ class GradientsOfAll(_Stash):
         return result
 
 
-@wrong("WeightStash", fails="optimizer, frozen parameters")
-class AddsTheOldStepToTheNewest(_Stash):
-    """Steps with the old weights in place, and adds what that has changed: decay is that of old weights."""
-
-    def backward(self, batch, gradient):
-        _, _, weights = self.under_way[batch]
-        newest = [weight.detach().clone() for weight in self.stage.parameters()]
-        with torch.no_grad():
-            for name, weight in weights.items():
-                self.stage.get_parameter(name).copy_(weight)
-        result = super().backward(batch, gradient)
-        with torch.no_grad():
-            for parameter, new, old in zip(self.stage.parameters(), newest, weights.values(), strict=True):
-                parameter.copy_(new + (parameter - old))
-        return result
-
-
-@wrong("WeightStash", fails="weights after training")
-class TopLevelParametersOnly(_Stash):
-    """Stashes what the module itself has, and nothing of the modules in it."""
-
-    def copies(self):
-        if self.newest is None:
-            self.newest = {
-                name: weight.detach().clone().requires_grad_(weight.requires_grad)
-                for name, weight in self.stage._parameters.items()
-            }
-        return self.newest
-
-
-@wrong("WeightStash", fails="outputs and gradients")
-class AsksTheCallersTensor(_Stash):
-    """x itself asks for a gradient from then on."""
-
-    def forward(self, batch, x):
-        x.requires_grad_()
-        weights = self.copies()
-        output = torch.func.functional_call(self.stage, weights, (x,))
-        self.under_way[batch] = x, output, weights
-        return output.detach()
-
-
-@wrong("WeightStash", fails="unknown batch")
-class LeavesAHole(_Stash):
-    """A batch that has come back is remembered as nothing, which is no KeyError."""
-
-    def backward(self, batch, gradient):
-        entry = self.under_way[batch]
-        self.under_way[batch] = None
-        return self.step(*entry, gradient)
-
-    @property
-    def versions(self):
-        held = {id(entry[2]) for entry in self.under_way.values() if entry}
-        return len(held) + (self.newest is None or id(self.newest) not in held)
-
-
 @wrong("WeightStash", fails="unknown batch")
 class ForgivesUnknownBatches(_Stash):
     """Says nothing where something has gone wrong."""
@@ -1469,27 +1023,6 @@ class CopiesForEachForward(_Stash):
 
 
 @wrong("WeightStash", fails="memory")
-class KeepsWhatItWasGiven(_Stash):
-    """Every x and every gradient, for ever: little beside the weights, until memory is full."""
-
-    def backward(self, batch, gradient):
-        self.all = [*getattr(self, "all", []), self.under_way[batch][0], gradient]
-        return super().backward(batch, gradient)
-
-
-@wrong("WeightStash", fails="memory")
-class ACopyForTheNextForward(_Stash):
-    """Copies the newest weights after each step too, and keeps a copy of the last version beside them."""
-
-    def backward(self, batch, gradient):
-        self.last = {name: weight.detach().clone() for name, weight in self.stage.named_parameters()}
-        returned = super().backward(batch, gradient)
-        self.optimizer.zero_grad(set_to_none=True)
-        self.copies()
-        return returned
-
-
-@wrong("WeightStash", fails="memory")
 class NeverForgets(_Stash):
     """Keeps every version for ever."""
 
@@ -1501,7 +1034,7 @@ class NeverForgets(_Stash):
 # -------------------------------------------------------------------------------------- pipedream_partition
 
 
-def _best_plan(seconds, activations, weights, bandwidth, workers, *, cut=2.0, exchange=2.0, replicate=True):
+def _best_plan(seconds, activations, weights, bandwidth, workers, *, cut=2.0, replicate=True):
     """The best plan of a model of costs, by trying all."""
 
     def plans(layers, left):
@@ -1517,7 +1050,7 @@ def _best_plan(seconds, activations, weights, bandwidth, workers, *, cut=2.0, ex
         for layers, replicas in plan:
             part = slice(layer, layer + layers)
             worst = max(worst, cut * activations[layer - 1] / bandwidth if layer else 0.0)
-            moved = exchange * (replicas - 1) * sum(weights[part]) / bandwidth
+            moved = 2 * (replicas - 1) * sum(weights[part]) / bandwidth
             worst = max(worst, sum(seconds[part]) / replicas, moved / replicas)
             layer += layers
         return worst
@@ -1539,13 +1072,6 @@ def leaves_workers_out(seconds, activation_bytes, weight_bytes, bandwidth, worke
     return [(len(seconds), 1)]
 
 
-@wrong("pipedream_partition", fails="on a fast network")
-def where_stages_begin(seconds, activation_bytes, weight_bytes, bandwidth, workers):
-    """Returns borders in place of numbers of layers."""
-    plan = _best_plan(seconds, activation_bytes, weight_bytes, bandwidth, workers)
-    return [(begin, replicas) for begin, (_, replicas) in enumerate(plan)]
-
-
 @wrong("pipedream_partition", fails="on a slow network")
 def always_data_parallel(seconds, activation_bytes, weight_bytes, bandwidth, workers):
     """Right wherever the network is fast."""
@@ -1553,34 +1079,9 @@ def always_data_parallel(seconds, activation_bytes, weight_bytes, bandwidth, wor
 
 
 @wrong("pipedream_partition", fails="on a slow network")
-def messages_are_free(seconds, activation_bytes, weight_bytes, bandwidth, workers):
-    """Counts the exchange of gradients, and not what crosses a cut."""
-    return _best_plan(seconds, activation_bytes, weight_bytes, bandwidth, workers, cut=0.0)
-
-
-@wrong("pipedream_partition", fails="on a slow network")
-def replicas_are_free(seconds, activation_bytes, weight_bytes, bandwidth, workers):
-    """Counts what crosses a cut, and not the exchange of gradients."""
-    return _best_plan(seconds, activation_bytes, weight_bytes, bandwidth, workers, exchange=0.0)
-
-
-@wrong("pipedream_partition", fails="on a slow network")
 def no_gradients_at_the_cut(seconds, activation_bytes, weight_bytes, bandwidth, workers):
     """Counts the way forward over a cut, and not the way back."""
     return _best_plan(seconds, activation_bytes, weight_bytes, bandwidth, workers, cut=1.0)
-
-
-@wrong("pipedream_partition", fails="on a slow network")
-def activations_come_twice(seconds, activation_bytes, weight_bytes, bandwidth, workers):
-    """Sends activations over a cut again for backward, as if they had not been kept, and gradients back."""
-    return _best_plan(seconds, activation_bytes, weight_bytes, bandwidth, workers, cut=3.0)
-
-
-@wrong("pipedream_partition", fails="on a slow network")
-def activations_of_the_next_layer(seconds, activation_bytes, weight_bytes, bandwidth, workers):
-    """What crosses a cut is what the layer before it hands on, and not the one behind."""
-    shifted = [*activation_bytes[1:], 0]
-    return _best_plan(seconds, shifted, weight_bytes, bandwidth, workers)
 
 
 @wrong("pipedream_partition", fails="a large model")

@@ -4,6 +4,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from graders.grading.called import Called
 from graders.grading.cases import Features
 from graders.grading.exercise import Exercise
 from graders.grading.expected import Expected
@@ -33,10 +34,14 @@ class OfFunction(Stage[Features]):
     def together(self, features: Features) -> Hashable:
         return "in turn"
 
+    def told(self, answer: Answer, inputs: list[Arguments]) -> Sequence[Called]:
+        """What calls with these arguments leave behind."""
+        return answer.call(drivers.in_turn, inputs)
+
     def run(self, answer: Answer, cases: Sequence[tuple[Features, Rng]]) -> Sequence[tuple[Finding, Finding]]:
         """Of each what is found of the result, and of the arguments."""
         inputs = [self.arguments(rng, features) for features, rng in cases]
-        told = answer.call(drivers.in_turn, inputs)
+        told = self.told(answer, inputs)
         found = []
         for (features, _), given, (called, _) in zip(
             cases, inputs, compare.side_by_side(told, cases), strict=True
@@ -62,14 +67,16 @@ def of_function(
     arguments: Callable[[Rng, Features], Arguments],
     tolerance: float = 1e-6,
     possible: Callable[[Features], bool] = lambda features: True,
+    kind: type[OfFunction[Any]] = OfFunction,
 ) -> Callable[[Callable[[Features, Arguments], Expected]], Exercise]:
     """Register an exercise whose call must return, of each case, what the function below says.
 
-    base: the ordinary case. possible: which features do not exclude one another. See `OfFunction`.
+    base: the ordinary case. possible: which features do not exclude one another. kind: of stage, for calls
+    with arguments that cross in another form. See `OfFunction`.
     """
 
     def register(expected: Callable[[Features, Arguments], Expected]) -> Exercise:
-        stage = OfFunction(expected.__name__, arguments, expected, tolerance)
+        stage = kind(expected.__name__, arguments, expected, tolerance)
         judged = ByCases(base, stage, rubric, possible)
 
         judge = named_as(expected, judged)

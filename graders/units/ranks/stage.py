@@ -55,7 +55,8 @@ class OnRanks(Stage[Setting]):
     """arguments: of each rank, by place. expected: what each must have afterwards. allowed: what it may cost.
 
     options: keyword arguments, the same on all ranks. written: a rank's arguments as a student types them.
-    calls: of torch.distributed that the answer may make.
+    calls: of torch.distributed that the answer may make. driver: with the arguments and results of
+    `drivers.calls`.
     """
 
     arguments: Callable[[Rng, Setting], list[Arguments]]
@@ -65,6 +66,7 @@ class OnRanks(Stage[Setting]):
     name: str
     options: Callable[[Setting], dict[str, int]]
     calls: tuple[str, ...]
+    driver: Callable[..., list[Called]] = drivers.calls
 
     def together(self, setting: Setting) -> Hashable:
         return None if setting.alone else (setting.launched, setting.devices_per_node)
@@ -80,7 +82,7 @@ class OnRanks(Stage[Setting]):
             for call in range(len(case.calls))
         ]
         observed = answer.launch(
-            drivers.calls,
+            self.driver,
             per_rank([_of_rank(rank, calls, inputs) for rank in range(launched)]),
             list(map(self.options, calls)),
             [each.layout for each in calls],
@@ -242,6 +244,7 @@ def on_ranks(
     root: str = "",
     calls: tuple[str, ...] = ("send", "recv"),
     possible: Callable[[Setting], bool] = lambda setting: True,
+    driver: Callable[..., list[Called]] = drivers.calls,
 ) -> Callable[[Callable[[Setting, list[Arguments]], list[Expected]]], Exercise]:
     """Register an exercise whose every rank must have, after a call, what the function below says.
 
@@ -253,7 +256,7 @@ def on_ranks(
         return {root: setting.places[setting.root]} if root else {}
 
     def register(expected: Callable[[Setting, list[Arguments]], list[Expected]]) -> Exercise:
-        stage = OnRanks(arguments, expected, allowed, written, expected.__name__, options, calls)
+        stage = OnRanks(arguments, expected, allowed, written, expected.__name__, options, calls, driver)
         judged = ByCases(base, stage, rubric, possible)
 
         judge = named_as(expected, judged)

@@ -2,12 +2,16 @@
 
 UNIT = "05_pipeline_parallel"
 SECTIONS = (
-    "balancing",
-    "stage_by_hand",
-    "micro_batches",
-    "kept",
-    "synchronous",
-    "stashing",
-    "partitions",
-    "planning",
+    "balance_stages",
+    "run_stage",
+    "gpipe",
+    "bubble_fraction",
+    "peak_activations",
+    "with_recomputation",
+    "one_f_one_b",
+    "interleaved",
+    "zero_bubble",
+    "weight_stash",
+    "pipedream_partition",
+    "plan_pipeline",
 )

@@ -1,76 +1,59 @@
 """Drivers of unit 05: they run beside the student's code, which could read an expected value here."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from course_lib.training.pipeline.actions import COMPUTING, Action
 from graders.grading.answer import AnswerFunction, DriverReply, PlainData
+from graders.grading.called import Called
 from graders.units.models import copies_of, gradients_of
+from graders.units.ranks.drivers import call_once
 from graders.units.unit_05.pieces import Descent, HeldBytes, Piece, Twice, lopsided_loss
-
-
-@dataclass(frozen=True, slots=True)
-class CutReply(DriverReply):
-    """result: the cut. costs: as the answer left them."""
-
-    result: PlainData
-    costs: PlainData
-
-
-def cut(answer: AnswerFunction, costs: list[float], stages: int) -> CutReply:
-    """How the answer cuts layers of these costs into stages."""
-    return CutReply(answer(costs, stages), costs)
-
-
-@dataclass(frozen=True, slots=True)
-class ByHandReply(DriverReply):
-    """What calls of the answer left on one rank.
-
-    losses: what each call returned. attached: whether one of them still has its graph. gradients: of the
-    stage's parameters, None where there is none. kept: whether every x is as it was, and asks for no
-    gradient. modes: of each time that the stage has computed, if in training mode. training: if it is now.
-    """
-
-    losses: list[PlainData]
-    attached: bool
-    gradients: list[Tensor | None]
-    kept: bool
-    modes: list[bool]
-    training: bool
 
 
 def by_hand(
     answer: AnswerFunction,
-    stage: tuple[list[Tensor], bool, bool, list[str]],
-    xs: list[Tensor],
-    targets: list[Tensor | None],
-    training: bool,
-    share: float,
-) -> ByHandReply:
-    """Forward and backward of this rank's piece, once for every target; stage: what `Piece` takes.
+    cases: list[list[PlainData]],
+    options: list[dict[str, PlainData]],
+    layouts: list[str],
+    members: list[list[int] | None],
+    meet: list[bool],
+) -> list[Called]:
+    """Forward and backward of this rank's pieces, one case after the other; see `calls` of ranks/drivers.py.
 
-    xs: one for each target, or one for all. training: the piece's mode. share: what the answer is told, if it
-    is not 1.
+    cases: of each what `Piece` takes, xs (one for each target, or one for all), targets, the piece's mode,
+    the share, of which the answer is told if it is not 1. result: losses, whether one of them still has its
+    graph, and gradients, None where there is none. arguments: the xs, and the mode of each time that the
+    piece has computed, and its own.
     """
-    piece = Piece(*stage).train(training)
-    if piece.turned:
-        xs = [x.mT.contiguous().mT for x in xs]
-    before = [x.clone() for x in xs]
-    shares = [] if share == 1 else [share]
-    losses = [
-        answer(piece, xs[number % len(xs)], target, lopsided_loss, *shares)
-        for number, target in enumerate(targets)
-    ]
-    kept = all(
-        torch.equal(x, old) and not x.requires_grad and x.grad is None
-        for x, old in zip(xs, before, strict=True)
-    )
-    tensors = [loss for loss in losses if isinstance(loss, Tensor)]
-    told = [loss.detach() if isinstance(loss, Tensor) else loss for loss in losses]
-    attached = any(loss.requires_grad for loss in tensors)
-    return ByHandReply(told, attached, gradients_of(piece), kept, piece.modes, piece.training)
+    told = []
+    for (stage, xs, targets, training, share), together in zip(cases, meet, strict=True):
+        if together:
+            dist.barrier()
+        piece = Piece(*stage).train(training)
+        if piece.turned:
+            xs = [x.mT.contiguous().mT for x in xs]
+        shares = [] if share == 1 else [share]
+        losses = [
+            answer(piece, xs[number % len(xs)], target, lopsided_loss, *shares)
+            for number, target in enumerate(targets)
+        ]
+        attached = any(loss.requires_grad for loss in losses if isinstance(loss, Tensor))
+        left = [
+            x.detach() if x.grad is None and not x.requires_grad else "a tensor that asks for a gradient"
+            for x in xs
+        ]
+        result = [
+            [loss.detach() if isinstance(loss, Tensor) else loss for loss in losses],
+            attached,
+            gradients_of(piece),
+        ]
+        told.append(Called(result, None, [left, [*piece.modes, piece.training]], True, True, True, False))
+    return told
 
 
 # --- Schedules
@@ -99,52 +82,19 @@ def schedules(answer: AnswerFunction, cases: list[list[int]]) -> list[list[list[
     ]
 
 
-@dataclass(frozen=True, slots=True)
-class FractionReply(DriverReply):
-    """result: what the answer returned. arguments: afterwards."""
-
-    result: PlainData
-    arguments: PlainData
-
-
-def fractions(answer: AnswerFunction, cases: list[list[PlainData]]) -> list[FractionReply]:
-    """What the answer makes of each list of arguments."""
-    return [FractionReply(answer(*arguments), arguments) for arguments in cases]
+def of_actions(answer: AnswerFunction, calls: list[list[PlainData]]) -> list[Called]:
+    """What calls with these lists of actions, one after the other, leave behind."""
+    earlier: list[Any] = []
+    told = [call_once(answer, [*map(actions_from, given)], {}, "contiguous", earlier) for given in calls]
+    return [
+        replace(each, result=_plain(each.result), arguments=[*map(_plain, each.arguments)]) for each in told
+    ]
 
 
-@dataclass(frozen=True, slots=True)
-class PeakReply(DriverReply):
-    """result: what the answer returned. left: the actions afterwards."""
-
-    result: PlainData
-    left: list[PlainData]
-
-
-def peaks(answer: AnswerFunction, cases: list[list[PlainData]]) -> list[PeakReply]:
-    """What the answer makes of each list of actions."""
-    lists = [actions_from(case) for case in cases]
-    return [PeakReply(answer(actions), [*map(plain_action, actions)]) for actions in lists]
-
-
-@dataclass(frozen=True, slots=True)
-class RecomputedReply(DriverReply):
-    """result: the actions that came out. left: those that went in, afterwards. new: if it is another list."""
-
-    result: list[PlainData]
-    left: list[PlainData]
-    new: bool
-
-
-def recomputed(answer: AnswerFunction, cases: list[list[PlainData]]) -> list[RecomputedReply]:
-    """What the answer makes of each list of actions."""
-    replies = []
-    for case in cases:
-        actions = actions_from(case)
-        result = answer(actions)
-        new = type(result) is list and result is not actions
-        plain = [plain_action(action) for action in result]
-        replies.append(RecomputedReply(plain, [*map(plain_action, actions)], new))
-    return replies
+def _plain(value: Any) -> PlainData:
+    if isinstance(value, list):
+        return [plain_action(action) for action in value]
+    return value if isinstance(value, int) else repr(value)[:80]
 
 
 @dataclass(frozen=True, slots=True)

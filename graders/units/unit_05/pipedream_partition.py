@@ -1,0 +1,194 @@
+"""The grader of `pipedream_partition`."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache, partial
+from itertools import accumulate, product
+from typing import Any
+
+from graders.grading.cases import Values, both, vary
+from graders.grading.expected import ANYTHING, Checked, Expected
+from graders.grading.judging import feature
+from graders.grading.kit import Answer, Criterion, Finding, Rng, compare
+from graders.units.drivers import call
+from graders.units.functions.stage import Arguments, of_function
+
+SECONDS = 10.0
+"""What the plan of a large model may take."""
+ROUNDING = 1e-9
+HEAVY = 10**6
+
+Plan = list[tuple[int, int]]
+Model = tuple[list[float], list[int], list[int]]
+"""Seconds, bytes of activations and bytes of weights of each layer."""
+
+TELLING: dict[str, Model] = {
+    "half the price of a cut decides": ([1.0, 2.0, 3.0], [1, 30, 1], [HEAVY] * 3),
+    "half the price of an exchange decides": ([1.0, 2.0], [1, 1], [5, 20]),
+    "a byte of weights less decides": ([2.0, 3.95], [1, 1], [19, 20]),
+    "a byte of weights more decides": ([2.0, 3.95], [1, 1], [19, 21]),
+    "half a second at a cut decides": ([0.6, 0.6, 0.2], [9, 1, 1], [HEAVY] * 3),
+    "half as much again at a cut decides": ([1.0, 1.0], [4, 1], [5, 6]),
+    "fewer workers would be better": ([1.0], [1], [100]),
+}
+"""Models for two workers and ten bytes a second."""
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """heavy: layers with much larger weights than the others. telling: one of TELLING; empty: it is drawn."""
+
+    layers: int = feature(4, "{} layers")
+    workers: int = feature(4, "{} workers")
+    bandwidth: float = feature(1e6, "{:g} bytes/s")
+    heavy: tuple[int, ...] = ()
+    telling: str = feature("", "{}")
+
+
+def possible(given: Given) -> bool:
+    """Whether there is such a model."""
+    layers = len(TELLING[given.telling][0]) if given.telling else given.layers
+    return not given.telling or (given.layers, given.workers, given.bandwidth) == (layers, 2, 10.0)
+
+
+def a_model(rng: Rng, given: Given) -> Arguments:
+    """Layers of which the first have large activations and the last large weights, more or less."""
+    places = range(given.layers)
+    seconds = [rng.integer(1, 20) / 10 for _ in places]
+    activations = [rng.integer(1, 60 if given.heavy else max(1, 30 // (place + 1))) for place in places]
+    growing = [rng.integer(1, 4) * (1 + place * rng.integer(0, 4)) for place in places]
+    in_places = [rng.integer(1, 9) * (50 if place in given.heavy else 1) for place in places]
+    drawn = (seconds, activations, in_places if given.heavy else growing)
+    return [*TELLING.get(given.telling, drawn), given.bandwidth, given.workers]
+
+
+def telling() -> Iterator[Values]:
+    """Each telling model, as a change of the base case."""
+    for name, (seconds, _, _) in TELLING.items():
+        yield from both(layers=len(seconds), workers=2, bandwidth=10.0, telling=name)
+
+
+def in_time(answer: Answer, rng: Rng) -> Finding:
+    """Passes if plans of large models, with heavy weights here and there, are the best, and come in time."""
+    large = (
+        Given(40, 16, 300.0, heavy=(*range(31, 40),)),
+        Given(24, 12, 300.0, heavy=(*range(8, 14),)),
+        Given(24, 15, 300.0, heavy=(5, 11, 12, 17)),
+    )
+    return compare.first_failure(_planned_in_time(answer, a_model(rng, given)) for given in large)
+
+
+def _planned_in_time(answer: Answer, arguments: Arguments) -> Finding:
+    costs = PartCosts(*arguments)
+    plan = answer.call(call, *arguments, timeout=SECONDS)
+    return as_fast_as_can_be(plan, f"{len(costs.seconds)} layers on {costs.workers} workers", costs)
+
+
+@of_function(
+    base=Given(),
+    minutes=40,
+    difficulty=5,
+    rubric=(
+        Criterion(
+            "on a fast network",
+            3,
+            "Where sending is nearly free, k replicas are k times as fast as one; all workers have a share.",
+            vary=vary(layers=(1, 2, 5), workers=(1, 2, 3, 5)),
+        ),
+        Criterion(
+            "on a slow network",
+            3,
+            "A cut is crossed by activations and by their gradients, and k replicas exchange gradients once "
+            "in k batches.",
+            vary=(*telling(), *vary(bandwidth=(2.0, 3.0, 6.0))),
+        ),
+        Criterion(
+            "between the two",
+            2,
+            "A plan is as slow as its slowest part, be it a stage or a cut. Stages may have different "
+            "numbers of replicas, the last one too.",
+            needs=("on a fast network", "on a slow network"),
+            vary=vary(bandwidth=(20.0, 40.0, 60.0, 100.0, 200.0)),
+        ),
+        Criterion(
+            "a large model",
+            1,
+            "Of 40 layers on 16 workers there are too many plans to try. The best plan of the first layers "
+            "on so many workers does not depend on what follows.",
+            needs=("on a fast network", "on a slow network", "between the two"),
+            ask=in_time,
+        ),
+    ),
+    hints=(
+        "If you knew the last stage, its layers and its replicas, what would be left to be planned, and "
+        "on how many workers?",
+        "best[n][k]: the slowest part of the best plan for the first n layers on k workers. It is one stage "
+        "of all of them, or a best plan of fewer layers on fewer workers, a cut, and one stage more.",
+        "Keep with each best value where the last stage begins and how many replicas it has; then walk back.",
+    ),
+    arguments=a_model,
+    possible=possible,
+)
+def pipedream_partition(given: Given, arguments: Arguments) -> Expected:
+    """Narayanan et al. (2019), section 3.1: any plan whose slowest part is as fast as can be."""
+    names = ("seconds", "activation_bytes", "weight_bytes", "bandwidth", "workers")
+    best = Checked(partial(as_fast_as_can_be, costs=PartCosts(*arguments)))
+    return Expected(best, dict.fromkeys(names, ANYTHING), returned=None)
+
+
+@dataclass(frozen=True)
+class PartCosts:
+    """What the parts of a plan take; the arguments of the call."""
+
+    seconds: list[float]
+    activations: list[int]
+    weights: list[int]
+    bandwidth: float
+    workers: int
+
+    def stage(self, begin: int, end: int, replicas: int) -> float:
+        """Seconds a batch of these layers on so many workers."""
+        exchange = 2 * (replicas - 1) * sum(self.weights[begin:end]) / self.bandwidth
+        return max(sum(self.seconds[begin:end]), exchange) / replicas
+
+    def cut(self, place: int) -> float:
+        """Seconds a batch to cross the cut before layer `place`."""
+        return 2 * self.activations[place - 1] / self.bandwidth
+
+    def slowest(self, plan: Plan) -> float:
+        """The slowest part of a plan."""
+        ends = list(accumulate(layers for layers, _ in plan))
+        parts = zip(ends, plan, strict=True)
+        stages = [self.stage(end - layers, end, replicas) for end, (layers, replicas) in parts]
+        return max([*stages, *map(self.cut, ends[:-1])])
+
+    def best(self) -> float:
+        """The slowest part of the best plan, from the last stage on."""
+
+        @cache
+        def of(end: int, workers: int) -> float:
+            found = self.stage(0, end, workers)
+            for begin, replicas in product(range(1, end), range(1, workers)):
+                last = max(self.cut(begin), self.stage(begin, end, replicas))
+                if last < found:
+                    found = min(found, max(last, of(begin, workers - replicas)))
+            return found
+
+        return of(len(self.seconds), self.workers)
+
+
+def as_fast_as_can_be(plan: Any, what: str, costs: PartCosts) -> Finding:
+    """Passes if this is a plan that uses all workers, and no other is faster."""
+    text = f"{what}: {compare.shown(plan)}"
+    if type(plan) is not list or not all(map(_is_stage, plan)):
+        return Finding(False, f"{text}; expected a list of (layers, replicas), whole numbers from 1 on.")
+    layers, workers = (sum(pair[place] for pair in plan) for place in (0, 1))
+    if (layers, workers) != (len(costs.seconds), costs.workers):
+        return Finding(False, f"{text} has {layers} layers on {workers} workers.")
+    taken, optimum = costs.slowest(plan), costs.best()
+    text += f". Its slowest part takes {taken:.6g} s; {optimum:.6g} s is possible."
+    return Finding(taken <= optimum * (1 + ROUNDING), text)
+
+
+def _is_stage(pair: Any) -> bool:
+    return type(pair) is tuple and len(pair) == 2 and all(type(each) is int and each >= 1 for each in pair)

@@ -1,0 +1,244 @@
+"""The grader of `run_stage`."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from graders.grading.cases import both, vary
+from graders.grading.expected import Checked, Expected, same
+from graders.grading.explanation import Tried
+from graders.grading.judging import feature
+from graders.grading.kinds import Kind
+from graders.grading.kit import Criterion, Finding, Rng, compare
+from graders.grading.traffic import Allowed
+from graders.units.models import gradients_of
+from graders.units.ranks.features import Ranks
+from graders.units.ranks.stage import Arguments, frugal, kept, on_ranks
+from graders.units.unit_05 import drivers
+from graders.units.unit_05.pieces import Piece, lopsided_loss
+
+COLLECTIVES = ("barrier", "broadcast", "all_reduce", "all_gather")
+"""Calls that are too much, as a row says, and spoil no result."""
+
+ALL = ("weight", "bias")
+FROZEN = {
+    "some parameters are frozen": (("weight",), ("bias",), ALL, ()),
+    "the first stages are frozen": (ALL, ALL, (), ("bias",)),
+    "stages in the middle are frozen": ((), ALL, ALL, ()),
+}
+"""By rank, which parameters are not trained."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline(Ranks):
+    """times: calls, each for a batch of its own, which has this share of a whole one. tokens: the batch is of
+    whole numbers. doubled: stage 0 makes float64 of it. turned: what stages return lies column by column.
+    frozen: of FROZEN. bare: the stage that has no weights. training: the mode of the stages.
+    """
+
+    ranks: int = feature(3, lambda ranks: compare.counted(ranks, "stage"))
+    times: int = feature(1, lambda times: f"{times} calls" * (times > 1))
+    share: float = feature(1.0, lambda share: f"share={share:.3g}" * (share < 1))
+    tokens: bool = feature(False, lambda tokens: "a batch of tokens" * tokens)
+    doubled: bool = feature(False, lambda doubled: "float64 from the first stage on" * doubled)
+    turned: bool = feature(False, lambda turned: "outputs that lie column by column" * turned)
+    frozen: str = feature("", "{}")
+    bare: int | None = feature(None, lambda bare: "" if bare is None else f"no weights on stage {bare}")
+    training: bool = feature(True, lambda training: "" if training else "stages in evaluation")
+
+
+def possible(pipeline: Pipeline) -> bool:
+    """Something is trained, and a stage without weights is there."""
+    bare = pipeline.bare is None or pipeline.bare < pipeline.ranks
+    return bare and (pipeline.ranks > 2 or not pipeline.frozen)
+
+
+def shapes(case: Pipeline) -> list[list[int]]:
+    """What comes into each stage, and what leaves the last; of tokens there are several a sample."""
+    widths = [4, 2, 5, 3, 6, 4][: case.ranks + 1]
+    if case.bare is not None:
+        widths[case.bare + 1] = widths[case.bare]
+    return [[3, *([2] if case.tokens else []), width] for width in widths]
+
+
+def a_pipeline(rng: Rng, case: Pipeline) -> list[Arguments]:
+    """By rank: what `Piece` takes, x of each call or of all, targets of each call, the mode, the share."""
+    *inputs, output = shapes(case)
+    dtype = torch.float64 if case.doubled else torch.float32
+    given: list[Arguments] = []
+    for rank, (x, y) in enumerate(pairwise([*inputs, output])):
+        of_rank = dtype if rank else torch.float32
+        weights = [rng.normal(x[-1], y[-1], dtype=of_rank), rng.normal(y[-1], dtype=of_rank)]
+        values = weights * (rank != case.bare)
+        xs = [torch.full(x, -7.0, dtype=of_rank)]
+        if rank == 0:
+            xs = [rng.normal(*x) for _ in range(case.times)]
+        if rank == 0 and case.tokens:
+            values.append(rng.normal(9, x[-1]))
+            xs = [rng.integers(0, 8, *x[:-1]) for _ in range(case.times)]
+        targets: list[Tensor | None] = [None] * case.times
+        if rank == case.ranks - 1:
+            targets = [rng.normal(*output, dtype=dtype) for _ in range(case.times)]
+        frozen = list(FROZEN[case.frozen][rank]) if case.frozen else []
+        given.append(
+            [
+                [values, case.turned, case.doubled and rank == 0, frozen],
+                xs,
+                targets,
+                case.training,
+                case.share,
+            ]
+        )
+    return given
+
+
+def messages_needed(case: Pipeline) -> Allowed:
+    """Each call sends a message over each cut there, and one back."""
+    cuts = [case.times * (8 if case.doubled else 4) * math.prod(shape) for shape in shapes(case)[1:-1]]
+    of_rank = [there + back for there, back in pairwise([0, *cuts, 0])]
+    messages = case.times * min(2, len(cuts))
+    return Allowed(messages, max(of_rank), 0, 0.0, 2 * case.times * len(cuts), 2 * sum(cuts))
+
+
+def only_messages(tried: Tried[Pipeline]) -> Finding | None:
+    """Passes if there are no collectives, and no more messages and bytes than are needed."""
+    others = {event.op for events in tried.seen.by_rank for event in events} - {"send", "recv"}
+    if others:
+        text = f"it calls {', '.join(sorted(others))}; expected messages to neighbours only."
+        return Finding(False, text, Kind.TOO_MUCH)
+    return frugal(tried)
+
+
+@on_ranks(
+    base=Pipeline(),
+    minutes=25,
+    difficulty=3,
+    rubric=(
+        Criterion(
+            "loss and gradients",
+            5,
+            "The last rank returns the loss, without its graph; the others return None. Backward of a stage "
+            "begins with the gradient of its output, which the next stage has: its input is the same tensor.",
+        ),
+        Criterion(
+            "once more", 1, "Called again, gradients add up as after two backwards.", vary=vary(times=(2,))
+        ),
+        Criterion(
+            "any number of stages",
+            1,
+            "One stage is first and last; it sends nothing.",
+            vary=vary(ranks=(1, 4)),
+        ),
+        Criterion(
+            "tokens and doubles",
+            1,
+            "Of the batch itself nobody needs a gradient, and of whole numbers there is none. Make room for "
+            "the gradient with the output's shape and dtype.",
+            vary=vary(tokens=(True,), doubled=(True,)),
+        ),
+        Criterion(
+            "frozen, or no weights",
+            2,
+            "Any parameters may be frozen. If none of the first stages is trained, their output asks for no "
+            "gradient, and the next stage sends one nevertheless. A frozen stage behind a trained one hands "
+            "the gradient on. A stage may have no parameters: ask its output for dtype and shape.",
+            vary=vary(frozen=tuple(FROZEN), bare=(1,)),
+        ),
+        Criterion(
+            "one forward",
+            1,
+            "Compute each batch once, in the mode in which the stage is: dropout would draw another mask. x "
+            "stays as it is, and asks for no gradient.",
+            vary=vary(training=(False,)),
+            how=kept,
+        ),
+        Criterion(
+            "messages and bytes",
+            1,
+            "Each output goes to the next rank once, each gradient back once, and nothing else is sent.",
+            how=only_messages,
+        ),
+        Criterion(
+            "micro-batches",
+            1,
+            "Called for m parts of a batch, each with a share of 1 / m, losses and gradients add up to those "
+            "of the batch. Where does one factor in one place scale the gradients of all ranks?",
+            vary=both(times=3, share=1 / 3),
+        ),
+        Criterion(
+            "any layout",
+            1,
+            "Messages need contiguous tensors, and what a stage returns may lie column by column; "
+            "torch.empty_like keeps that order, torch.empty(y.shape, dtype=y.dtype) does not.",
+            vary=vary(turned=(True,)),
+        ),
+    ),
+    hints=(
+        "Which tensors does backward of one stage need, and which of them has another rank?",
+        "A tensor that has arrived was computed by nobody as far as autograd knows. What makes autograd keep "
+        "a gradient for such a tensor?",
+        "output.backward(gradient) begins in the middle: with the gradient of something that is no loss.",
+    ),
+    arguments=a_pipeline,
+    allowed=messages_needed,
+    calls=("send", "recv", *COLLECTIVES),
+    possible=possible,
+    driver=drivers.by_hand,
+)
+def run_stage(case: Pipeline, given: list[Arguments]) -> list[Expected]:
+    """Losses and gradients of the model in one piece."""
+    pieces = [Piece(*stage) for stage, *_ in given]
+    losses = []
+    for hidden, target in zip(given[0][1], given[-1][2], strict=True):
+        for piece in pieces:
+            hidden = piece(hidden)
+        loss = case.share * lopsided_loss(hidden, target)
+        loss.backward()  # type: ignore[no-untyped-call]
+        losses.append(loss.detach())
+    nothing = [None] * case.times
+    return [
+        Expected(
+            Checked(
+                partial(
+                    _result,
+                    losses=nothing if place < case.ranks - 1 else losses,
+                    gradients=gradients_of(piece),
+                )
+            ),
+            {
+                "x": xs,
+                "the modes of its forwards, and its mode": [*[case.training] * case.times, case.training],
+            },
+            returned=None,
+        )
+        for place, (piece, (_, xs, *_)) in enumerate(zip(pieces, given, strict=True))
+    ]
+
+
+def _result(
+    seen: Any, what: str, losses: Sequence[Tensor | None], gradients: Sequence[Tensor | None]
+) -> Finding:
+    """Passes if these are the losses, without graphs, and the gradients. seen: losses, those that have a
+    graph, gradients.
+    """
+    place = what.replace("what ", "").replace(" returned", "")
+    told, attached, found = (part for part, _ in compare.side_by_side(seen, range(3)))
+    wanted = [
+        *(
+            (loss, expected, f"the loss that {place} returns")
+            for loss, expected in compare.side_by_side(told, losses)
+        ),
+        *(
+            (each, expected, f"a gradient of {place}")
+            for each, expected in compare.side_by_side(found, gradients)
+        ),
+    ]
+    right = compare.first_failure(same(*each, 1e-5) for each in wanted) if wanted else Finding(True, "")
+    text = "the loss has its graph still, and with it all activations: return loss.detach()."
+    return Finding(False, text) if right.passed and attached else right
