@@ -7,7 +7,13 @@ from graders.grading.called import Called
 from graders.units.ranks.drivers import call_once
 
 
-def in_turn(answer: AnswerFunction, calls: list[list[PlainData]]) -> list[Called]:
-    """Call the answer with each of these positional arguments, one after the other."""
+def in_turn(answer: AnswerFunction, calls: list[list[PlainData]], layouts: list[str]) -> list[Called]:
+    """Call the answer with each of these positional arguments, one after the other.
+
+    layouts: of all tensors of a call, see `graders.units.ranks.drivers.LAYOUTS`.
+    """
     returned: list[Any] = []
-    return [call_once(answer, arguments, {}, "contiguous", returned) for arguments in calls]
+    return [
+        call_once(answer, arguments, {}, layout, returned)
+        for arguments, layout in zip(calls, layouts, strict=True)
+    ]

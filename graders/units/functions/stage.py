@@ -22,7 +22,7 @@ _LONGEST = 120
 class OfFunction(Stage[Features]):
     """arguments: of a case. expected: what is returned, and what becomes of the arguments.
 
-    tolerance: how far numbers may be off.
+    tolerance: how far numbers may be off. Features may have their own, and a `layout` of tensors, as `Ranks`.
     """
 
     name: str
@@ -36,15 +36,17 @@ class OfFunction(Stage[Features]):
     def run(self, answer: Answer, cases: Sequence[tuple[Features, Rng]]) -> Sequence[tuple[Finding, Finding]]:
         """Of each what is found of the result, and of the arguments."""
         inputs = [self.arguments(rng, features) for features, rng in cases]
-        told = answer.call(drivers.in_turn, inputs)
+        layouts = [getattr(features, "layout", "contiguous") for features, _ in cases]
+        told = answer.call(drivers.in_turn, inputs, layouts)
         found = []
         for (features, _), given, (called, _) in zip(
             cases, inputs, compare.side_by_side(told, cases), strict=True
         ):
             expected = self.expected(features, given)
             what = self._call(given)
-            result = expected.result_in(called, what, self.tolerance)
-            found.append((result, expected.kept_in(called, what, self.tolerance)))
+            tolerance = getattr(features, "tolerance", self.tolerance)
+            result = expected.result_in(called, what, tolerance)
+            found.append((result, expected.kept_in(called, what, tolerance)))
         return found
 
     def _call(self, given: Arguments) -> str:

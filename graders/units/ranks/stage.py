@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from torch import Tensor
 
@@ -57,6 +57,11 @@ class OnRanks(Stage[Setting]):
     calls: of torch.distributed that the answer may make.
     """
 
+    driver: ClassVar[Callable[..., list[Called]]] = staticmethod(drivers.calls)
+    """Of `drivers.calls`'s arguments. A unit whose answers are not called with plain data has its own."""
+    what: ClassVar[str] = "what place {} returned"
+    """What a driver hands over as the result of a place."""
+
     arguments: Callable[[Rng, Setting], list[Arguments]]
     expected: Callable[[Setting, list[Arguments]], list[Expected]]
     allowed: Callable[[Setting], Allowed | None]
@@ -79,7 +84,7 @@ class OnRanks(Stage[Setting]):
             for call in range(len(case.calls))
         ]
         observed = answer.launch(
-            drivers.calls,
+            self.driver,
             per_rank([_of_rank(rank, calls, inputs) for rank in range(launched)]),
             list(map(self.options, calls)),
             [each.layout for each in calls],
@@ -108,7 +113,8 @@ class OnRanks(Stage[Setting]):
         expected = self.expected(setting, given)
         places = list(enumerate(compare.side_by_side(told, expected)))
         results = compare.first_failure(
-            _result(setting, expected, called, place) for place, (called, _) in places
+            _result(setting, expected, called, place, self.what.format(place))
+            for place, (called, _) in places
         )
         kept = compare.first_failure(
             _on_its_device(setting, wanted).kept_in(called, f"place {place}", setting.tolerance)
@@ -213,9 +219,11 @@ def _to_meta(value: Any) -> Any:
     return value.to(ON_META) if isinstance(value, Tensor) else value
 
 
-def _result(setting: Setting, expected: Sequence[Expected], called: Called, place: int) -> Finding:
+def _result(
+    setting: Setting, expected: Sequence[Expected], called: Called, place: int, what: str
+) -> Finding:
     """Passes if this place returned what it must; if it is what another must return, that is said."""
-    what, value = f"what place {place} returned", called.value
+    value = called.value
     of_place = _on_its_device(setting, expected[place])
     finding = of_place.result_in(called, what, setting.tolerance)
     if finding.passed or not isinstance(value, Tensor) or not isinstance(of_place.result, Tensor):
@@ -239,18 +247,19 @@ def on_ranks(
     root: str = "",
     calls: tuple[str, ...] = ("send", "recv"),
     possible: Callable[[Setting], bool] = lambda setting: True,
+    on: type[OnRanks[Setting]] = OnRanks,
 ) -> Callable[[Callable[[Setting, list[Arguments]], list[Expected]]], Exercise]:
     """Register an exercise whose every rank must have, after a call, what the function below says.
 
     base: the ordinary case. root: the name of the keyword that is the root's global rank, if it has one.
-    possible: which features do not exclude one another. See `OnRanks`.
+    possible: which features do not exclude one another. on: a stage with another driver. See `OnRanks`.
     """
 
     def options(setting: Setting) -> dict[str, int]:
         return {root: setting.places[setting.root]} if root else {}
 
     def register(expected: Callable[[Setting, list[Arguments]], list[Expected]]) -> Exercise:
-        stage = OnRanks(arguments, expected, allowed, written, expected.__name__, options, calls)
+        stage = on(arguments, expected, allowed, written, expected.__name__, options, calls)
         judged = ByCases(base, stage, rubric, possible)
 
         judge = named_as(expected, judged)
