@@ -2,13 +2,13 @@
 
 UNIT = "02_data_parallel"
 SECTIONS = (
-    "combining",
+    "combine_gradients",
     "sharding",
     "replicas",
     "averaging",
     "buckets",
     "overlap",
-    "metrics",
+    "global_accuracy",
     "loading",
     "many_processes",
 )
