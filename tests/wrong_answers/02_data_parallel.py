@@ -714,7 +714,7 @@ def copies_of_buffers_that_are_not_contiguous(model, src):
         dist.broadcast(buffer.contiguous(), src)
 
 
-@wrong("broadcast_parameters", fails="in place")
+@wrong("broadcast_parameters", fails="parameters")
 def always_has_buffers(model, src):
     """Lays the buffers of each dtype end to end; torch.cat raises an error where there are none."""
     for parameter in model.parameters():
@@ -883,7 +883,7 @@ def divides_by_the_nodes(model):
         parameter.grad.copy_(mean.view_as(parameter))
 
 
-@wrong("average_gradients", fails="missing gradients")
+@wrong("average_gradients", fails="in place")
 def exchanges_all_where_one_is_missing(model):
     """Writes into the gradients if all are there, and else hangs new tensors into every .grad."""
     parameters = _trainable(model)
@@ -1055,7 +1055,7 @@ def sends_zeros_in_single_precision(model):
         parameter.grad.copy_(mean.view_as(parameter))
 
 
-@wrong("average_gradients", fails="missing gradients")
+@wrong("average_gradients", fails="in place")
 def clears_the_weights(model):
     """zero_() makes zeros of the parameter itself, and these are the gradient then."""
     _average_of(model, lambda parameter: parameter.data.zero_())
@@ -1067,7 +1067,7 @@ def zeros_in_single_precision(model):
     _average_of(model, lambda parameter: torch.zeros(parameter.shape))
 
 
-@wrong("average_gradients", fails="infinities and layouts")
+@wrong("average_gradients", fails="in place")
 def puts_contiguous_ones_in_their_place(model):
     """Whoever holds a gradient that was not contiguous holds an old one."""
     for parameter in _trainable(model):

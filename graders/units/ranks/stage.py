@@ -219,9 +219,7 @@ def _to_meta(value: Any) -> Any:
     return value.to(ON_META) if isinstance(value, Tensor) else value
 
 
-def _result(
-    setting: Setting, expected: Sequence[Expected], called: Called, place: int, what: str
-) -> Finding:
+def _result(setting: Setting, expected: Sequence[Expected], called: Called, place: int, what: str) -> Finding:
     """Passes if this place returned what it must; if it is what another must return, that is said."""
     value = called.value
     of_place = _on_its_device(setting, expected[place])

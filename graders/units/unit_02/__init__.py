@@ -4,8 +4,8 @@ UNIT = "02_data_parallel"
 SECTIONS = (
     "combine_gradients",
     "sharding",
-    "replicas",
-    "averaging",
+    "broadcast_parameters",
+    "average_gradients",
     "buckets",
     "overlap",
     "global_accuracy",

@@ -23,11 +23,10 @@ from graders.grading.kit import (
     per_rank,
 )
 from graders.units.models import Gradients, load_values
-from graders.units.unit_02.averaging import gradients_as
 from graders.units.unit_02.cutting import Cut
 from graders.units.unit_02.drivers import bucketed as drivers
 from graders.units.unit_02.models import Branches, Chain, names_of, reaches, shapes_of
-from graders.units.unit_02.training import SLOW, never_waits_in_backward
+from graders.units.unit_02.training import SLOW, gradients_as, never_waits_in_backward
 
 
 @exercise(
@@ -195,7 +194,7 @@ class OneBucket:
                 [got for got, _ in compare.side_by_side(rank, expected)][step] for rank in observed.results
             ]
             names = names_of(Chain(self.widths))
-            finding = gradients_as(seen, expected[step], names, rtol=1e-10, atol=1e-12)
+            finding = gradients_as(seen, expected[step], names, tolerance=1e-10)
             if not finding.passed:
                 inside = ", ".join(names[number] for number in self.chosen)
                 kept = step == len(expected) - 1
@@ -278,7 +277,7 @@ def in_any_order(answer: Answer, rng: Rng) -> Finding:
     losses = [model(own, way).square().mean() for own in inputs for way in range(3)]
     loss = factor.requires_grad_() * torch.stack(losses).sum() / 2
     means: Gradients = [*torch.autograd.grad(loss, [*parameters, factor])]
-    finding = gradients_as(observed.results, [means] * 2, [*names_of(model), "a scalar"], rtol=1e-4)
+    finding = gradients_as(observed.results, [means] * 2, [*names_of(model), "a scalar"])
     told = (
         "One bucket holds branches.0 and branches.1, another one branches.2 and the layer before all three, "
         "a third one a scalar, by which the loss is multiplied. "
