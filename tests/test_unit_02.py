@@ -28,7 +28,7 @@ from graders.grading.rng import Rng
 from graders.grading.run import grade
 from graders.student.kernel_answer import kernel_answer
 from graders.units.unit_02.models import Chain
-from graders.units.unit_02.training import draw_training, greedy_buckets
+from graders.units.unit_02.steps import draw_training, greedy_buckets
 from tests.answers import right_answers
 
 ANSWERS: dict[str, Callable[..., Any]] = {

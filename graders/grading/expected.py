@@ -56,8 +56,8 @@ class Expected:
 
 def same(seen: Any, wanted: Any, what: str, tolerance: float) -> Finding:
     """Passes if a tensor or a float is close to the one wanted, a list or a dictionary in all its items, and
-    anything else is equal. A tensor on the device meta is known by its name only; a NaN has to be where one is
-    wanted, and nowhere else.
+    anything else is equal. A tensor on the device meta is known by its name only; a NaN has to be just where
+    one is wanted.
     """
     if wanted is ANYTHING:
         return Finding(True, f"{what} may be anything.")

@@ -3,12 +3,13 @@
 UNIT = "02_data_parallel"
 SECTIONS = (
     "combine_gradients",
-    "sharding",
+    "shard_indices",
     "broadcast_parameters",
     "average_gradients",
-    "buckets",
-    "overlap",
+    "make_buckets",
+    "bucket",
+    "bucketed_ddp",
     "global_accuracy",
-    "loading",
-    "many_processes",
+    "load_once",
+    "train_ddp",
 )

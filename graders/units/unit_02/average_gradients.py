@@ -145,16 +145,14 @@ def average_gradients(case: Averaged, given: list[Arguments]) -> list[Expected]:
     zeros = [torch.zeros_like(value) for value in values]
     means = {
         number: sum(zeros[number] if own[number] is None else own[number] for _, own, *_ in given)
-        / case.ranks
+        / len(given)
         for number in case.trainable
     }
+    left = {"the list of parameters": values, "whether each .grad is the tensor it was, in its memory,": True}
     return [
         Expected(
             {name: means.get(number, own[number]) for number, name in enumerate(names)},
-            {
-                "the list of parameters": values,
-                "whether each .grad is the tensor it was, in its memory,": True,
-            },
+            left,
             returned=None,
         )
         for _, own, *_ in given

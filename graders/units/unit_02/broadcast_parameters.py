@@ -72,8 +72,8 @@ def outside_of_autograd(answer: Answer, rng: Rng) -> Finding:
 
 
 SEEN_BY_AUTOGRAD = (
-    "A parameter was broadcast that requires a gradient, so autograd recorded the operation: on processes the "
-    "next backward warns that it cannot go through it."
+    "A parameter was broadcast that requires a gradient, so autograd recorded the operation: on processes "
+    "the next backward warns that it cannot go through it."
 )
 
 

@@ -11,7 +11,7 @@ from graders.grading.kit import Answer, Finding, Rng, per_rank
 from graders.units.models import load_values
 from graders.units.unit_02.drivers import bucketed as drivers
 from graders.units.unit_02.models import ALL, Chain, names_of
-from graders.units.unit_02.training import Training, Used, buckets_as_specified, gradients_as
+from graders.units.unit_02.steps import Training, Used, buckets_as_specified, gradients_as
 
 
 def accumulated(answer: Answer, training: Training, started: bool) -> Finding:

@@ -1,4 +1,4 @@
-"""Unit 02, the same gradient while backward still computes."""
+"""The grader of `BucketedDDP`."""
 
 from itertools import chain
 from typing import Any
@@ -17,7 +17,7 @@ from graders.units.unit_02.drivers import bucketed as drivers
 from graders.units.unit_02.models import Chain, Normed, Tied, names_of, reaches
 from graders.units.unit_02.ordering import starts_in_order, unused_parameters
 from graders.units.unit_02.silence import accumulated, silent_only
-from graders.units.unit_02.training import (
+from graders.units.unit_02.steps import (
     Training,
     buckets_as_specified,
     draw_training,
