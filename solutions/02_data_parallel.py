@@ -1129,8 +1129,8 @@ for rank, history in enumerate(by_pytorch.results):
 # How many steps do all ranks need, and how many samples has the whole batch of the last step? And of 257 samples?
 #
 # All else stays as in `train_one`: every step is taken as it is, nothing that `.grad` held before counts, and a NaN stays
-# visible. `dataset[i]` takes one int `i` at a time. Random states stay the ranks' own, for dropout must differ from rank to rank. You may use what the unit has built, or
-# PyTorch's parts.
+# visible. `dataset[i]` takes one int `i` at a time. Random states stay the ranks' own, for dropout must differ from rank to rank. `dataset` and `seed` are the same on all ranks.
+# You may use what the unit has built, or PyTorch's parts.
 
 
 # %% exercise="train_ddp" points=12
@@ -1138,7 +1138,7 @@ def train_ddp(model, dataset, optimizer, epochs, batch_size, seed, device) -> li
     """train_one on all ranks of the default group: one model, trained on everybody's samples.
 
     model: this rank's replica, all trainable; training starts from rank 0's weights.
-    dataset, seed: the same on all ranks. batch_size: samples of one rank in a step.
+    batch_size: samples of one rank in a step.
 
     An epoch deals every sample to one rank once, in an order drawn anew. In a step each rank takes its
     next batch_size samples, or what it has left, perhaps none; the step follows the gradient of the
@@ -1146,8 +1146,8 @@ def train_ddp(model, dataset, optimizer, epochs, batch_size, seed, device) -> li
 
     Returns, on every rank, each epoch's mean loss over all samples. Only rank 0 prints.
 
-    Communication: the model once, by broadcast; each step every gradient once, by all_reduce; each
-    epoch one collective of at most 16 bytes.
+    Communication: the model once, by broadcast; each step the gradients, by all_reduce; each epoch one
+    collective of at most 16 bytes.
     """
     ### BEGIN SOLUTION
     ranks = dist.get_world_size()
