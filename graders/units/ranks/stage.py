@@ -127,7 +127,7 @@ class OnRanks(Stage[Setting]):
             return ""
         given = ", ".join([self.written(setting), *(f"{k}={v}" for k, v in self.options(setting).items())])
         if not setting.group:
-            return f"launch(lambda: {self.name}({given}), ranks={setting.ranks})"
+            return f"launch(lambda: {self.name}({given}), ranks={setting.launched})"
         members = list(setting.places)
         return (
             f"launch(lambda: [{self.name}({given}, group=group) for group in [dist.new_group({members})] "
