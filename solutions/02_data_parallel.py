@@ -109,7 +109,8 @@ guesses = predict(
 def combine_gradients(gradients: list[Tensor], counts: list[int]) -> Tensor:
     """The gradient of the mean loss over all samples, from the workers' gradients.
 
-    gradients: for each worker the gradient of the mean loss over its samples; all of one shape and dtype.
+    gradients: for each worker the gradient of the mean loss over its samples; all of one shape and
+        dtype.
     counts: how many samples each worker had; at least one is above 0. A worker with 0 contributes
         nothing, whatever its gradient holds; a NaN of another worker must stay visible.
     Returns a new tensor of that shape and dtype; gradients and counts stay as they are.
@@ -346,8 +347,8 @@ def average_gradients(model: nn.Module) -> None:
 
     Called on every rank after backward, also on a single one. The mean is written into the .grad that
     is there. A .grad that is None counts as zero and holds the mean afterwards; a rank may lack any of
-    them. Frozen parameters are left alone. An infinity or NaN of one rank must stay visible in the mean.
-    All gradients have one dtype; they need not be contiguous.
+    them. Frozen parameters are left alone. An infinity or NaN of one rank must stay visible in the
+    mean. All gradients have one dtype; they need not be contiguous.
 
     Communication: one all_reduce of all gradients together.
     """

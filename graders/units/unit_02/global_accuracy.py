@@ -14,6 +14,7 @@ from graders.units.ranks.stage import Arguments, on_ranks, one_call
 class Counted(Ranks):
     """totals: how many samples each rank has, a hundredth more or less."""
 
+    ranks: int = 4  # As many as totals.
     totals: tuple[int, ...] = feature((1000, 2000, 10, 500), lambda totals: f"about {[*totals]} samples")
 
     @property
