@@ -145,7 +145,10 @@ def a_model_and_gradients(rng: Rng, case: Averaged) -> list[Arguments]:
 def average_gradients(case: Averaged, given: list[Arguments]) -> list[Expected]:
     """The mean over ranks, where what is missing is zero; a frozen parameter's stays the rank's own."""
     values = given[0][0]
-    names = [f"the gradient of {name}" for name in names_of(chain_of(values))]
+    names = [
+        f"the gradient of {name}{'' if number in case.trainable else ', which is frozen,'}"
+        for number, name in enumerate(names_of(chain_of(values)))
+    ]
     zeros = [torch.zeros_like(value) for value in values]
     means = {
         number: sum(zeros[number] if own[number] is None else own[number] for _, own, *_ in given)

@@ -102,8 +102,12 @@ def average(
         del freed
         answer(model)
         kept = before == _places(parameter.grad for parameter in given)
-        named = model.named_parameters()
-        left = {f"the gradient of {n}": None if p.grad is None else p.grad.clone() for n, p in named}
+        left = {
+            f"the gradient of {name}{'' if p.requires_grad else ', which is frozen,'}": (
+                None if p.grad is None else p.grad.clone()
+            )
+            for name, p in model.named_parameters()
+        }
         told.append(_called(left, [copies_of(parameters), kept]))
     return told
 
