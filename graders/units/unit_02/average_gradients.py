@@ -135,7 +135,7 @@ def a_model_and_gradients(rng: Rng, case: Averaged) -> list[Arguments]:
     ),
     arguments=a_model_and_gradients,
     calls=ANY_CALL,
-    # Zeros that a rank makes may lie otherwise in memory than what others have: where each gradient has a call
+    # Zeros that a rank makes may lie otherwise in memory than what others have: where each has a call
     # of its own, that is wrong for another reason than a missing gradient, or a layout.
     possible=lambda case: (
         case.ranks % case.node == 0 and not (case.missing and (case.broken or case.layout == "transposed"))
