@@ -16,13 +16,14 @@ from graders.units.ranks.stage import Arguments, kept, on_ranks
 from graders.units.unit_02.cases import ANY_CALL, OfBroadcast, sends_once
 from graders.units.unit_02.drivers import replicas as drivers
 
-WIDTHS = (3, 4, 2, 3)
+WIDTHS = (3, 4, 2)
 
 
 @dataclass(frozen=True, slots=True)
 class Replicas(Ranks):
     """buffers: whether the model has some, as a `Normed`; else it is a `Chain`."""
 
+    ranks: int = feature(3, "{} ranks")
     root: int = feature(1, "src={}")
     buffers: bool = feature(False, lambda buffers: "a model with buffers" if buffers else "")
 
@@ -87,7 +88,7 @@ SEEN_BY_AUTOGRAD = (
             1,
             "Every rank must end with rank src's values, frozen parameters too; src need not be rank 0. A "
             "model may have no buffers.",
-            vary=vary(ranks=(2, 5), root=(0, 3)),
+            vary=vary(ranks=(2, 4), root=(0, 2)),
         ),
         Criterion(
             "buffers",
