@@ -109,10 +109,10 @@ guesses = predict(
 def combine_gradients(gradients: list[Tensor], counts: list[int]) -> Tensor:
     """The gradient of the mean loss over all samples, from the workers' gradients.
 
-    gradients: for each worker the gradient of the mean loss over its samples. All have one shape, which
-        may be that of a scalar.
+    gradients: for each worker the gradient of the mean loss over its samples; all of one shape and
+        dtype.
     counts: how many samples each worker had; at least one is above 0. A worker with 0 contributes
-        nothing, whatever its gradient holds (it may be NaN); a NaN of another worker must stay visible.
+        nothing, whatever its gradient holds; a NaN of another worker must stay visible.
     Returns a new tensor of that shape and dtype; gradients and counts stay as they are.
     """
     ### BEGIN SOLUTION
@@ -235,13 +235,11 @@ assert dealt(0) != dealt(1)
 def shard_indices(length: int, epoch: int, seed: int) -> Tensor:
     """This rank's part of the samples 0 .. length - 1 in this epoch.
 
-    Returns a 1-D int64 tensor of indices, shuffled. Over all ranks of the default group every index is
-    dealt once, and the ranks' sizes differ by at most one. length is at least 1, and may be less than
-    the number of ranks: then some ranks get none. The order is a random permutation, all equally
-    likely: another epoch, or another seed, gives another one, and the same pair always the same.
+    Returns a 1-D int64 tensor of indices, in random order. Over all ranks of the default group every
+    index is dealt once, and the ranks' sizes differ by at most one (0 and 1 if there are fewer samples
+    than ranks). Another epoch, or another seed, gives another order, and the same pair always the same.
 
-    No communication. The rank's global random state, which dropout and augmentation use, stays as it
-    is.
+    No communication. The rank's random states, which dropout and augmentation use, stay as they are.
     """
     ### BEGIN SOLUTION
     generator = torch.Generator().manual_seed(seed + epoch)
@@ -347,13 +345,12 @@ for rank, (before, after) in enumerate(launch(first_weights, models, ranks=ranks
 def average_gradients(model: nn.Module) -> None:
     """Replace every gradient of the model by its mean over the ranks of the default group.
 
-    Called on every rank after backward, for any number of ranks from 1. An existing .grad is
-    overwritten in place, in the same memory. A .grad that is None counts as zero and holds the mean
-    afterwards (a rank may lack some gradients, or all). Frozen parameters (requires_grad is False) are
-    left out, whatever their .grad holds. An infinity or NaN of one rank must stay visible in the mean.
-    All gradients have the same dtype; they need not be contiguous.
+    Called on every rank after backward, also on a single one. The mean is written into the .grad that
+    is there. A .grad that is None counts as zero and holds the mean afterwards; a rank may lack any of
+    them. Frozen parameters are left alone. An infinity or NaN of one rank must stay visible in the
+    mean. All gradients have one dtype; they need not be contiguous.
 
-    Communication: one all_reduce of all gradients together, the same on every rank.
+    Communication: one all_reduce of all gradients together.
     """
     ### BEGIN SOLUTION
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
@@ -564,13 +561,10 @@ class Bucket:
     bucket.finish()                 # waits; now the .grad of each is the mean over ranks
 
     In every backward each of the parameters gets a gradient, in an order that may differ between steps
-    and between ranks. As always, backward adds to .grad; finish() leaves the mean over ranks of these
-    sums. Backward never waits for communication. After finish() the bucket is ready for the next
-    backward. Gradients need not be contiguous.
+    and between ranks. backward adds to .grad as always; finish() leaves the mean of these sums, and the
+    bucket is ready for the next step. A model may have several Buckets.
 
-    Communication: one all_reduce for each backward, with async_op=True, of the bucket's gradients. A
-    model may have several Buckets, which become complete in the same order on all ranks. Each leaves
-    the gradients of all other parameters alone.
+    Communication: one all_reduce with async_op=True a step, for which backward never waits.
     """
 
     def __init__(self, parameters: list[nn.Parameter]) -> None:
@@ -648,7 +642,8 @@ assert 0.45 < (sent.start - begun.start) / (ended.start - begun.start) < 0.6
 #
 # Two things are new where there are several buckets. The order of the calls must be the same on every rank, as always, but
 # hooks fire in whatever order the rank's own graph has. And for a parameter that its forward pass did not use no hook fires
-# at all. So buckets start strictly in order, bucket $i + 1$ only after bucket $i$, and `finish()` starts those that are left.
+# at all. So buckets start strictly in order, bucket $i + 1$ only after bucket $i$, and `finish()` starts those that are left. As
+# before, gradients need not be contiguous, and backward never waits for communication. Frozen parameters are left alone.
 #
 # Where gradients are accumulated over micro-batches (unit 01), only the last backward pass has to communicate. PyTorch's
 # `with ddp.no_sync():` says so.
@@ -659,29 +654,17 @@ class BucketedDDP(nn.Module):
     """A wrapper that averages a model's gradients over the ranks while backward is still computing.
 
     ddp = BucketedDDP(model, bucket_bytes=1_000_000)
-    loss = loss_fn(ddp(inputs), targets)
-    loss.backward()         # hooks start the all-reduce of every bucket that is complete
-    ddp.finish()            # waits; now every p.grad is the mean over ranks
-    optimizer.step()
+    loss_fn(ddp(inputs), targets).backward()    # starts the all-reduce of each bucket that is complete
+    ddp.finish()                                # waits; now every p.grad is the mean over ranks
 
-    Constructor, on every rank: the model gets rank 0's parameters and buffers, as by
-    broadcast_parameters. Its trainable parameters are put into buckets, as by make_buckets, once: the
-    buckets do not change afterwards, in whatever order gradients come.
+    Constructor: the model gets rank 0's parameters and buffers, and make_buckets' buckets for good.
+    backward: starts a bucket when it and all buckets before it are complete.
+    finish(): starts those that are left, in order, then waits for all. A gradient that a rank lacks
+    counts as zero.
+    no_sync(): backward in such a block, which may be nested or raise, sends nothing; the next backward
+    after it averages the sums in .grad.
 
-    backward: when the gradients of a bucket are complete, and all buckets before it have been started,
-    its all_reduce is started with async_op=True. Backward never waits for communication.
-
-    finish(), once after every backward: starts all buckets that are left, in order; then waits for all.
-    After that every trainable parameter's .grad is the mean over ranks; a gradient that a rank lacks
-    counts as zero. Then it is ready for the next step.
-
-    no_sync(), for a `with` block: backward passes in the block communicate nothing; their gradients add
-    up in .grad. (The caller leaves out finish() for them.) The next backward after the block averages
-    the sums. If the block raises, communication is on again afterwards and the exception is passed on.
-    Blocks may be nested.
-
-    Communication of a step: one all_reduce a bucket, in the same order on every rank, and nothing else.
-    Gradients need not be contiguous.
+    Communication: one asynchronous all_reduce a bucket.
     """
 
     def __init__(self, model: nn.Module, bucket_bytes: int) -> None:
@@ -1045,9 +1028,9 @@ print(
 def load_once(load):
     """Call load() on every rank, on one rank of each node before all others, and return what it gave.
 
-    load: a function without arguments, which may return anything, also None. Every rank calls it
-    exactly once. The rank with local rank 0 does so at once, without waiting for other nodes; the other
-    ranks do so when the first rank of their node has, and may wait for those of other nodes, too.
+    load: a function without arguments; it may also return None. Every rank calls it exactly once: the
+    rank with local rank 0 at once, the others when the first rank of their node has; they may wait for
+    those of other nodes, too.
 
     If load() raises an Exception on a rank, load_once raises it there. If that is the first rank of a
     node, the other ranks go on as if it had returned.
@@ -1145,34 +1128,27 @@ for rank, history in enumerate(by_pytorch.results):
 #
 # Your version does it right. Before you write it, think of 301 samples on four ranks with 16 of them a rank in a step.
 # How many steps do all ranks need, and how many samples has the whole batch of the last step? And of 257 samples?
+#
+# All else stays as in `train_one`: every step is taken as it is, nothing that `.grad` held before counts, and a NaN stays
+# visible. `dataset[i]` takes one int `i` at a time. Random states stay the ranks' own, for dropout must differ from rank to rank. `dataset` and `seed` are the same on all ranks.
+# You may use what the unit has built, or PyTorch's parts.
 
 
 # %% exercise="train_ddp" points=12
 def train_ddp(model, dataset, optimizer, epochs, batch_size, seed, device) -> list[float]:
     """train_one on all ranks of the default group: one model, trained on everybody's samples.
 
-    Called on every rank.
-    model: this rank's replica, without buffers or frozen parameters; it is trained in place. Replicas
-        may come with different weights; training starts from rank 0's.
-    dataset: the same on all ranks. dataset[i] is (inputs, target), for one int i at a time.
-    optimizer: over this replica's parameters.
-    batch_size: samples of one rank in a step. seed: the same on all ranks. device: where to compute.
+    model: this rank's replica, all trainable; training starts from rank 0's weights.
+    batch_size: samples of one rank in a step.
 
-    An epoch uses every sample once, on one rank, in a random order: another epoch, or another seed, has
-    another one. In a step each rank takes its next batch_size samples, or what it has left, which may
-    be none, even in the first step. Together they are the step's batch; the step follows the gradient
-    of the mean loss over that batch, whatever .grad held before. All ranks take as many steps as the
-    rank with the most samples needs.
+    An epoch deals every sample to one rank once, in an order drawn anew. In a step each rank takes its
+    next batch_size samples, or what it has left, perhaps none; the step follows the gradient of the
+    mean loss over all of them. All ranks take equally many steps.
 
-    Returns, on every rank, for each epoch the mean loss over all its samples, a float. Rank 0 prints
-    one line an epoch, the others nothing.
+    Returns, on every rank, each epoch's mean loss over all samples. Only rank 0 prints.
 
-    Communication: the model once, by broadcast; in a step every gradient once, by all_reduce; in an
-    epoch one collective of at most 16 bytes; nothing else. You may use what the unit has built, or
-    PyTorch's parts.
-
-    All else is as in train_one: every step is taken as it is, and a NaN stays visible. Random states
-    stay the ranks' own: dropout must differ from rank to rank.
+    Communication: the model once, by broadcast; each step the gradients, by all_reduce; each epoch one
+    collective of at most 16 bytes.
     """
     ### BEGIN SOLUTION
     ranks = dist.get_world_size()

@@ -28,7 +28,7 @@ from graders.grading.rng import Rng
 from graders.grading.run import grade
 from graders.student.kernel_answer import kernel_answer
 from graders.units.unit_02.models import Chain
-from graders.units.unit_02.training import draw_training, greedy_buckets
+from graders.units.unit_02.steps import draw_training, greedy_buckets
 from tests.answers import right_answers
 
 ANSWERS: dict[str, Callable[..., Any]] = {
@@ -186,4 +186,4 @@ def test_a_parameter_that_is_frozen_is_named_so() -> None:
         for each in grade(exercise, kernel_answer(averages_every_gradient, exercise.name), Rng(1)).criteria
     }
     seen = rows["each gradient sent once"]
-    assert "the gradient of 1.weight, which is frozen, on rank 0 is float" in seen
+    assert "the gradient of 1.weight, which is frozen, of rank 0 is float" in seen

@@ -64,8 +64,9 @@ class Expected:
 
 
 def same(seen: Any, wanted: Any, what: str, tolerance: float) -> Finding:
-    """Passes if a tensor or a float is close to the one wanted, a list in all its items, and anything else is
-    equal. A tensor on the device meta is known by its name only.
+    """Passes if a tensor or a float is close to the one wanted, a list or a dictionary in all its items, and
+    anything else is equal. A tensor on the device meta is known by its name only; a NaN has to be just where
+    one is wanted.
     """
     if wanted is ANYTHING:
         return Finding(True, f"{what} may be anything.")
@@ -75,6 +76,11 @@ def same(seen: Any, wanted: Any, what: str, tolerance: float) -> Finding:
         return Finding(seen is None, f"{what} is {type(seen).__name__}; expected None.")
     if isinstance(wanted, list | tuple):
         return _same_items(seen, wanted, what, tolerance)
+    if isinstance(wanted, dict) and isinstance(seen, dict) and seen.keys() == wanted.keys():
+        return compare.first_failure(
+            [same(seen[name], wanted[name], f"{name} of {what}", tolerance) for name in wanted],
+            f"{what} is as expected.",
+        )
     if isinstance(wanted, float):
         return compare.near(seen, wanted, what, rtol=tolerance, least=0.0)
     if not isinstance(wanted, Tensor):
@@ -83,10 +89,18 @@ def same(seen: Any, wanted: Any, what: str, tolerance: float) -> Finding:
         device = seen.device if isinstance(seen, Tensor) else seen
         text = f"{what} is on the device {device!s:.60}; x, and so what you make, is on meta."
         return Finding(seen == ON_META, text)
-    finding = compare.close(seen, wanted, what, rtol=tolerance, atol=tolerance)
-    if finding.passed or not isinstance(seen, Tensor) or not seen.isnan().any():
+    finding = compare.close(*_but_nan(seen, wanted), what, rtol=tolerance, atol=tolerance)
+    if finding.passed or not isinstance(seen, Tensor) or not seen.isnan().any() or wanted.isnan().any():
         return finding
     return replace(finding, seen=f"{finding.seen} (nan is what stands there before the call.)")
+
+
+def _but_nan(seen: Any, wanted: Tensor) -> tuple[Any, Tensor]:
+    """Both with 0 where both are NaN, which equals nothing, and where the one wanted is."""
+    if type(seen) is not Tensor or seen.shape != wanted.shape or not wanted.isnan().any():
+        return seen, wanted
+    both = seen.isnan() & wanted.isnan()
+    return seen.masked_fill(both, 0), wanted.masked_fill(both, 0)
 
 
 def _same_items(seen: Any, wanted: Sequence[Any], what: str, tolerance: float) -> Finding:

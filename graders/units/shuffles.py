@@ -5,15 +5,11 @@ goes on in steps of one length; one out of a small buffer leaves every sample ne
 shuffled on in one way changes from epoch to epoch alike. Of a few dozen samples hardly any drawn orders do.
 One that is shuffled by too few swaps, by blocks, or by keys of which many are alike, shows in several orders
 together: samples come to the same places, have the same neighbours, or stand in ascending order, too often.
-
-A small bias, such as that of exchanging each sample in turn with any other, shows only in orders of thousands
-of samples, which come to some places more often than to others: see `placed_evenly`. A library's shuffle has
-no such bias.
 """
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from itertools import combinations, pairwise, product
+from itertools import combinations, pairwise
 from math import sqrt, tanh
 from statistics import correlation
 from typing import Any
@@ -94,36 +90,12 @@ def drawn_together(epochs: Sequence[Order], called: str = "epoch") -> Finding:
     return Finding(True, f"{len(epochs)} {called}s have no more in common than by chance.")
 
 
-def placed_evenly(orders: Sequence[Sequence[int]], called: str = "epoch") -> Finding:
-    """Passes if samples of all numbers come to all places about equally often.
-
-    orders: some of one length, which `_BLOCKS` divides, some ten thousand numbers in all.
-    """
-    samples = len(orders[0])
-    block = samples // _BLOCKS
-    times = Counter((number // block, place // block) for each in orders for place, number in enumerate(each))
-    expected = len(orders) * samples // _BLOCKS**2
-    pairs = list(product(range(_BLOCKS), range(_BLOCKS)))
-    if sum((times[pair] - expected) ** 2 for pair in pairs) > _UNEVEN * expected:
-        most = max(pairs, key=lambda pair: abs(times[pair] - expected))
-        numbers, places = (f"{each * block} to {each * block + block - 1}" for each in most)
-        text = f"in {len(orders)} {called}s of {samples:,} samples those from {numbers}"
-        seen = f"come to the places {places} {times[most]} times; by chance it is about {expected}"
-        return Finding(False, f"{text} {seen} times. Some orders are likelier than others.")
-    return Finding(True, f"In {len(orders)} {called}s samples come to all places about equally often.")
-
-
 def not_always_alike(epochs: Sequence[Order]) -> Finding:
     """Passes unless every epoch has the same order: of few samples nothing else shows."""
     passed = any(order != epochs[0] for order in epochs)
     samples, ranks = sum(map(len, epochs[0])), len(epochs[0])
     text = f"{samples} samples on {ranks} ranks are dealt as {epochs[0]}"
     return Finding(passed, f"{text} in each of {len(epochs)} epochs; expected an order drawn for each.")
-
-
-_BLOCKS = 8
-_UNEVEN = 140
-"""Chi-square with (8 - 1)^2 degrees of freedom is 49 on the average, and this once in 10^10 times."""
 
 
 def _neighbours(order: Order) -> set[frozenset[int]]:

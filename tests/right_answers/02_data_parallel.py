@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn import functional
-from torch.utils.data import DataLoader, Sampler, Subset
+from torch.utils.data import DataLoader, Sampler
 
 from tests.answers import right
 
@@ -279,16 +279,6 @@ class WithQueues(_Silent, nn.Module):
 
 
 @right("BucketedDDP")
-class ForwardBeginsAStep(WithQueues):
-    """Counts anew in each forward pass, too."""
-
-    def forward(self, *args, **kwargs):
-        if torch.is_grad_enabled():
-            self.prepare()
-        return super().forward(*args, **kwargs)
-
-
-@right("BucketedDDP")
 class WithFutures(_Silent, nn.Module):
     """The mean is taken by what follows each all_reduce, and finish() waits for that."""
 
@@ -364,21 +354,6 @@ def with_a_context_manager(load):
 
 
 @right("load_once")
-def whatever_ends_it(load):
-    """A bare `except` frees the others after Control-C, too."""
-    if dist.get_node_local_rank() > 0:
-        dist.barrier()
-        return load()
-    try:
-        value = load()
-    except:
-        dist.barrier()
-        raise
-    dist.barrier()
-    return value
-
-
-@right("load_once")
 def tells_the_others(load):
     """The barrier is an all_reduce that carries whether the first ranks succeeded."""
     value, error = None, None
@@ -412,18 +387,6 @@ def with_a_group_for_each_node(load):
         dist.barrier(mine)
 
 
-@right("load_once")
-def hears_every_first_rank(load):
-    """A broadcast from each node's first rank: the others have heard theirs when they load."""
-    firsts = range(0, _ranks(), int(os.environ["LOCAL_WORLD_SIZE"]))
-    try:
-        value = load() if dist.get_rank() in firsts else None
-    finally:
-        for first in firsts:
-            dist.broadcast(torch.zeros(1), first)
-    return value if dist.get_rank() in firsts else load()
-
-
 # ------------------------------------------------------------------------------------------------ train_ddp
 
 
@@ -452,39 +415,6 @@ def with_pytorchs_ddp(model, dataset, optimizer, epochs, batch_size, seed, devic
         told.append((lost[0] / lost[1]).item())
         rank or print("epoch", epoch, told[-1])
     return told
-
-
-@right("train_ddp")
-def with_pinned_memory(model, dataset, optimizer, epochs, batch_size, seed, device):
-    """As for a GPU: where there is none the loader warns that it pins nothing, on every rank."""
-    model.to(device)
-    for parameter in model.parameters():
-        dist.broadcast(parameter.detach(), 0)
-    rank, ranks = dist.get_rank(), dist.get_world_size()
-    history = []
-    for epoch in range(epochs):
-        order = torch.randperm(len(dataset), generator=torch.Generator().manual_seed(seed + epoch))
-        mine = Subset(dataset, order[rank::ranks].tolist())
-        batches = iter(DataLoader(mine, batch_size, pin_memory=True))
-        total = torch.zeros(1, device=device)
-        for first in range(0, len(dataset), ranks * batch_size):
-            optimizer.zero_grad(set_to_none=False)
-            for inputs, targets in islice(batches, 1):
-                logits = model(inputs.to(device, non_blocking=True))
-                loss = functional.cross_entropy(
-                    logits, targets.to(device, non_blocking=True), reduction="sum"
-                )
-                loss.backward()
-                total += loss.detach()
-            for parameter in model.parameters():
-                dist.all_reduce(parameter.grad)
-                parameter.grad /= min(ranks * batch_size, len(dataset) - first)
-            optimizer.step()
-        dist.all_reduce(total)
-        history.append(total.item() / len(dataset))
-        if rank == 0:
-            print(f"epoch {epoch}: {history[-1]:.3f}")
-    return history
 
 
 class _Dealt(Sampler):
@@ -602,32 +532,6 @@ def with_a_closure(model, dataset, optimizer, epochs, batch_size, seed, device):
 
 
 @right("train_ddp")
-def averages_before_each_step(model, dataset, optimizer, epochs, batch_size, seed, device):
-    """A hook of the optimizer's averages; losses are brought to the host, and added up there."""
-    optimizer.register_step_pre_hook(lambda *_: into_a_buffer(model))
-    for parameter in model.to(device).parameters():
-        dist.broadcast(parameter.detach(), 0)
-    history, several = [], _ranks() * batch_size
-    for epoch in range(epochs):
-        generator = torch.Generator().manual_seed(seed + epoch)
-        total = torch.zeros(1)
-        for whole in torch.randperm(len(dataset), generator=generator).split(several):
-            mine = [dataset[number] for number in whole.tensor_split(_ranks())[dist.get_rank()].tolist()]
-            optimizer.zero_grad()
-            if mine:
-                inputs, targets = (torch.stack(each).to(device) for each in zip(*mine, strict=True))
-                loss = functional.cross_entropy(model(inputs), targets, reduction="sum")
-                (loss * _ranks() / len(whole)).backward()
-                total += loss.detach().cpu()
-            optimizer.step()
-        dist.all_reduce(total)
-        history.append(total.item() / len(dataset))
-        if dist.get_rank() == 0:
-            print(f"epoch {epoch}: {history[-1]:.3f}")
-    return history
-
-
-@right("train_ddp")
 def one_sample_after_another(model, dataset, optimizer, epochs, batch_size, seed, device):
     """Goes through a batch on the device sample by sample; the model is moved before its buckets are made."""
     ddp = WithBucketObjects(model.to(device), 100)
@@ -648,62 +552,6 @@ def one_sample_after_another(model, dataset, optimizer, epochs, batch_size, seed
             ddp.finish()
             optimizer.step()
         dist.all_reduce(total)
-        history.append(total.item() / len(dataset))
-        if dist.get_rank() == 0:
-            print(f"epoch {epoch}: {history[-1]:.3f}")
-    return history
-
-
-@right("train_ddp")
-def with_a_sample_of_zeros(model, dataset, optimizer, epochs, batch_size, seed, device):
-    """Who has no batch goes forward with something made up that weighs nothing; weights are sent by hand."""
-    for parameter in model.to(device).parameters():
-        dist.broadcast(parameter.detach(), 0)
-    ddp = nn.parallel.DistributedDataParallel(model, init_sync=False)
-    history, several = [], _ranks() * batch_size
-    for epoch in range(epochs):
-        order = torch.randperm(len(dataset), generator=torch.Generator().manual_seed(seed + epoch)).tolist()
-        batches = iter(DataLoader(dataset, batch_size, sampler=order[dist.get_rank() :: _ranks()]))
-        total = torch.scalar_tensor(0, device=device)
-        for first in range(0, len(dataset), several):
-            nothing = torch.zeros(1, *dataset[0][0].shape), torch.zeros(1, dtype=torch.int64)
-            inputs, targets = next(batches, nothing)
-            weight = int(inputs is not nothing[0])
-            scores = ddp(inputs.to(device))
-            loss = weight * functional.cross_entropy(scores, targets.to(device), reduction="sum")
-            optimizer.zero_grad()
-            (loss * _ranks() / min(several, len(dataset) - first)).backward()
-            optimizer.step()
-            total += loss.detach()
-        dist.all_reduce(total)
-        history.append(total.item() / len(dataset))
-        if dist.get_rank() == 0:
-            print(f"epoch {epoch}: {history[-1]:.3f}")
-    return history
-
-
-@right("train_ddp")
-def sends_nothing_alone(model, dataset, optimizer, epochs, batch_size, seed, device):
-    """On a single rank there is nobody to send to."""
-    several, history = _ranks() > 1, []
-    for parameter in model.to(device).parameters() if several else ():
-        dist.broadcast(parameter.detach(), 0)
-    for epoch in range(epochs):
-        order = torch.randperm(len(dataset), generator=torch.Generator().manual_seed(seed + epoch)).tolist()
-        batches = iter(DataLoader(dataset, batch_size, sampler=order[dist.get_rank() :: _ranks()]))
-        total = torch.zeros(1, device=device)
-        for first in range(0, len(dataset), _ranks() * batch_size):
-            optimizer.zero_grad()
-            for inputs, targets in islice(batches, 1):
-                scores = model(inputs.to(device))
-                loss = functional.cross_entropy(scores, targets.to(device), reduction="sum")
-                (loss * _ranks() / min(_ranks() * batch_size, len(dataset) - first)).backward()
-                total += loss.detach()
-            if several:
-                into_a_buffer(model)
-            optimizer.step()
-        if several:
-            dist.all_reduce(total)
         history.append(total.item() / len(dataset))
         if dist.get_rank() == 0:
             print(f"epoch {epoch}: {history[-1]:.3f}")

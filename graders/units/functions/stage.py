@@ -23,38 +23,45 @@ _LONGEST = 120
 class OfFunction(Stage[Features]):
     """arguments: of a case. expected: what is returned, and what becomes of the arguments.
 
-    tolerance: how far numbers may be off.
+    tolerance: how far numbers may be off. Features may have their own, and a `layout` of tensors, as `Ranks`.
+    driver: takes the arguments and layouts of all calls. written: arguments as a student types them, where
+    that is shorter than what Python shows of them.
     """
 
     name: str
     arguments: Callable[[Rng, Features], Arguments]
     expected: Callable[[Features, Arguments], Expected]
     tolerance: float
+    driver: Callable[..., list[Called]] = drivers.in_turn
+    written: Callable[[Arguments], str] | None = None
 
     def together(self, features: Features) -> Hashable:
         return "in turn"
 
-    def told(self, answer: Answer, inputs: list[Arguments]) -> Sequence[Called]:
+    def told(self, answer: Answer, inputs: list[Arguments], layouts: list[str]) -> Sequence[Called]:
         """What calls with these arguments leave behind."""
-        return answer.call(drivers.in_turn, inputs)
+        return answer.call(self.driver, inputs, layouts)
 
     def run(self, answer: Answer, cases: Sequence[tuple[Features, Rng]]) -> Sequence[tuple[Finding, Finding]]:
         """Of each what is found of the result, and of the arguments."""
         inputs = [self.arguments(rng, features) for features, rng in cases]
-        told = self.told(answer, inputs)
+        layouts = [getattr(features, "layout", "contiguous") for features, _ in cases]
+        told = self.told(answer, inputs, layouts)
         found = []
         for (features, _), given, (called, _) in zip(
             cases, inputs, compare.side_by_side(told, cases), strict=True
         ):
             expected = self.expected(features, given)
             what = self._call(given)
-            result = expected.result_in(called, what, self.tolerance)
-            found.append((result, expected.kept_in(called, what, self.tolerance)))
+            tolerance = getattr(features, "tolerance", self.tolerance)
+            result = expected.result_in(called, what, tolerance)
+            found.append((result, expected.kept_in(called, what, tolerance)))
         return found
 
     def _call(self, given: Arguments) -> str:
-        written = f"{self.name}({', '.join(map(repr, given))})"
-        return written if len(written) <= _LONGEST else f"what {self.name} returned"
+        told = self.written(given) if self.written else ", ".join(map(repr, given))
+        written = f"{self.name}({told})"
+        return written if self.written or len(written) <= _LONGEST else f"what {self.name} returned"
 
 
 def of_function(
@@ -68,6 +75,8 @@ def of_function(
     tolerance: float = 1e-6,
     possible: Callable[[Features], bool] = lambda features: True,
     kind: type[OfFunction[Any]] = OfFunction,
+    driver: Callable[..., list[Called]] = drivers.in_turn,
+    written: Callable[[Arguments], str] | None = None,
 ) -> Callable[[Callable[[Features, Arguments], Expected]], Exercise]:
     """Register an exercise whose call must return, of each case, what the function below says.
 
@@ -76,7 +85,7 @@ def of_function(
     """
 
     def register(expected: Callable[[Features, Arguments], Expected]) -> Exercise:
-        stage = kind(expected.__name__, arguments, expected, tolerance)
+        stage = kind(expected.__name__, arguments, expected, tolerance, driver, written)
         judged = ByCases(base, stage, rubric, possible)
 
         judge = named_as(expected, judged)

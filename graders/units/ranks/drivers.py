@@ -74,7 +74,7 @@ def call_once(
     left = [copied(argument) for argument in given]
     if same and result is not None:
         return Called(None, same[0], left, items, stayed, kept, False)
-    shared = shares(result, [*given, *earlier])
+    shared = shares(result, [*tensors, *earlier])
     earlier.append(result)
     return Called(copied(result), None, left, items, stayed, kept, shared)
 

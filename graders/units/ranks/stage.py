@@ -56,7 +56,7 @@ class OnRanks(Stage[Setting]):
 
     options: keyword arguments, the same on all ranks. written: a rank's arguments as a student types them.
     calls: of torch.distributed that the answer may make. driver: with the arguments and results of
-    `drivers.calls`.
+    `drivers.calls`. what: it hands over as the result of a place.
     """
 
     arguments: Callable[[Rng, Setting], list[Arguments]]
@@ -67,6 +67,7 @@ class OnRanks(Stage[Setting]):
     options: Callable[[Setting], dict[str, int]]
     calls: tuple[str, ...]
     driver: Callable[..., list[Called]] = drivers.calls
+    what: str = "what place {} returned"
 
     def together(self, setting: Setting) -> Hashable:
         return None if setting.alone else (setting.launched, setting.devices_per_node)
@@ -113,7 +114,8 @@ class OnRanks(Stage[Setting]):
         expected = self.expected(setting, given)
         places = list(enumerate(compare.side_by_side(told, expected)))
         results = compare.first_failure(
-            _result(setting, expected, called, place) for place, (called, _) in places
+            _result(setting, expected, called, place, self.what.format(place))
+            for place, (called, _) in places
         )
         kept = compare.first_failure(
             _on_its_device(setting, wanted).kept_in(called, f"place {place}", setting.tolerance)
@@ -126,7 +128,7 @@ class OnRanks(Stage[Setting]):
             return ""
         given = ", ".join([self.written(setting), *(f"{k}={v}" for k, v in self.options(setting).items())])
         if not setting.group:
-            return f"launch(lambda: {self.name}({given}), ranks={setting.ranks})"
+            return f"launch(lambda: {self.name}({given}), ranks={setting.launched})"
         members = list(setting.places)
         return (
             f"launch(lambda: [{self.name}({given}, group=group) for group in [dist.new_group({members})] "
@@ -218,9 +220,9 @@ def _to_meta(value: Any) -> Any:
     return value.to(ON_META) if isinstance(value, Tensor) else value
 
 
-def _result(setting: Setting, expected: Sequence[Expected], called: Called, place: int) -> Finding:
+def _result(setting: Setting, expected: Sequence[Expected], called: Called, place: int, what: str) -> Finding:
     """Passes if this place returned what it must; if it is what another must return, that is said."""
-    what, value = f"what place {place} returned", called.value
+    value = called.value
     of_place = _on_its_device(setting, expected[place])
     finding = of_place.result_in(called, what, setting.tolerance)
     if finding.passed or not isinstance(value, Tensor) or not isinstance(of_place.result, Tensor):
@@ -245,6 +247,7 @@ def on_ranks(
     calls: tuple[str, ...] = ("send", "recv"),
     possible: Callable[[Setting], bool] = lambda setting: True,
     driver: Callable[..., list[Called]] = drivers.calls,
+    what: str = "what place {} returned",
 ) -> Callable[[Callable[[Setting, list[Arguments]], list[Expected]]], Exercise]:
     """Register an exercise whose every rank must have, after a call, what the function below says.
 
@@ -256,7 +259,8 @@ def on_ranks(
         return {root: setting.places[setting.root]} if root else {}
 
     def register(expected: Callable[[Setting, list[Arguments]], list[Expected]]) -> Exercise:
-        stage = OnRanks(arguments, expected, allowed, written, expected.__name__, options, calls, driver)
+        how = allowed, written, expected.__name__, options, calls, driver, what
+        stage = OnRanks(arguments, expected, *how)
         judged = ByCases(base, stage, rubric, possible)
 
         judge = named_as(expected, judged)

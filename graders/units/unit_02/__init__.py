@@ -2,13 +2,14 @@
 
 UNIT = "02_data_parallel"
 SECTIONS = (
-    "combining",
-    "sharding",
-    "replicas",
-    "averaging",
-    "buckets",
-    "overlap",
-    "metrics",
-    "loading",
-    "many_processes",
+    "combine_gradients",
+    "shard_indices",
+    "broadcast_parameters",
+    "average_gradients",
+    "make_buckets",
+    "bucket",
+    "bucketed_ddp",
+    "global_accuracy",
+    "load_once",
+    "train_ddp",
 )

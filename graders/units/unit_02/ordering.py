@@ -7,7 +7,7 @@ from typing import Any
 from graders.grading.communication import Step, steps_of
 from graders.grading.kit import Answer, Finding, Observed, Rng, compare
 from graders.units.unit_02.models import ALL, REACHES_SHARED
-from graders.units.unit_02.training import Used
+from graders.units.unit_02.steps import Used
 
 
 def starts_in_order(answer: Answer, rng: Rng, started: bool) -> Finding:

@@ -5,19 +5,6 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from graders.grading.answer import DriverReply, PlainData
-from graders.units.models import Gradients
-
-
-@dataclass(frozen=True, slots=True)
-class CombineReply(DriverReply):
-    """result: the combination. gradients, counts: as the answer left them. shared: whether the result shares
-    memory with a gradient.
-    """
-
-    result: PlainData
-    gradients: list[PlainData]
-    counts: PlainData
-    shared: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,31 +18,6 @@ class ShardsReply(DriverReply):
     first: list[PlainData]
     again: list[PlainData]
     changed: list[str]
-
-
-@dataclass(frozen=True, slots=True)
-class BroadcastReply(DriverReply):
-    """A rank's model afterwards: copies of its tensors, whether they are the ones that were there before,
-    which parameters are trainable, whether autograd saw a broadcast, and whether it records again.
-    """
-
-    parameters: list[Tensor]
-    buffers: list[Tensor]
-    in_place: bool
-    trainable: list[bool]
-    recorded: bool
-    records_again: bool
-
-
-@dataclass(frozen=True, slots=True)
-class AverageReply(DriverReply):
-    """gradients: of all parameters, afterwards. in_place: whether they are the tensors that they were, in the
-    memory that they had.
-    """
-
-    gradients: Gradients
-    parameters: list[Tensor]
-    in_place: bool
 
 
 @dataclass(frozen=True, slots=True)

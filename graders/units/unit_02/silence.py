@@ -9,10 +9,9 @@ from graders.grading import compare
 from graders.grading.communication import Step, steps_of
 from graders.grading.kit import Answer, Finding, Rng, per_rank
 from graders.units.models import load_values
-from graders.units.unit_02.averaging import gradients_as
 from graders.units.unit_02.drivers import bucketed as drivers
 from graders.units.unit_02.models import ALL, Chain, names_of
-from graders.units.unit_02.training import Training, Used, buckets_as_specified
+from graders.units.unit_02.steps import Training, Used, buckets_as_specified, gradients_as
 
 
 def accumulated(answer: Answer, training: Training, started: bool) -> Finding:
@@ -33,7 +32,7 @@ def accumulated(answer: Answer, training: Training, started: bool) -> Finding:
     quiet = compare.first_failure(_silent(step) for step in steps_of(observed, "finished"))
     if not quiet.passed:
         return quiet
-    finding = gradients_as(observed.results, [[*expected]] * ranks, names_of(model), rtol=1e-4)
+    finding = gradients_as(observed.results, [[*expected]] * ranks, names_of(model))
     if not finding.passed:
         return finding
     for step in steps_of(observed, "finished"):

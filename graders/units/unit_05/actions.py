@@ -67,7 +67,7 @@ def _of_one(rng: Rng, order: Order, number: int, chunk: int) -> list[Action]:
 class OfActions(OfFunction[Order]):
     """An answer that is called with a list of actions."""
 
-    def told(self, answer: Answer, inputs: list[Arguments]) -> Sequence[Called]:
+    def told(self, answer: Answer, inputs: list[Arguments], layouts: list[str]) -> Sequence[Called]:
         """What calls leave behind, with actions in it again."""
         plain = [[_all(argument, plain_of) for argument in given] for given in inputs]
         told = answer.call(drivers.of_actions, plain)

@@ -7,28 +7,13 @@ from torch import Tensor
 from course_lib import span
 from graders.grading.answer import AnswerFunction, PlainData
 from graders.units.hashing import hashes_salted
-from graders.units.models import transposed
 from graders.units.random_states import random_states
-from graders.units.unit_02.replies import CombineReply, FailingLoadReply, LoadingReply, ShardsReply
+from graders.units.unit_02.replies import FailingLoadReply, LoadingReply, ShardsReply
 
 LOAD_SIDE = 64
 """Side of the square matrices that the drivers' `load` multiplies, so that loading takes virtual time."""
 AGAIN = 6
 """So much of what is asked for, the first of it, is asked for once more."""
-
-
-def combine(
-    answer: AnswerFunction, gradients: list[Tensor], counts: list[int], by_columns: bool
-) -> CombineReply:
-    """What the answer makes of the gradients, all of one shape, and what it leaves of what it got.
-
-    by_columns: whether they stand in memory column by column.
-    """
-    gradients = [transposed(gradient) for gradient in gradients] if by_columns else gradients
-    memory = {gradient.untyped_storage().data_ptr() for gradient in gradients}
-    result = answer(gradients, counts)
-    shared = isinstance(result, Tensor) and result.untyped_storage().data_ptr() in memory
-    return CombineReply(result, gradients, counts, shared)
 
 
 def shards(answer: AnswerFunction, lengths: list[int], epochs: list[int], seeds: list[int]) -> ShardsReply:

@@ -1,89 +1,131 @@
 """Drivers of unit 02: replicas begin alike and stay alike."""
 
-import torch
-from torch import Tensor
+from collections.abc import Iterator, Sequence
+from typing import Any
 
-from graders.grading.answer import AnswerFunction
-from graders.units.models import Gradients, copies_of, gradients_of, load_values, state_of, transposed
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from graders.grading.answer import AnswerFunction, PlainData
+from graders.grading.called import Called
+from graders.units.models import copies_of, load_values, state_of, transposed
 from graders.units.unit_02.models import Chain, Normed, chain_of
-from graders.units.unit_02.replies import AverageReply, BroadcastReply
 from graders.units.unit_02.watching import broadcasts_in_autograd
 
 
-def broadcast(answer: AnswerFunction, values: list[Tensor], src: int, by_columns: bool) -> BroadcastReply:
-    """What a broadcast makes of a `Normed` with these values, of the shapes of `state_of`.
+def broadcast(
+    answer: AnswerFunction,
+    cases: list[list[PlainData]],
+    options: list[dict[str, PlainData]],
+    layouts: list[str],
+    members: list[None],
+    meet: list[bool],
+) -> list[Called]:
+    """What a broadcast leaves of this rank's models: of each its state by names; then, as arguments, which
+    parameters are trainable, and whether all tensors are those that they were, in the same memory.
 
-    by_columns: whether a weight and a buffer stand in memory column by column, on every rank: a contiguous
-    copy is another tensor.
+    cases: widths of a `Chain`, none for a `Normed`, and the values of the model's state. options, layouts,
+    meet: see `graders.units.ranks.drivers.calls`. There are no groups.
     """
-    model = Normed()
-    if by_columns:
-        for tensor in (model.first.weight, model.positions):
-            tensor.data = transposed(tensor.data)
-    load_values(state_of(model), values)
-    before = [(id(tensor), tensor.data_ptr()) for tensor in state_of(model)]
+    told = []
+    for (widths, values), named, layout in _in_turn(cases, options, layouts, meet):
+        model = model_of(widths, values, layout)
+        before = _places(state_of(model))
+        answer(model, **named)
+        names = [*dict(model.named_parameters()), *dict(model.named_buffers())]
+        state = dict(zip(names, copies_of(state_of(model)), strict=True))
+        trainable = [parameter.requires_grad for parameter in model.parameters()]
+        told.append(_called(state, [trainable, before == _places(state_of(model))]))
+    return told
+
+
+def autograd_of(answer: AnswerFunction, values: list[Tensor]) -> list[bool]:
+    """Whether autograd saw a broadcast of a `Normed` with these values, and whether it records afterwards."""
+    model = model_of([], values, "contiguous")
     recorded = broadcasts_in_autograd()
     with torch.enable_grad():
-        answer(model, src)
-        records_again = torch.is_grad_enabled()
-    return BroadcastReply(
-        copies_of(model.parameters()),
-        copies_of(model.buffers()),
-        before == [(id(tensor), tensor.data_ptr()) for tensor in state_of(model)],
-        [parameter.requires_grad for parameter in model.parameters()],
-        any(recorded),
-        records_again,
-    )
+        answer(model, 0)
+        return [any(recorded), torch.is_grad_enabled()]
 
 
-def broadcast_chain(
-    answer: AnswerFunction, widths: list[int], values: list[Tensor], src: int
-) -> list[Tensor]:
-    """The parameters of a `Chain` with these values after a broadcast: it has no buffers."""
-    model = Chain(widths)
-    load_values(model.parameters(), values)
-    answer(model, src)
-    return copies_of(model.parameters())
+def model_of(widths: Sequence[int], values: list[Tensor], layout: str) -> nn.Module:
+    """A `Chain` with one frozen layer, or without widths a `Normed`. layout: of its first weight, and of a
+    buffer: a contiguous copy of a transposed one is another tensor. values: none leaves it as it is made.
+    """
+    model: Any = Chain(widths) if widths else Normed()
+    if widths:
+        model.layers[-1].requires_grad_(False)
+    if layout == "transposed":
+        turned = [next(model.parameters()), *(() if widths else (model.positions,))]
+        for tensor in turned:
+            tensor.data = transposed(tensor.data)
+    if values:
+        load_values(state_of(model), values)
+    made: nn.Module = model
+    return made
 
 
 def average(
     answer: AnswerFunction,
-    values: list[Tensor],
-    gradients: Gradients,
-    frozen: list[int],
-    by_columns: bool,
-    again: bool,
-) -> AverageReply:
-    """What averaging leaves of a chain of linear layers. frozen: the numbers of the parameters that are.
+    cases: list[list[PlainData]],
+    options: list[dict[str, PlainData]],
+    layouts: list[str],
+    members: list[None],
+    meet: list[bool],
+) -> list[Called]:
+    """What averaging leaves of this rank's models: of each the gradients by names; then, as arguments, its
+    parameters, and whether the gradients are the tensors that they were, in the same memory.
 
-    values: see `chain_of`. gradients: of the same shapes, those of frozen ones too. by_columns: they lie in
-    memory column by column, as backward leaves some: flattened, that is a copy. again: whether it has
-    averaged others of this model before, and none was missing: there each parameter's was its own value.
+    cases: values, see `chain_of`; gradients, of the same shapes, those of frozen ones too; numbers of the
+    parameters that are frozen; and whether the answer has averaged others of this model before, of which
+    none was missing: there each parameter's was its own value. layouts: of gradients. options, meet: see
+    `graders.units.ranks.drivers.calls`. There are no groups.
     """
-    model = chain_of(values)
-    parameters = list(model.parameters())
-    for number in frozen:
-        parameters[number].requires_grad_(False)
-    if again:
-        for parameter in parameters:
-            parameter.grad = parameter.detach().clone()
+    told = []
+    for (values, gradients, frozen, again), _, layout in _in_turn(cases, options, layouts, meet):
+        model = chain_of(values)
+        parameters = list(model.parameters())
+        for number in frozen:
+            parameters[number].requires_grad_(False)
+        if again:
+            for parameter in parameters:
+                parameter.grad = parameter.detach().clone()
+            answer(model)
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            turned = layout == "transposed" and gradient is not None and gradient.dim()
+            parameter.grad = transposed(gradient) if turned else gradient
+        given = [parameter for parameter in parameters if parameter.grad is not None]
+        before = _places(parameter.grad for parameter in given)
+        # Memory that torch.empty finds next: not by chance zeros.
+        freed = [torch.full_like(parameter, torch.nan) for parameter in parameters for _ in range(16)]
+        del freed
         answer(model)
-    for parameter, gradient in zip(parameters, gradients, strict=True):
-        if gradient is not None and by_columns:
-            parameter.grad = transposed(gradient) if gradient.dim() else gradient
-        else:
-            parameter.grad = gradient
-    before = [(parameter.grad, _memory_of(parameter.grad)) for parameter in parameters]
-    # Memory that torch.empty finds next: not by chance zeros.
-    freed = [torch.full_like(parameter, torch.nan) for parameter in parameters for _ in range(16)]
-    del freed
-    answer(model)
-    in_place = all(
-        old is None or (old is parameter.grad and memory == _memory_of(old))
-        for (old, memory), parameter in zip(before, parameters, strict=True)
-    )
-    return AverageReply(gradients_of(model), copies_of(parameters), in_place)
+        kept = before == _places(parameter.grad for parameter in given)
+        left = {
+            f"the gradient of {name}{'' if p.requires_grad else ', which is frozen,'}": (
+                None if p.grad is None else p.grad.clone()
+            )
+            for name, p in model.named_parameters()
+        }
+        told.append(_called(left, [copies_of(parameters), kept]))
+    return told
 
 
-def _memory_of(gradient: Tensor | None) -> int:
-    return 0 if gradient is None else gradient.data_ptr()
+def _in_turn(
+    cases: Sequence[Any], options: Sequence[dict[str, Any]], layouts: Sequence[str], meet: Sequence[bool]
+) -> Iterator[tuple[Any, dict[str, Any], str]]:
+    """Each case, before which all ranks meet if they are to."""
+    for case, named, layout, together in zip(cases, options, layouts, meet, strict=True):
+        if together:
+            dist.barrier()
+        yield case, named, layout
+
+
+def _places(tensors: Any) -> list[tuple[int, int]]:
+    """Which objects they are, and where their memory begins; 0 for what is none."""
+    return [(id(each), each.data_ptr() if isinstance(each, Tensor) else 0) for each in tensors]
+
+
+def _called(result: dict[str, PlainData], arguments: list[PlainData]) -> Called:
+    return Called(result, None, arguments, True, True, True, False)

@@ -1,4 +1,4 @@
-"""Unit 02, one download for all."""
+"""The grader of `load_once`."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -13,9 +13,9 @@ from torch.nn import functional
 
 from course_lib.cluster.topology import Cluster, Link
 from graders.grading.communication import steps_of
+from graders.grading.expected import same
 from graders.grading.kit import Answer, Finding, Observed, Rng, compare, per_rank
 from graders.units.models import Gradients, load_values
-from graders.units.unit_02.averaging import gradients_as
 from graders.units.unit_02.drivers import bucketed as drivers
 from graders.units.unit_02.models import ALL, Branches, Chain, names_of, reaches, shapes_of
 
@@ -101,6 +101,24 @@ def draw_training(rng: Rng) -> Training:
     return Training(widths, values, batches, rate=0.05, bucket_bytes=last_layer)
 
 
+def gradients_as(
+    seen: Sequence[Gradients], expected: Sequence[Gradients], names: Sequence[str], tolerance: float = 2e-5
+) -> Finding:
+    """Passes if each rank has the gradients expected of it, be it NaN, and none where None is expected.
+
+    seen[r][i], expected[r][i]: rank r's of parameter i, in the order of model.parameters(), of its shape.
+    names: of the parameters.
+    """
+    return compare.first_failure(
+        (
+            same(gradient, mean, f"the gradient of {name} on rank {rank}", tolerance)
+            for rank, (own, means) in enumerate(zip(seen, expected, strict=True))
+            for name, (gradient, mean) in zip(names, compare.side_by_side(own, means), strict=True)
+        ),
+        f"All gradients are as expected on {compare.counted(len(seen), 'rank')}.",
+    )
+
+
 def greedy_buckets(sizes: Sequence[int], limit: int) -> list[int]:
     """Bytes of each bucket: filled in order, closed before the size that would take it above the limit."""
     buckets: list[int] = []
@@ -153,7 +171,7 @@ class Used:
             total = torch.stack(losses).sum() / len(used)
             mean = [*torch.autograd.grad(total, parameters, materialize_grads=True)]
             seen = [rank[step] for rank in by_rank]
-            finding = gradients_as(seen, [[*mean]] * len(used), names_of(model), rtol=1e-4)
+            finding = gradients_as(seen, [[*mean]] * len(used), names_of(model))
             if not finding.passed:
                 told = [["all" if branch == ALL else branch for branch in way[step]] for way in used]
                 silent = ", all but the last within no_sync" if len(told[0]) > 1 else ""

@@ -1,4 +1,4 @@
-"""Unit 02, the same gradient while backward still computes."""
+"""The grader of `BucketedDDP`."""
 
 from itertools import chain
 from typing import Any
@@ -9,18 +9,19 @@ from torch.nn import functional
 
 from graders.grading import compare
 from graders.grading.communication import payload_of, steps_of
+from graders.grading.expected import same
 from graders.grading.kit import Answer, Criterion, Finding, Findings, Observed, Rng, exercise, per_rank
 from graders.units.models import Gradients, load_values
-from graders.units.unit_02.averaging import gradients_as
+from graders.units.unit_02.broadcast_parameters import SEEN_BY_AUTOGRAD, Replicas, drawn_state
 from graders.units.unit_02.drivers import bucketed as drivers
 from graders.units.unit_02.models import Chain, Normed, Tied, names_of, reaches
 from graders.units.unit_02.ordering import starts_in_order, unused_parameters
-from graders.units.unit_02.replicas import draw_normed, outside_of_autograd, same_tensors
 from graders.units.unit_02.silence import accumulated, silent_only
-from graders.units.unit_02.training import (
+from graders.units.unit_02.steps import (
     Training,
     buckets_as_specified,
     draw_training,
+    gradients_as,
     never_waits_in_backward,
 )
 
@@ -140,20 +141,23 @@ def starts_equal(answer: Answer, rng: Rng) -> Finding:
     """Passes if wrapping gives every rank rank 0's state, sent once, and the wrapper computes what the model
     does."""
     ranks = rng.integer(2, 4)
-    values = [draw_normed(rng) for _ in range(ranks)]
+    values = [drawn_state(rng, Replicas(buffers=True)) for _ in range(ranks)]
     inputs = rng.normal(3, 5)
     observed = answer.launch(drivers.constructed, per_rank(values), inputs, ranks=ranks)
     replies = observed.results
     names = [*names_of(Normed()), *(name for name, _ in Normed().named_buffers())]
-    named = dict(zip(names, values[0], strict=True))
-    state = same_tensors("tensor", [reply.state for reply in replies], named, "rank 0's")
+    state = compare.first_failure(
+        same(seen, wanted, f"{name} on rank {rank}", 0.0)
+        for rank, reply in enumerate(replies)
+        for seen, (name, wanted) in compare.side_by_side(reply.state, [*zip(names, values[0], strict=True)])
+    )
     moved = any(not reply.in_place for reply in replies)
     in_place = Finding(not moved, "Other tensors, or other memory, have taken the place of the model's own.")
-    unrecorded = outside_of_autograd(any(reply.recorded for reply in replies))
+    unrecorded = Finding(not any(reply.recorded for reply in replies), SEEN_BY_AUTOGRAD)
     outputs, own = [reply.output for reply in replies], [reply.own_output for reply in replies]
-    same = compare.close_on_all_ranks(outputs, own, "the wrapper's output")
+    computes = compare.close_on_all_ranks(outputs, own, "the wrapper's output")
     once = payload_of(observed, "broadcast", sum(value.nbytes for value in values[0]))
-    return compare.first_failure((state, in_place, unrecorded, same, once), state.seen)
+    return compare.first_failure((state, in_place, unrecorded, computes, once), "All ranks start as rank 0.")
 
 
 def step_as_expected(training: Training, observed: Observed[list[Gradients]], steps: range) -> Finding:
@@ -163,7 +167,7 @@ def step_as_expected(training: Training, observed: Observed[list[Gradients]], st
     for step in steps:
         seen = [rank[step] for rank in by_rank]
         names = names_of(Chain(training.widths))
-        finding = gradients_as(seen, [[*means[step]]] * len(seen), names, rtol=1e-4)
+        finding = gradients_as(seen, [[*means[step]]] * len(seen), names)
         if not finding.passed:
             return Finding(False, f"step {step}: {finding.seen}")
     which = f"step {steps[0]}" if len(steps) == 1 else f"steps {steps[0]} to {steps[-1]}"
@@ -186,7 +190,7 @@ def tied_and_frozen(answer: Answer, rng: Rng) -> Finding:
     load_values(list(model.parameters()), values[0])
     # In double precision: a bucket has the dtype of its gradients.
     expected = _tied_means(model, inputs, targets)
-    finding = gradients_as(observed.results, expected, names_of(model), rtol=1e-10, atol=1e-12)
+    finding = gradients_as(observed.results, expected, names_of(model), tolerance=1e-10)
     if not finding.passed:
         of = "in float64, mixing.weight not contiguous, and of mixing.bias's gradient one number inf, one NaN"
         return Finding(False, f"{of}: {finding.seen}")

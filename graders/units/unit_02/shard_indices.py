@@ -1,4 +1,4 @@
-"""Unit 02, who gets which sample."""
+"""The grader of `shard_indices`."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from graders.grading.kit import Answer, Criterion, Finding, Findings, Rng, compare, exercise
-from graders.units.shuffles import drawn_anew, drawn_together, not_always_alike, placed_evenly
+from graders.units.shuffles import drawn_anew, drawn_together, not_always_alike
 from graders.units.unit_02.dealing import Shards, is_index_list, shards
 
 
@@ -77,8 +77,7 @@ def shard_indices(answer: Answer, rng: Rng) -> Findings:
     dealt = shards(answer, [(length, *time) for time in times] + [(n, epoch, seed) for n in lengths], ranks)
     many = range(epoch, epoch + MANY)
     alone = shards(answer, [(length, each, seed) for each in many], 1)
-    large = shards(answer, [(LARGE, each, seed) for each in range(8)], 1)
-    yield "disjoint and complete", compare.first_failure(map(partition, (dealt, alone, large)))
+    yield "disjoint and complete", compare.first_failure(map(partition, (dealt, alone)))
 
     one_rank = drawn_anew(alone.orders(0), length)
     seeds = drawn_anew(dealt.orders(2, 3), length, "seed")
@@ -86,8 +85,8 @@ def shard_indices(answer: Answer, rng: Rng) -> Findings:
     anew = drawn_anew(dealt.orders(0, 1, *range(7, len(times))), length)
     anew_alone = drawn_anew(alone.orders(0, 1), length)
     # Whether epochs differ at all is the next criterion's.
-    random = all_likely(alone, large) if anew.passed and anew_alone.passed else ()
-    mixed = compare.first_failure(chain([shuffled, one_rank, seeds], random))
+    random = [drawn_together(alone.orders(*range(MANY)))] if anew.passed and anew_alone.passed else []
+    mixed = compare.first_failure([shuffled, one_rank, seeds, *random])
     yield "shuffled", mixed
     pairs = (
         (0, 1, ("in epoch 0", "in epoch 1"), ""),
@@ -112,16 +111,6 @@ shows. The first three follow one another.
 """
 MANY = 24
 """So many orders that one which leaves a sample in seven at its place shows in all together."""
-LARGE = 4000
-"""So many samples that some places which are a little likelier than others show."""
-
-
-def all_likely(alone: Shards, large: Shards) -> Iterator[Finding]:
-    """Whether no order is likelier than others, on a single rank: in many orders, and in large ones."""
-    yield drawn_together(alone.orders(*range(MANY)))
-    orders = large.orders(*range(len(large.asked)))
-    yield drawn_together(orders)
-    yield placed_evenly([one for [one] in orders])
 
 
 def few_samples(answer: Answer, epochs: range, seed: int, mixed: bool) -> Iterator[Finding]:

@@ -1,8 +1,7 @@
-"""Unit 02, buckets: which gradients travel together, and when one of them sets off."""
+"""The grader of `Bucket`."""
 
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -16,81 +15,15 @@ from graders.grading.kit import (
     Finding,
     Findings,
     Observed,
-    PlainData,
     Rng,
     compare,
     exercise,
     per_rank,
 )
 from graders.units.models import Gradients, load_values
-from graders.units.unit_02.averaging import gradients_as
-from graders.units.unit_02.cutting import Cut
 from graders.units.unit_02.drivers import bucketed as drivers
 from graders.units.unit_02.models import Branches, Chain, names_of, reaches, shapes_of
-from graders.units.unit_02.training import SLOW, never_waits_in_backward
-
-
-@exercise(
-    minutes=10,
-    difficulty=2,
-    rubric=(
-        Criterion(
-            "each trainable parameter once",
-            1,
-            "model.parameters() yields a parameter that has several names once. Leave out those whose "
-            "requires_grad is False.",
-        ),
-        Criterion(
-            "in the order of backward",
-            1,
-            "Backward begins at the last layer. So the last parameters are in the first bucket, and within a "
-            "bucket the order is reversed too.",
-        ),
-        Criterion(
-            "as full as they may be",
-            1,
-            "Close a bucket before the parameter that would take it above bucket_bytes, and not before one "
-            "that fills it to the byte, nor one that is empty. p.nbytes counts bytes, p.numel() numbers.",
-            needs=("in the order of backward",),
-        ),
-    ),
-    hints=(
-        "Which parameter's gradient does backward complete first? reversed() takes a list.",
-        "When does a parameter open a new bucket? If there is none yet, or if there is no room in the last.",
-    ),
-)
-def make_buckets(answer: Answer, rng: Rng) -> Findings:
-    """A chain whose layers differ in size, in two precisions; a model with frozen parameters, some or all."""
-    widths = [rng.integer(5, 8), 9, 9, rng.integer(5, 8), rng.integer(5, 8)]
-    numels = [(inputs * outputs, outputs) for inputs, outputs in pairwise(widths)]
-    sizes = [4 * numel for layer in numels for numel in layer]
-    # The last layer fills a bucket to the byte, and the largest weight is larger than a bucket.
-    limit = sizes[-1] + sizes[-2]
-    rest = [limit - 1, limit // 2, 1, sum(sizes)]
-    cases = [Cut(sizes, tuple(range(len(sizes))), each) for each in (limit, *rest)]
-    seen: list[PlainData] = answer.call(drivers.cut_chain, widths, [limit, *rest], False)
-    doubled = Cut([2 * size for size in sizes], tuple(range(len(sizes))), 2 * limit)
-    seen += answer.call(drivers.cut_chain, widths, [2 * limit], True)
-    # Three layers of 1 MB each, so that a bucket of MBs shows, too.
-    side = rng.integer(512, 520)
-    large = Cut([4 * side * side, 4 * side] * 3, tuple(range(6)), 8 * side * side + 8 * side)
-    seen += answer.call(drivers.cut_chain, [side] * 4, [large.limit], False)
-    words, width = rng.integer(5, 8), rng.integer(3, 5)
-    # Embedding, frozen weight and bias, weight and bias between, which are in double precision, a scalar.
-    tied = [4 * words * width, 4 * width**2, 4 * width, 8 * width**2, 8 * width, 4]
-    room = tied[0] + sum(tied[3:])
-    limits = [8 * width, room, room - 1, room + tied[2]]
-    seen += answer.call(drivers.cut_tied, words, width, limits, [1, 2])
-    mixed = [Cut(tied, (0, 3, 4, 5), limit) for limit in limits]
-    both = list(zip([*cases, doubled, large, *mixed], seen, strict=True))
-    yield "each trainable parameter once", compare.first_failure(cut.complete(got) for cut, got in both)
-    yield "in the order of backward", compare.first_failure(cut.reversed(got) for cut, got in both)
-    full = compare.first_failure(cut.full(got) for cut, got in both)
-    frozen = answer.call(drivers.cut_tied, words, width, [room], [0, 1, 2, 3, 4, 5])
-    [(nothing, _)] = compare.side_by_side(frozen, [room])
-    text = f"a model without trainable parameters: got {compare.shown(nothing)}; expected []."
-    none = Finding(compare.same(nothing, []), text)
-    yield "as full as they may be", compare.first_failure([full, none])
+from graders.units.unit_02.steps import SLOW, gradients_as, never_waits_in_backward
 
 
 @exercise(
@@ -195,7 +128,7 @@ class OneBucket:
                 [got for got, _ in compare.side_by_side(rank, expected)][step] for rank in observed.results
             ]
             names = names_of(Chain(self.widths))
-            finding = gradients_as(seen, expected[step], names, rtol=1e-10, atol=1e-12)
+            finding = gradients_as(seen, expected[step], names, tolerance=1e-10)
             if not finding.passed:
                 inside = ", ".join(names[number] for number in self.chosen)
                 kept = step == len(expected) - 1
@@ -278,7 +211,7 @@ def in_any_order(answer: Answer, rng: Rng) -> Finding:
     losses = [model(own, way).square().mean() for own in inputs for way in range(3)]
     loss = factor.requires_grad_() * torch.stack(losses).sum() / 2
     means: Gradients = [*torch.autograd.grad(loss, [*parameters, factor])]
-    finding = gradients_as(observed.results, [means] * 2, [*names_of(model), "a scalar"], rtol=1e-4)
+    finding = gradients_as(observed.results, [means] * 2, [*names_of(model), "a scalar"])
     told = (
         "One bucket holds branches.0 and branches.1, another one branches.2 and the layer before all three, "
         "a third one a scalar, by which the loss is multiplied. "

@@ -1,4 +1,4 @@
-"""Unit 02, the whole thing: a script for one process becomes one for many."""
+"""The grader of `train_ddp`."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -8,7 +8,7 @@ from itertools import chain
 from graders.grading.kit import Answer, Criterion, Finding, Findings, Rng, compare, exercise
 from graders.units.gpu import gpu
 from graders.units.raised import on_a_gpu
-from graders.units.unit_02.drawn_training import NAMES, DrawnTraining, Run
+from graders.units.unit_02.trainings import NAMES, DrawnTraining, Run
 
 
 @exercise(

@@ -1,0 +1,46 @@
+"""What the exercises of unit 02 share that replicas are given to: what they may send."""
+
+from collections.abc import Callable
+from typing import Any
+
+from graders.grading.explanation import Tried
+from graders.grading.kinds import Kind
+from graders.grading.kit import Finding
+from graders.units.ranks.features import Ranks
+
+ANY_CALL = (
+    "all_reduce",
+    "broadcast",
+    "reduce",
+    "gather",
+    "all_gather",
+    "all_gather_into_tensor",
+    "scatter",
+    "reduce_scatter",
+    "reduce_scatter_tensor",
+    "all_to_all",
+    "send",
+    "recv",
+    "barrier",
+)
+"""Which of them is needed, a row of its own says."""
+
+
+def sends_once(op: str, nbytes: Callable[[Any], int]) -> Callable[[Tried[Any]], Finding | None]:
+    """A row that passes if every rank makes only `op` calls, of so many bytes in all. nbytes: of a case;
+    below 0 where it cannot be said.
+    """
+
+    def how(tried: Tried[Ranks]) -> Finding | None:
+        expected = nbytes(tried.case.features)
+        for rank, events in enumerate(tried.seen.by_rank):
+            others = sorted({event.op for event in events} - {op})
+            if others:
+                return Finding(False, f"rank {rank} calls {', '.join(others)}; only {op} is needed.")
+            seen = sum(event.nbytes for event in events)
+            if seen != expected and expected >= 0:
+                text = f"rank {rank} gives {op} {seen:,} bytes in all; expected {expected:,}."
+                return Finding(False, text, Kind.TOO_MUCH if seen > expected else Kind.OTHER)
+        return Finding(True, f"every rank gives {op} what is needed, once.") if expected >= 0 else None
+
+    return how
