@@ -4,6 +4,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from graders.grading.called import Called
 from graders.grading.cases import Features
 from graders.grading.exercise import Exercise
 from graders.grading.expected import Expected
@@ -22,13 +23,16 @@ _LONGEST = 120
 class OfFunction(Stage[Features]):
     """arguments: of a case. expected: what is returned, and what becomes of the arguments.
 
-    tolerance: how far numbers may be off.
+    tolerance: how far numbers may be off. driver: takes the arguments of all calls. written: arguments as a
+    student types them, where that is shorter than what Python shows of them.
     """
 
     name: str
     arguments: Callable[[Rng, Features], Arguments]
     expected: Callable[[Features, Arguments], Expected]
     tolerance: float
+    driver: Callable[..., list[Called]] = drivers.in_turn
+    written: Callable[[Arguments], str] | None = None
 
     def together(self, features: Features) -> Hashable:
         return "in turn"
@@ -36,7 +40,7 @@ class OfFunction(Stage[Features]):
     def run(self, answer: Answer, cases: Sequence[tuple[Features, Rng]]) -> Sequence[tuple[Finding, Finding]]:
         """Of each what is found of the result, and of the arguments."""
         inputs = [self.arguments(rng, features) for features, rng in cases]
-        told = answer.call(drivers.in_turn, inputs)
+        told = answer.call(self.driver, inputs)
         found = []
         for (features, _), given, (called, _) in zip(
             cases, inputs, compare.side_by_side(told, cases), strict=True
@@ -48,8 +52,9 @@ class OfFunction(Stage[Features]):
         return found
 
     def _call(self, given: Arguments) -> str:
-        written = f"{self.name}({', '.join(map(repr, given))})"
-        return written if len(written) <= _LONGEST else f"what {self.name} returned"
+        told = self.written(given) if self.written else ", ".join(map(repr, given))
+        written = f"{self.name}({told})"
+        return written if self.written or len(written) <= _LONGEST else f"what {self.name} returned"
 
 
 def of_function(
@@ -62,6 +67,8 @@ def of_function(
     arguments: Callable[[Rng, Features], Arguments],
     tolerance: float = 1e-6,
     possible: Callable[[Features], bool] = lambda features: True,
+    driver: Callable[..., list[Called]] = drivers.in_turn,
+    written: Callable[[Arguments], str] | None = None,
 ) -> Callable[[Callable[[Features, Arguments], Expected]], Exercise]:
     """Register an exercise whose call must return, of each case, what the function below says.
 
@@ -69,7 +76,7 @@ def of_function(
     """
 
     def register(expected: Callable[[Features, Arguments], Expected]) -> Exercise:
-        stage = OfFunction(expected.__name__, arguments, expected, tolerance)
+        stage = OfFunction(expected.__name__, arguments, expected, tolerance, driver, written)
         judged = ByCases(base, stage, rubric, possible)
 
         judge = named_as(expected, judged)
