@@ -71,25 +71,25 @@ def a_letter_after_each_comma(text):
     return _expanded(text, found=lambda text: re.split(r",(?=[a-z])", text) if text else [])
 
 
-@wrong("expand_hostlist", fails="plain names")
+@wrong("expand_hostlist", fails="a range")
 def a_tuple_of_hosts(text):
     """Where a list is asked for."""
     return tuple(_expanded(text))
 
 
-@wrong("expand_hostlist", fails="plain names")
+@wrong("expand_hostlist", fails="a range")
 def a_text_of_hosts(text):
     """Names in a text, with commas between them."""
     return ",".join(_expanded(text))
 
 
-@wrong("expand_hostlist", fails="plain names")
+@wrong("expand_hostlist", fails="a range")
 def in_the_alphabets_order(text):
     """The first host of a list need not be the first one of the cluster."""
     return sorted(_expanded(text))
 
 
-@wrong("expand_hostlist", fails="plain names")
+@wrong("expand_hostlist", fails="a range")
 def asks_slurm(text):
     """Works on a cluster only."""
     done = subprocess.run(["scontrol", "show", "hostnames", text], capture_output=True, text=True, check=True)
@@ -133,7 +133,7 @@ def splits_by_every_comma(text):
     return _expanded(text, found=lambda text: text.split(",") if text else [])
 
 
-@wrong("expand_hostlist", fails="several in brackets")
+@wrong("expand_hostlist", fails="leading zeros")
 def one_width_for_the_bracket(text):
     """Takes the width of the bracket's first number for all of them."""
 
@@ -212,7 +212,7 @@ def as_wide_as_the_last(text):
     return _expanded(text, numbers=numbers)
 
 
-@wrong("expand_hostlist", fails="leading zeros")
+@wrong("expand_hostlist", fails="a range")
 def numbers_in_a_column(text):
     """As wide as the last of a range: but the node before node10 is node9."""
 

@@ -2,13 +2,13 @@
 
 UNIT = "03_multi_node"
 SECTIONS = (
-    "hostlists",
+    "expand_hostlist",
     "ranks",
     "batch_scripts",
     "forms",
     "containers",
     "binding",
-    "intervals",
+    "checkpoint_interval",
     "saving",
     "loading",
     "resuming",
