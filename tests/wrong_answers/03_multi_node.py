@@ -550,7 +550,7 @@ def any_name_of_horovod(env):
     return _in_order(env)
 
 
-@wrong("rank_from_environment", fails="one launcher inside another")
+@wrong("rank_from_environment", fails="mpirun")
 def a_meeting_place_for_one(env):
     """The script that exports MASTER_ADDR goes nowhere itself."""
     if "MASTER_ADDR" in env and not {"RANK", "SLURM_STEP_ID"} & set(env):
@@ -600,7 +600,7 @@ def each_number_for_itself(env):
     return place | {"world_size": int(sizes[0])} if sizes and place != _ALONE else place
 
 
-@wrong("rank_from_environment", fails="one launcher inside another")
+@wrong("rank_from_environment", fails="mpirun")
 def a_world_outside_of_jobs(env):
     """Who exports WORLD_SIZE may also start mpirun."""
     if "WORLD_SIZE" in env and "SLURM_JOB_ID" not in env:

@@ -3,7 +3,7 @@
 UNIT = "03_multi_node"
 SECTIONS = (
     "expand_hostlist",
-    "ranks",
+    "rank_from_environment",
     "batch_scripts",
     "forms",
     "containers",
@@ -13,5 +13,5 @@ SECTIONS = (
     "loading",
     "resuming",
     "stopping",
-    "elastic",
+    "elastic_batch",
 )

@@ -16,8 +16,8 @@ BRACKET = re.compile(r"\[([^\]]*)\]")
 
 @dataclass(frozen=True, slots=True)
 class Hosts:
-    """text: a list in which N stands for a number that is drawn. width: to which numbers in brackets are filled
-    with zeros.
+    """text: a list in which N stands for a number that is drawn. width: to which numbers in brackets are
+    filled with zeros.
     """
 
     text: str = feature("nodeN-[3-5]", "a text like {!r}")
@@ -104,8 +104,8 @@ def one_list(rng: Rng, hosts: Hosts) -> Arguments:
     driver=in_turn_alone,
 )
 def expand_hostlist(hosts: Hosts, given: Arguments) -> Expected:
-    """As `scontrol show hostnames` does it. With three brackets its order follows no rule, and a text after the
-    last bracket it does not expand.
+    """As `scontrol show hostnames` does it. With three brackets its order follows no rule, and a text after
+    the last bracket it does not expand.
     """
     [text] = given
     return Expected(expanded(text), {"text": text}, returned=None)
