@@ -1965,7 +1965,7 @@ def all_cpus_of_the_node(option, node):
     return _judged_cpus(_given(option), node, allowed=False)
 
 
-@wrong("misplaced_cpus", fails="maps")
+@wrong("misplaced_cpus", fails="allowed")
 def allowed_is_always_a_list(option, node):
     """Where nothing is said of what the job may use, it may use all."""
     return _judged_cpus(_given(option), {**node, "allowed": list(node["allowed"])})
@@ -2070,7 +2070,7 @@ def all_numa_nodes_have_cpus(option, node):
     return found
 
 
-@wrong("misplaced_cpus", fails="maps")
+@wrong("misplaced_cpus", fails="allowed")
 def first_threads_if_nothing_is_said(option, node):
     """Where nothing is said of what the job may use, it may use second threads as well."""
     cores = range(sum(map(len, node["cpus_of_numa"])) // node["threads_per_core"])
