@@ -5,7 +5,7 @@ SECTIONS = (
     "expand_hostlist",
     "rank_from_environment",
     "batch_scripts",
-    "forms",
+    "form_to_script",
     "containers",
     "cpu_bind_map",
     "misplaced_cpus",
