@@ -1,4 +1,4 @@
-"""Unit 03, a checkpoint that is whole or not there: loading."""
+"""The grader of `load_latest`."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
