@@ -32,9 +32,3 @@ def alone() -> Iterator[None]:
     """Where PATH leads to no program and the course's readers cannot be imported."""
     with mock.patch.dict(sys.modules, dict.fromkeys(_KNOW)), mock.patch.dict(os.environ, {"PATH": ""}):
         yield
-
-
-def call_alone(answer: AnswerFunction, *arguments: PlainData) -> PlainData:
-    """`call`, alone."""
-    with alone():
-        return answer(*arguments)

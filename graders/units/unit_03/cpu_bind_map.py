@@ -1,5 +1,6 @@
 """The grader of `cpu_bind_map`."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from graders.grading.cases import both, vary
@@ -17,7 +18,7 @@ from graders.units.unit_03.topologies import (
     in_turn,
 )
 
-CORES = {
+CORES: dict[str, Callable[[int], tuple[tuple[int, ...], ...]]] = {
     "numbered one NUMA node after the other": lambda each: blocks(4, each),
     "numbered in turn over the NUMA nodes": lambda each: in_turn(4, each),
     "as many in one NUMA node as in the others together": lambda each: (
@@ -27,7 +28,7 @@ CORES = {
     "and a NUMA node without any": lambda each: (*blocks(4, each), ()),
 }
 """Which cores the NUMA nodes have, each so many."""
-RESERVED = {
+RESERVED: dict[str, Callable[[tuple[int, ...]], tuple[int, ...]]] = {
     "": lambda own: (),
     "the first two of each half are reserved": lambda own: (*own[:2], *own[len(own) // 2 :][:2]),
     "the first three are reserved": lambda own: own[:3],
