@@ -702,7 +702,8 @@ def container_command(site: dict, image: str, command: list[str]) -> str:
     site: the machine:
         "runtime": "apptainer" or "singularity".
         "gpus": "NVIDIA", "AMD", or None.
-        "modules": names, to be loaded in this order, and no others. Empty: there is no command `module`.
+        "modules": names, to be loaded in this order, and no others. Empty: there is no command
+            `module`.
         "launcher": words that start something once for each task, such as ["srun", "--ntasks=4"].
         "mounted": folders that are in every container.
         "folders": path -> "read" or "write": what may be done there, and no more. Each is bound to the
@@ -817,7 +818,8 @@ def cpu_bind_map(node: dict) -> list[int]:
 
     In each NUMA node, take the cores that the job may use (first hardware threads only), in ascending
     order, and cut them into equal blocks, as long as possible, one for each GPU of that node. The GPU
-    with the smaller number gets the earlier block. A rank is bound to the first core of its GPU's block.
+    with the smaller number gets the earlier block. A rank is bound to the first core of its GPU's
+    block.
     """
     ### BEGIN SOLUTION
     cpus, nodes = node["cpus_of_numa"], node["numa_of_gpu"]
