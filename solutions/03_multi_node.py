@@ -274,18 +274,16 @@ def rank_from_environment(env: dict[str, str]) -> dict[str, int]:
     """This process's place among all, whatever has started it.
 
     env: environment variables, as in os.environ; they stay as they are.
-    Returns {"rank": ..., "local_rank": ..., "node_rank": ..., "world_size": ...}: whole numbers;
-        node_rank is the number of this process's node.
+    Returns {"rank": ..., "local_rank": ..., "node_rank": ..., "world_size": ...}: whole numbers.
 
     Launchers are srun, torchrun, mpirun (Open MPI) and horovodrun. If they are nested, the one that
     started this process counts: torchrun's, Horovod's or Open MPI's variables, where there are any,
     before Slurm's. A process that no launcher has started is rank 0 of 1 on node 0. So is a batch
     script itself, outside of srun.
 
-    mpirun does not tell node_rank: under mpirun, but not under the others, you may assume that ranks
-    fill one node after another and all nodes have equally many.
-    Users set MASTER_ADDR, WORLD_SIZE, OMPI_MCA_btl or HOROVOD_FUSION_THRESHOLD themselves, so none of
-    these shows which launcher it was.
+    mpirun does not tell node_rank: under it alone, ranks fill one node after another and all nodes
+    have equally many. Users set MASTER_ADDR, WORLD_SIZE, OMPI_MCA_btl or HOROVOD_FUSION_THRESHOLD
+    themselves.
     """
     ### BEGIN SOLUTION
     if "RANK" in env:
@@ -587,23 +585,18 @@ assert 80 <= cost.gpu_minutes <= 240
 def form_to_script(form: dict[str, str], queues: dict[str, dict[str, dict[str, int]]]) -> str:
     """The batch script for TACC's portal's form.
 
-    form: field -> what was typed in, by section 1's names; it stays as it is. A missing field counts as
-        empty. Empty Nodes mean 1, empty Tasks as many as nodes, an empty Time Limit 2:0:0.
-    queues: system -> queue -> its limits, {"nodes": the most of a job, "hours": the longest time
-        limit}.
+    form: field -> what was typed in. A missing field counts as empty. Empty Nodes
+        mean 1, empty Tasks as many as nodes, an empty Time Limit 2:0:0.
+    queues: system -> queue -> its limits, {"nodes": most, "hours": longest}.
 
-    Returns a script that asks for what the form says and for nothing else: it leaves out options whose
-    field is empty. Its last line is `jupyter lab --no-browser`, whatever the application is called. VNC
-    Desktop Resolution is ignored.
+    Returns a script that asks for what the form says and for nothing else.
+    Its last line is `jupyter lab --no-browser`, whatever the application.
 
-    Otherwise raises a ValueError. Its message names every wrong field, as the form calls it, and a
-    right one only to compare with it. It also names the largest value (nodes, characters, hours),
-    where there is one:
+    Otherwise raises a ValueError that names every wrong field, and the largest value, if any:
         System, Queue: not in queues.
         Nodes, Tasks: not digits, or 0; more nodes than the queue's; fewer tasks than nodes.
         Job Name: more than 20 characters.
-        Time Limit: not hours:minutes:seconds with minutes and seconds below 60; zero; longer than the
-            queue's.
+        Time Limit: not hours:minutes:seconds; zero; longer than the queue's.
     """
     ### BEGIN SOLUTION
     field = {name: text for name, text in form.items() if text}
@@ -706,21 +699,18 @@ except ValueError as mistakes:
 def container_command(site: dict, image: str, command: list[str]) -> str:
     """The lines of a batch script that run a program of an image, once for each task.
 
-    site: what is known of the machine:
-        "runtime": "apptainer" or "singularity"; both read the same arguments.
-        "gpus": "NVIDIA", "AMD", or None where there are none.
-        "modules": names, to be loaded in this order; no others may be loaded when the program starts.
-            An empty list: the machine has no command `module`.
-        "launcher": the words that start something once for each task, such as ["srun",
-            "--ntasks-per-node=4"].
-        "mounted": folders that are in every container, with all that is in them.
-        "folders": path -> "read" or "write", what the program has to be able to do there, and no more.
-            Each is bound to the same path inside, except where it lies in a mounted folder. A folder
-            may lie inside another that is to be bound.
-    image: path of the image. command: the program and its arguments. All arguments stay as they are.
+    site: the machine:
+        "runtime": "apptainer" or "singularity".
+        "gpus": "NVIDIA", "AMD", or None.
+        "modules": names, to be loaded in this order, and no others. Empty: there is no command
+            `module`.
+        "launcher": words that start something once for each task, such as ["srun", "--ntasks=4"].
+        "mounted": folders that are in every container.
+        "folders": path -> "read" or "write": what may be done there, and no more. Each is bound to the
+            same path inside, unless it lies in a mounted folder. One may lie inside another.
+    All arguments stay as they are.
 
-    Returns text for bash. Bind nothing else. Paths and words may hold any character that means
-    something to a shell; paths have no comma or colon.
+    Words may hold any character that means something to a shell.
     """
     ### BEGIN SOLUTION
     lines = []
@@ -814,7 +804,8 @@ for name, value in lumi_node.items():
     print(f"{name}: {value}")
 
 # %% [markdown]
-# `read_topology` reads such texts, of both tools. What follows from the numbers is yours to find.
+# `read_topology` reads such texts, of both tools. What follows from the numbers is yours to find. Wherever cores have several
+# hardware threads, all first ones have lower numbers than all second ones, and these than all third ones.
 
 
 # %% exercise="cpu_bind_map" points=7
@@ -823,13 +814,12 @@ def cpu_bind_map(node: dict) -> list[int]:
 
     node: as read_topology returns it: "numa_of_gpu", for each GPU its NUMA node; "cpus_of_numa", for
         each NUMA node its CPUs in ascending order; "threads_per_core"; "allowed", the CPUs that the job
-        may use, None for all. All first hardware threads have lower numbers than all second ones, and
-        these have lower numbers than all third ones.
+        may use, None for all.
 
     In each NUMA node, take the cores that the job may use (first hardware threads only), in ascending
     order, and cut them into equal blocks, as long as possible, one for each GPU of that node. The GPU
-    with the smaller number gets the earlier block, and cores that are left over stay at the end. A rank
-    is bound to the first core of its GPU's block; the others are for the threads that help it.
+    with the smaller number gets the earlier block. A rank is bound to the first core of its GPU's
+    block.
     """
     ### BEGIN SOLUTION
     cpus, nodes = node["cpus_of_numa"], node["numa_of_gpu"]
@@ -878,9 +868,8 @@ def misplaced_cpus(option: str, node: dict) -> list[list[int]]:
     node: as for cpu_bind_map; rank r uses GPU r. There may be fewer ranks than GPUs.
 
     A CPU of rank r is misplaced if it is not in the NUMA node of r's GPU; or if the job may not use it;
-    or if another rank, whose GPU is in the same NUMA node, has a CPU of the same core. Where a rank
-    strays in from another NUMA node, only that rank's CPUs are misplaced. CPU c is a thread of core
-    c % (number of cores).
+    or if another rank, whose GPU is in the same NUMA node, has a CPU of the same core. CPU c is a
+    thread of core c % (number of cores).
     """
     ### BEGIN SOLUTION
     kind, _, entries = option.removeprefix("--cpu-bind=").partition(":")
@@ -1291,8 +1280,8 @@ def save_checkpoint(path: Path, state: dict) -> None:
 
     Write to a file in the same folder whose name ends in ".tmp"; one of an earlier crash may be there.
     All bytes are on the disk before the file gets the name path, and the name is on the disk when the
-    function returns; no file stays open. If writing or fsync raises, remove the temporary file and let
-    the error through. An error from the folder's fsync goes to the caller as well.
+    function returns; no file stays open. If writing or an fsync raises, let the error through, and
+    leave no temporary file.
     """
     ### BEGIN SOLUTION
     temporary = path.with_name(path.name + ".tmp")
@@ -1440,7 +1429,8 @@ def load_latest(directory: Path) -> dict | None:
 # 4. Nothing strange is seen, but the weights at the end are not those of a training without a kill.
 #
 # Not all of it need be saved. `DistributedSampler` saves no order of the samples, and has the right one after every restart:
-# from what does it follow? On GPUs equality takes `torch.use_deterministic_algorithms(True)` besides.
+# from what does it follow? A step may draw random numbers, as dropout does: from torch's global generator, which is in the same
+# state at every start of the process. NumPy's and Python's own generators are not. On GPUs equality takes `torch.use_deterministic_algorithms(True)` besides.
 
 
 # %% exercise="resume" points=12
@@ -1450,17 +1440,12 @@ def resume(training: Training, directory: Path, save_every: int, save, load_late
 
     training: see course_lib.training.checkpoints.Training. An epoch has every sample once, in batches
         of batch_size of which the last may be smaller, in an order that is drawn anew for each epoch. A
-        step is training.train_step(training.samples[indices]). It draws from torch's global generator,
-        as dropout does, other numbers in every step; you may draw from it, too.
-    directory: exists.
-    save(path, state), load_latest(directory): the two functions above, or others that do the same.
-        Files may be damaged, so go by what load_latest returns, not by the names.
+        step is training.train_step(training.samples[indices]).
+    save(path, state), load_latest(directory): the two functions above. Files may be damaged, so go by
+        what load_latest returns, not by the names.
 
     Saves directory / f"step-{N}.pt" when N steps are done, for every N that save_every divides, and
-    after the last step. A process that starts again has new weights and fresh variables; torch's global
-    generator is in the same state at every start. Do not rely on NumPy's or Python's generators or on
-    the clock: they differ from start to start. If the training has ended already, load the final
-    weights and make no step.
+    after the last step. If the training has ended already, make no step.
     """
     ### BEGIN SOLUTION
     samples, batch_size = len(training.samples), training.batch_size
@@ -1605,7 +1590,8 @@ figure
 #
 # In one process that is easy: `signal.signal(number, handler)` makes Python call `handler(number, frame)` between two instructions
 # of whatever it is running. Among ranks it is not. The signal reaches them at different moments, perhaps in different steps. It may reach all of
-# them, or only one; and a rank that stops by itself leaves the others waiting for it.
+# them, or only one; and a rank that stops by itself leaves the others waiting for it. There may be hundreds of ranks. A handler
+# may run in the middle of anything, so let it only set a variable of your function (`nonlocal`): simulated ranks share all others.
 
 
 # %% exercise="save_on_signal" points=10
@@ -1613,19 +1599,14 @@ def save_on_signal(train_step, steps: int, save, set_handler) -> int:
     """Train until the end, or until SIGTERM or SIGUSR1 comes to any rank; all stop after the same step,
     and save once.
 
-    train_step(step): this rank's part of step 0, 1, ...; it contains a collective, so every rank must
-        call it for the same steps. steps: at least 1.
-    save(done): writes a checkpoint; done is how many steps have been made. One rank calls it, once,
-        after its last step, whether the training has ended or was stopped.
-    set_handler(number, handler): call it in place of signal.signal, which works in a process's main
-        thread only.
-    Returns how many steps have been made, the same on all ranks.
+    train_step(step): this rank's part of step 0, 1, ...; it contains a collective.
+    save(done): writes a checkpoint after so many steps. One rank calls it, at the end.
+    set_handler(number, handler): call it in place of signal.signal. Leave the handlers set.
+    Returns how many steps have been made.
 
     A signal during step k, or just before it, stops all ranks after step k or k + 1. Signals may come
-    at any moment after set_handler, to any ranks, repeatedly. Besides train_step's own collectives make
-    one per step, of one number, and at most one more at the end. There may be hundreds of ranks.
-    Let a handler only set a local variable (`nonlocal`): simulated ranks share globals, class
-    attributes and default values. Leave the handlers set at the end.
+    at any moment, to any ranks, repeatedly. Besides train_step's own collectives make one per step, of
+    one number, and at most one more at the end.
     """
     ### BEGIN SOLUTION
     asked = False

@@ -20,7 +20,7 @@ from graders.grading.run import grade
 from graders.student.kernel_answer import kernel_answer
 from graders.units.unit_03 import batch_job, launchers
 from graders.units.unit_03.batch_job import JobReport, job_reports, new_trial
-from graders.units.unit_03.hostlists import draw_bracket, draw_dimensions, draw_list, draw_names, draw_zeros
+from graders.units.unit_03.expand_hostlist import expand_hostlist, expanded, one_list
 from graders.units.unit_03.topologies import DGX_A100, LUMI_G
 from tests.answers import right_answers
 
@@ -53,11 +53,11 @@ def report_of(*lines: str) -> JobReport:
 @with_slurm
 def test_host_lists_are_slurms_own():
     # Invariant: Slurm itself expands what the graders draw into the hosts that they expect, in their order.
-    kinds = (draw_names, draw_bracket, draw_zeros, draw_list, draw_dimensions)
-    cases = [case for seed in (1, 2) for kind in kinds for case in kind(Rng(seed)) if case.text]
+    cases = expand_hostlist.grade.judged.space.cases  # type: ignore[attr-defined]
+    texts = [text for case in cases for text in one_list(Rng(case.number), case.features) if text]
     script = 'for text in "$@"; do scontrol show hostnames "$text"; echo; done'
-    said = head("bash", "-c", script, "bash", *(case.text for case in cases))
-    assert [part.split() for part in said.split("\n\n")[:-1]] == [case.hosts for case in cases]
+    said = head("bash", "-c", script, "bash", *texts)
+    assert [part.split() for part in said.split("\n\n")[:-1]] == list(map(expanded, texts))
 
 
 def as_recorded(printed: str, made: launchers.Environment) -> dict[str, str]:

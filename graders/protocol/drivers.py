@@ -20,7 +20,7 @@ def find_driver(name: str) -> Driver:
     """The function that "unit_01.steps" names: `steps` of `graders/units/unit_01/drivers.py`.
 
     A unit's drivers may be several modules: "unit_12.space.halos" is `halos` of
-    `graders/units/unit_12/drivers/space.py`. "call" and "call_alone", without a unit, are those of
+    `graders/units/unit_12/drivers/space.py`. "call" and "outcome", without a unit, are those of
     `graders/units/drivers.py`.
     """
     *modules, function = name.split(".")

@@ -2,6 +2,8 @@
 
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from unittest import mock
 
 from graders.grading.answer import AnswerFunction, PlainData
@@ -25,7 +27,8 @@ def outcome(answer: AnswerFunction, *arguments: PlainData) -> dict[str, PlainDat
         return {"raised": [each.__name__ for each in type(error).__mro__], "said": str(error)}
 
 
-def call_alone(answer: AnswerFunction, *arguments: PlainData) -> PlainData:
-    """What the answer returns where PATH leads to no program and the course's readers cannot be imported."""
+@contextmanager
+def alone() -> Iterator[None]:
+    """Where PATH leads to no program and the course's readers cannot be imported."""
     with mock.patch.dict(sys.modules, dict.fromkeys(_KNOW)), mock.patch.dict(os.environ, {"PATH": ""}):
-        return answer(*arguments)
+        yield

@@ -6,6 +6,7 @@ from typing import Any
 
 from graders.grading.answer import AnswerFunction, PlainData
 from graders.grading.called import Called
+from graders.units.drivers import alone
 from graders.units.ranks.drivers import call_once
 
 
@@ -22,3 +23,11 @@ def in_turn(
         call_once(answer, arguments, {}, layout, returned)
         for arguments, layout in zip(calls, chain(layouts, repeat("contiguous")), strict=False)
     ]
+
+
+def in_turn_alone(
+    answer: AnswerFunction, calls: list[list[PlainData]], layouts: Sequence[str] = ()
+) -> list[Called]:
+    """As `in_turn`, where PATH leads to no program and the course's readers cannot be imported."""
+    with alone():
+        return in_turn(answer, calls, layouts)

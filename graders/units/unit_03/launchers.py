@@ -166,45 +166,24 @@ def srun_of_uneven_nodes(seat: Seat) -> Environment:
     return {name: text for name, text in srun(seat).items() if name != "SLURM_NTASKS_PER_NODE"} | told
 
 
-def _exported(seat: Seat) -> Environment:
-    """What a user may export: the meeting place, as unit 03's script does, how many nodes there are, and what
-    libraries are to do.
-    """
-    return {
-        "HOROVOD_FUSION_THRESHOLD": "33554432",
-        "MASTER_ADDR": "node1",
-        "MASTER_PORT": "29500",
-        "OMPI_MCA_btl": "tcp,self",
-        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
-        "WORLD_SIZE": str(seat.nodes),
-    }
+EXPORTS = {
+    "HOROVOD_FUSION_THRESHOLD": "33554432",
+    "MASTER_ADDR": "node1",
+    "MASTER_PORT": "29500",
+    "OMPI_MCA_btl": "tcp,self",
+    "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
+    "WORLD_SIZE": "3",
+}
+"""What a user may export: the meeting place, as unit 03's script does, how many nodes there are, and what
+libraries are to do.
+"""
 
 
 def srun_in_a_script(seat: Seat) -> Environment:
-    """srun for the second time in a script that exports much, on one node less than the job has."""
+    """srun for the second time in a script, on one node less than the job has."""
     names = ("SLURM_JOB_NODELIST", "SLURM_JOB_NUM_NODES", "SLURM_NODELIST")
     job = {name: text for name, text in _batch(seat.nodes + 1, seat.local_size).items() if name in names}
-    return srun(seat) | job | _exported(seat) | {"SLURM_STEPID": "1", "SLURM_STEP_ID": "1"}
-
-
-def exporting_script(seat: Seat) -> Environment:
-    """A batch script itself, when it has exported what its ranks will need."""
-    return batch_script(seat) | _exported(seat)
-
-
-def exporting_shell(seat: Seat) -> Environment:
-    """A user's shell outside of any job, in which the same is exported."""
-    return {"HOME": "/home/me"} | _exported(seat)
-
-
-def mpirun_after_exports(seat: Seat) -> Environment:
-    """mpirun in such a shell."""
-    return exporting_shell(seat) | mpirun(seat)
-
-
-def horovodrun_after_exports(seat: Seat) -> Environment:
-    """horovodrun in a batch script that has exported much."""
-    return exporting_script(seat) | horovodrun(seat)
+    return srun(seat) | job | {"SLURM_STEPID": "1", "SLURM_STEP_ID": "1"}
 
 
 def srun_with_pmix(seat: Seat) -> Environment:
@@ -278,4 +257,28 @@ def horovodrun_by_srun(seat: Seat) -> Environment:
     return _batch(seat.nodes, seat.local_size) | _step(0, 0, 0, 1, 1) | horovodrun(seat)
 
 
-Launcher = Callable[[Seat], Environment]
+def nobody(seat: Seat) -> Environment:
+    """A shell outside of any job."""
+    return {"PATH": "/usr/bin", "HOME": "/home/me"}
+
+
+LAUNCHERS: dict[str, Callable[[Seat], Environment]] = {
+    "under srun": srun,
+    "under srun --ntasks, of which a node has one more": srun_of_uneven_nodes,
+    "under the second srun of a script": srun_in_a_script,
+    "under srun --mpi=pmix": srun_with_pmix,
+    "under torchrun": torchrun,
+    "under torchrun, which mpirun has started on each node": torchrun_by_mpirun,
+    "under torchrun, which srun has started on each node": torchrun_by_srun,
+    "under torchrun for itself, as each of twenty tasks of an srun": torchrun_in_each_task,
+    "under torchrun, which a batch script has started itself": torchrun_in_a_job,
+    "under mpirun": mpirun,
+    "under mpirun in a Slurm job": mpirun_in_a_job,
+    "under horovodrun": horovodrun,
+    "under horovodrun in a Slurm job": horovodrun_in_a_job,
+    "under horovodrun in a shell that srun has started": horovodrun_by_srun,
+    "without any launcher": nobody,
+    "in a batch script itself, outside of srun": batch_script,
+    "in the shell that salloc gives, outside of srun": salloc,
+}
+"""Who has started a process, in words."""

@@ -134,14 +134,6 @@ class Share(DriverReply):
 
 
 @dataclass(frozen=True, slots=True)
-class PlaceReply(DriverReply):
-    """place: what was read from an environment. changed: whether that is another one afterwards."""
-
-    place: PlainData
-    changed: bool
-
-
-@dataclass(frozen=True, slots=True)
 class ShellReply(DriverReply):
     """What a shell made of a text, empty if the answer returned none.
 

@@ -8,8 +8,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from graders.grading.kit import Rng
-
 
 @dataclass(frozen=True)
 class Machine:
@@ -69,16 +67,15 @@ class Machine:
             "allowed": None if self.reserved is None else allowed,
         }
 
-    @property
-    def as_typed(self) -> str:
-        """What an answer is told, as a Python expression, short enough to be typed in."""
-        told = self.data
-        cpus = ", ".join(map(_in_runs, told["cpus_of_numa"]))
-        allowed = told["allowed"] and _in_runs(told["allowed"])
-        return (
-            f'{{"numa_of_gpu": {told["numa_of_gpu"]}, "cpus_of_numa": [{cpus}], '
-            f'"threads_per_core": {self.threads}, "allowed": {allowed}}}'
-        )
+
+def as_typed(node: dict[str, Any]) -> str:
+    """What an answer is told of a node as a Python expression, short enough to be typed in."""
+    cpus = ", ".join(map(_in_runs, node["cpus_of_numa"]))
+    allowed = node["allowed"] and _in_runs(node["allowed"])
+    return (
+        f'{{"numa_of_gpu": {node["numa_of_gpu"]}, "cpus_of_numa": [{cpus}], '
+        f'"threads_per_core": {node["threads_per_core"]}, "allowed": {allowed}}}'
+    )
 
 
 def _in_runs(numbers: Sequence[int]) -> str:
@@ -128,61 +125,3 @@ DGX_A100 = Machine((3, 3, 1, 1, 7, 7, 5, 5), cores=blocks(8, 16), threads=2, res
 
 GRACE_HOPPER = Machine(numa_of_gpu=(0,), cores=(tuple(range(72)), (), (), (), ()))
 """One GH200, as a node of Vista has: GPU memory is a NUMA node without cores."""
-
-
-def draw_plain(rng: Rng) -> list[Machine]:
-    """NUMA nodes without GPU; twelve GPUs, three per NUMA node; cores numbered in turn over two sockets."""
-    first = rng.integer(0, 3)
-    nodes = [(first + step) % 4 for step in (0, 3, 1, 2)]
-    # Two cores of each NUMA node are left over, and one.
-    many = Machine(tuple(node for node in nodes for _ in range(3)), blocks(4, 3 * rng.integer(4, 8) + 2))
-    some = Machine(tuple(nodes[:2]), blocks(4, rng.integer(6, 12)))
-    # So many, and so large, that a set does not keep them in their order.
-    numbered = Machine((1, 0, 1, 0), in_turn(2, 17))
-    unlike = Machine((1, 0, 0, 1, 0), _unlike(rng.integer(3, 8)))
-    return [replace(machine, reserved=NOTHING) for machine in (some, many, numbered, unlike)]
-
-
-def _unlike(each: int) -> tuple[tuple[int, ...], ...]:
-    """Cores of two NUMA nodes, of which one has more: for three GPUs and for two, which have other shares."""
-    return tuple(range(3 * each)), tuple(range(3 * each, 7 * each))
-
-
-def draw_reserved(rng: Rng, turns: bool) -> list[Machine]:
-    """The first two or three cores of each half of a NUMA node are reserved, or its last one; or those of the
-    first half alone, so that the halves are no shares. turns: also more of them in one NUMA node than in the
-    other, where cores are numbered in turn.
-    """
-    each = 2 * rng.integer(6, 9)
-    starts = range(0, 4 * each, each // 2)
-    taken = rng.integer(2, 3)
-    first = frozenset(start + core for start in starts for core in range(taken))
-    last = frozenset(start + each // 2 - 1 for start in starts)
-    begin = frozenset(core for core in first if core % each < each // 2)
-    gpus = (2, 2, 0, 0, 3, 3, 1, 1)
-    machines = [Machine(gpus, blocks(4, each), reserved=gone) for gone in (first, last, begin)]
-    numbered = Machine((0, 1, 1, 0), in_turn(2, each), reserved=frozenset({0, 1, 2, 4, 6, 9}))
-    return [*machines, *[numbered] * turns]
-
-
-def draw_threads(rng: Rng, any_cores: bool) -> list[Machine]:
-    """Two hardware threads per core, or four, all of them usable; one core too few for another share; a NUMA
-    node without a CPU.
-
-    any_cores: also cores numbered in turn, and NUMA nodes with unlike numbers of GPUs and cores.
-    """
-    each = rng.integer(3, 8)
-    even = Machine((1, 1, 0, 0), blocks(2, 4 * each), threads=2)
-    odd = Machine((1, 1, 1, 0, 0, 0), blocks(2, 3 * each + 2), threads=2)
-    four = Machine((0, 0, 1, 1), blocks(2, 2 * each), threads=4)
-    empty = Machine((1, 0, 0, 1), (*blocks(2, 2 * each), ()), threads=2)
-    numbered = Machine((1, 0, 1, 0), in_turn(2, 2 * each), threads=2)
-    uneven = Machine((1, 0, 0, 1, 0), _unlike(each), threads=2)
-    several = [even, odd, four, empty, *[numbered, uneven] * any_cores]
-    return [replace(machine, reserved=NOTHING) for machine in several]
-
-
-def second_threads_left(rng: Rng) -> Machine:
-    """Two GPUs beside a NUMA node of which the first cores are reserved, but not their second threads."""
-    each = 2 * rng.integer(4, 8)
-    return Machine((1, 0, 0, 1), blocks(2, each), threads=2, reserved=frozenset({0, 1, each, each + 1}))

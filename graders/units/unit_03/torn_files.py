@@ -1,56 +1,43 @@
-"""Unit 03: folders of checkpoints as crashes and disks leave them."""
+"""Unit 03: checkpoints as crashes and disks leave them."""
 
 import io
 import zipfile
-from collections.abc import Sequence
 
 import torch
 
 from graders.grading.kit import Rng
 from graders.units.unit_03.states import State
 
-Left = tuple[dict[str, bytes], State | None, str]
-"""A folder's files, the state that is to be loaded, and what they are, for a sentence."""
+TORN = ("cut off", "cut off at its last bytes", "empty", "all zeros", "overwritten", "another zip archive")
+"""What becomes of a file, so that it cannot be read."""
+DAMAGED = ("with zeros in place of weights", "with zeros in place of biases", "with another number of steps")
+"""What becomes of a file of the right length, in which a block is zeros, or one bit is wrong."""
 
 
-def with_torn_files(
-    good: dict[str, bytes], cases: dict[str, bytes], names: Sequence[str], states: Sequence[State]
-) -> list[Left]:
-    """Folders with torn files.
-
-    names, states: of the checkpoints, the newest last. cases: what is left of a file, by what became of it.
-    """
-    newest = names[-1]
-    three = good | {newest: cases["cut off"], names[2]: cases["empty"], names[1]: cases["all zeros"]}
-    all_torn = dict(zip(good, cases.values(), strict=False))
-    return [
-        *((good | {newest: bad}, states[2], f"of which the newest is {what}") for what, bad in cases.items()),
-        (three, states[0], "of which the three newest are torn"),
-        (all_torn, None, "that are all torn"),
-    ]
-
-
-def with_damage(
-    good: dict[str, bytes], names: Sequence[str], states: Sequence[State], cut: bytes
-) -> list[Left]:
-    """As `with_torn_files`, with files of the right length in which a block is zeros, or one bit is wrong."""
-    weights, biases = ({names[3]: zeroed(states[3], part)} for part in ("weight", "bias"))
-    before = {names[2]: zeroed(states[2], "weight")}
-    return [
-        (good | weights, states[2], "of which the newest has zeros in place of some weights"),
-        (good | biases, states[2], "of which the newest has zeros in place of some biases"),
-        (
-            good | {names[3]: miscounted(states[3])},
-            states[2],
-            "of which the newest says another number of steps",
-        ),
-        (good | weights | before, states[1], "of which the two newest have zeros in place of some weights"),
-        (
-            {names[2]: cut} | weights,
-            None,
-            "that are two, the newer with zeros in place of some weights, and one cut off",
-        ),
-    ]
+def left_of(state: State, what: str, rng: Rng) -> bytes:
+    """What is left of a state's file. what: one of TORN or DAMAGED; empty: all of it."""
+    content = saved_bytes(state)
+    match what:
+        case "cut off":
+            return content[: rng.integer(200, len(content) - 200)]
+        case "cut off at its last bytes":
+            return content[: -rng.integer(1, 20)]
+        case "empty":
+            return b""
+        case "all zeros":
+            return bytes(len(content))
+        case "overwritten":
+            return bytes(rng.integers(0, 255, 500).tolist())
+        case "another zip archive":
+            return zipped()
+        case "with zeros in place of weights":
+            return zeroed(state, "weight")
+        case "with zeros in place of biases":
+            return zeroed(state, "bias")
+        case "with another number of steps":
+            return miscounted(state)
+        case _:
+            return content
 
 
 def saved_bytes(state: State) -> bytes:
@@ -75,18 +62,6 @@ def miscounted(state: State) -> bytes:
     # Pickle writes the key, that it remembers it, and K before a small number.
     content[content.index(b"K", content.index(b"done")) + 1] ^= 64
     return bytes(content)
-
-
-def torn(rng: Rng, content: bytes) -> dict[str, bytes]:
-    """What may be left of a file, by what became of it."""
-    return {
-        "cut off": content[: rng.integer(200, len(content) - 200)],
-        "cut off at its last bytes": content[: -rng.integer(1, 20)],
-        "empty": b"",
-        "all zeros": bytes(len(content)),
-        "overwritten": bytes(rng.integers(0, 255, 500).tolist()),
-        "another zip archive": zipped(),
-    }
 
 
 def zipped() -> bytes:

@@ -1,26 +1,11 @@
-"""Drivers of unit 03: environments that an answer reads, and scripts that it writes."""
+"""Drivers of unit 03: scripts that an answer writes."""
 
-import os
 from copy import deepcopy
 from typing import Any
-from unittest import mock
 
 from graders.grading.answer import AnswerFunction, PlainData
-from graders.units.drivers import call_alone
-from graders.units.unit_03.replies import FormReply, PlaceReply, ShellReply
+from graders.units.unit_03.replies import FormReply, ShellReply
 from graders.units.unit_03.shells import commands_of_bash
-
-
-def place(answer: AnswerFunction, environment: dict[str, str]) -> PlaceReply:
-    """What the answer reads from an environment, and whether that is another one afterwards."""
-    before = dict(environment)
-    return PlaceReply(call_alone(answer, environment), environment != before)
-
-
-def place_of_this_process(answer: AnswerFunction, environment: dict[str, str]) -> PlaceReply:
-    """As `place`, in a process that has this environment itself."""
-    with mock.patch.dict(os.environ, environment):
-        return place(answer, environment)
 
 
 def in_a_shell(answer: AnswerFunction, names: list[str], *arguments: PlainData) -> ShellReply:

@@ -1,4 +1,4 @@
-"""Unit 03, a batch script."""
+"""The grader of `batch_script`."""
 
 import shlex
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Unit 03, told to stop."""
+"""The grader of `save_on_signal`."""
 
 import math
 import re

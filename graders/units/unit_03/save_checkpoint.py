@@ -1,4 +1,4 @@
-"""Unit 03, a checkpoint that is whole or not there: saving."""
+"""The grader of `save_checkpoint`."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path

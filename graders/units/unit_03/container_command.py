@@ -1,4 +1,4 @@
-"""Unit 03, a program in an image."""
+"""The grader of `container_command`."""
 
 import re
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""Unit 03, going on as if nothing had happened."""
+"""The grader of `resume`."""
 
 from collections.abc import Iterator
 from dataclasses import replace

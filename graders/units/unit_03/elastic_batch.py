@@ -1,0 +1,130 @@
+"""The grader of `elastic_batch`."""
+
+import math
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+from graders.grading.cases import both, vary
+from graders.grading.explanation import Tried
+from graders.grading.judging import ByCases, Stage, feature
+from graders.grading.kit import Answer, Criterion, Finding, Findings, Rng, compare, exercise
+from graders.units.unit_03.drivers import training as drivers
+from graders.units.unit_03.replies import Share
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """batch: samples of the global batch."""
+
+    batch: int = feature(36, "a batch of {}")
+    ranks: int = feature(4, "{} ranks")
+
+
+class OfWorlds(Stage[World]):
+    """What each rank of a world is given: its finding is whether each position is given out once."""
+
+    def together(self, world: World) -> Hashable:
+        return world
+
+    def run(self, answer: Answer, cases: Sequence[tuple[World, Rng]]) -> Sequence[tuple[Finding, Any]]:
+        worlds = [answer.call(drivers.world, world.batch, world.ranks) for world, _ in cases]
+        return [(complete(world, shares), shares) for (world, _), shares in zip(cases, worlds, strict=True)]
+
+    def typed(self, world: World) -> str:
+        called = f"elastic_batch({world.batch}, {world.ranks}, rank)"
+        return f"[{called} for rank in range({world.ranks})]"
+
+
+def complete(world: World, shares: Sequence[Share]) -> Finding:
+    """Passes if each position of the batch is given to one rank."""
+    places = [share for share, _ in compare.side_by_side(shares, range(world.ranks))]
+    if others := [share.other for share in places if share.other]:
+        return Finding(False, f"a rank was given {others[0]}; expected a range and a float.")
+    positions = sorted(chain(*(share.positions for share in places)))
+    missing = sorted(set(range(world.batch)) - set(positions))
+    twice = sorted({position for position in positions if positions.count(position) > 1})
+    beyond = sorted(set(positions) - set(range(world.batch)))
+    text = f"missing are {missing}, given out twice {twice}, not in the batch {beyond}."
+    return Finding(positions == list(range(world.batch)), text)
+
+
+def even(tried: Tried[World]) -> Finding:
+    """Passes if no rank has more than one sample more than another."""
+    sizes = [len(share.positions) for share in tried.seen]
+    text = f"the ranks have {sizes} samples; the step takes as long as the largest part."
+    return Finding(max(sizes) - min(sizes) <= 1, text)
+
+
+def weighted(tried: Tried[World]) -> Finding:
+    """Passes if each rank's mean loss counts by its share of the samples, in a mean over ranks."""
+    world = tried.case.features
+    weights = [share.weight for share in tried.seen]
+    wanted = [len(share.positions) * world.ranks / world.batch for share in tried.seen]
+    right = all(map(math.isclose, weights, wanted))
+    shown = [[round(weight, 4) for weight in each] for each in (weights, wanted)]
+    return Finding(right, f"the ranks have the weights {shown[0]}; expected {shown[1]}.")
+
+
+def few(tried: Tried[World]) -> bool:
+    """Whether there are more ranks than samples."""
+    return tried.case.features.ranks > tried.case.features.batch
+
+
+# One sample too many shows parts that are rounded up, one too few those that are rounded down. And
+# 11 * (15 / 11) is less than 15, and 5 / 11 * 55 less than 25, in floating point.
+UNEVEN = tuple(
+    change
+    for batch, ranks in ((21, 5), (19, 5), (29, 7), (27, 7), (15, 11), (55, 11))
+    for change in both(batch=batch, ranks=ranks)
+)
+RUBRIC = (
+    Criterion(
+        "complete",
+        2,
+        "Together the ranks take the positions 0 to global_batch - 1, each once, also where the number "
+        "of ranks does not divide them.",
+        vary=vary(ranks=(3, 2, 1), batch=(28, 44)) + UNEVEN,
+    ),
+    Criterion(
+        "balanced",
+        1,
+        "global_batch % world_size samples are left over: one each for so many ranks, not all for one.",
+        how=lambda tried: None if few(tried) else even(tried),
+    ),
+    Criterion(
+        "weight",
+        2,
+        "In the loss of the global batch a rank counts by its share of the samples; in the mean over "
+        "ranks it counts 1 / world_size. The weight is the quotient.",
+        how=lambda tried: None if few(tried) else weighted(tried),
+    ),
+    Criterion(
+        "more ranks than samples",
+        1,
+        "A rank without samples has weight 0, and still takes part.",
+        needs=("complete", "balanced", "weight"),
+        vary=both(batch=2, ranks=5) + both(batch=3, ranks=4) + both(batch=1, ranks=6),
+        how=lambda tried: compare.first_failure([even(tried), weighted(tried)]) if few(tried) else None,
+    ),
+)
+
+
+@exercise(
+    minutes=15,
+    difficulty=2,
+    rubric=RUBRIC,
+    hints=(
+        "How much should a rank's mean loss count in the whole, and how much does it count in a plain mean?",
+        "rank * n // p and (rank + 1) * n // p are the ends of parts that differ by one at most.",
+        "Unit 02: with m_k of n samples on rank k, the whole has the gradient sum of m_k / n times g_k. "
+        "Averaging over p ranks gives 1 / p times the sum.",
+    ),
+)
+def elastic_batch(answer: Answer, rng: Rng) -> Findings:
+    """The same global batch on worlds that divide it and worlds that do not."""
+    return JUDGED(answer, rng)
+
+
+JUDGED = ByCases(World(), OfWorlds(), RUBRIC)

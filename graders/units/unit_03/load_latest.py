@@ -1,0 +1,193 @@
+"""The grader of `load_latest`."""
+
+import re
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from graders.grading.cases import both, vary
+from graders.grading.explanation import Tried
+from graders.grading.judging import ByCases, Stage, feature
+from graders.grading.kit import Answer, Criterion, Finding, Findings, PlainData, Rng, compare, exercise
+from graders.units.unit_03.drivers import files as drivers
+from graders.units.unit_03.states import State, draw_state
+from graders.units.unit_03.torn_files import DAMAGED, TORN, left_of
+
+# The drivers make the first file the one that was changed last. Some have zeros: the
+# longest name's number is not the largest.
+FILES = ("step-00017.pt", "step-0037.pt", "step-7.pt", "step-27.pt")
+OLDER = ("step-00017.pt", "step-7.pt", "step-27.pt")
+FIRST = ("step-0.pt",)
+LATER = 38
+NOT_COUNTED = (
+    f".step-{LATER}.pt.x7",
+    f"old-step-{LATER + 1}.pt",
+    "best.pt",
+    "steps.jsonl",
+    f"step-{LATER + 2}-best.pt",
+    f"step-{LATER + 3}-pt",
+    f"old/step-{LATER + 4}.pt",
+)
+"""Files of other names, which hold later steps."""
+UNFINISHED = f"step-{LATER}.pt.tmp"
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """files: its checkpoints. torn: what has become of the newest, of the one before it, and so on. others:
+    whether there are files and folders of other names. folder: whether a folder has a checkpoint's name.
+    there: whether it is there at all.
+    """
+
+    files: tuple[str, ...] = feature(FILES, lambda files: f"checkpoints {', '.join(files) or '(none)'}")
+    torn: tuple[str, ...] = feature((), lambda torn: f"the newest {' and '.join(torn)}" if torn else "")
+    others: bool = feature(False, lambda on: f"and {', '.join((*NOT_COUNTED, UNFINISHED))}" if on else "")
+    folder: bool = feature(False, lambda on: f"and a folder step-{LATER}.pt" if on else "")
+    there: bool = feature(True, lambda on: "" if on else "a folder that is not there")
+
+    @property
+    def newest_first(self) -> list[str]:
+        return sorted(self.files, key=step_of, reverse=True)
+
+    @property
+    def bad(self) -> list[str]:
+        """The names of those that cannot be read."""
+        return self.newest_first[: len(self.torn)]
+
+
+def step_of(name: str) -> int:
+    """The number in a name; 0 if there is none."""
+    found = re.search("[0-9]+", name)
+    return int(found[0]) if found else 0
+
+
+@cache
+def state_of(name: str) -> State:
+    """What was saved under a name; the same in all cases, for it takes time to draw."""
+    return draw_state(Rng(step_of(name)), step_of(name))
+
+
+@cache
+def file_of(name: str, damage: str) -> bytes:
+    """What is left of it."""
+    return left_of(state_of(name), damage, Rng(step_of(name)))
+
+
+class OnFolders(Stage[Folder]):
+    """What is loaded from a folder."""
+
+    def together(self, features: Folder) -> Hashable:
+        return features
+
+    def run(self, answer: Answer, cases: Sequence[tuple[Folder, Rng]]) -> Sequence[tuple[Finding, Any]]:
+        return [_loaded(answer, folder) for folder, _ in cases]
+
+
+def _loaded(answer: Answer, folder: Folder) -> tuple[Finding, Any]:
+    if not folder.there:
+        seen = answer.call(drivers.loading_nowhere)
+        return Finding(seen is None, f"it loads {_called(seen, {})}; expected nothing (None)."), None
+    names = (*folder.files, *NOT_COUNTED * folder.others)
+    states = {name: state_of(name) for name in names}
+    damage = dict(zip(folder.newest_first, folder.torn, strict=False))
+    files = {name: file_of(name, damage.get(name, "")) for name in names}
+    if folder.others:
+        files[UNFINISHED] = b"half"
+    folders = ["sharded", f"step-{LATER + 1}.pt.tmp"] * folder.others + [f"step-{LATER}.pt"] * folder.folder
+    reply = answer.call(drivers.loading, files, folders)
+    whole = [name for name in folder.newest_first if name not in folder.bad]
+    wanted = states[whole[0]] if whole else None
+    told = f"it loads {_called(reply.state, states)}; expected {whole[0] if whole else 'nothing (None)'}"
+    again = ", with all its numbers" if wanted and _called(reply.state, states) == whole[0] else ""
+    return Finding(compare.same(reply.state, wanted), f"{told}{again}."), reply
+
+
+def _called(state: PlainData, states: dict[str, State]) -> str:
+    """A state by its file, for a sentence."""
+    done = state.get("done") if isinstance(state, dict) else None
+    named = [name for name, each in states.items() if type(done) is int and each["done"] == done]
+    return named[0] if named else "nothing (None)" if state is None else repr(state)[:80]
+
+
+def tells_and_keeps(tried: Tried[Folder]) -> Finding | None:
+    """Passes if every file that was skipped is named to the user, and all files stay as they are."""
+    if tried.seen is None:
+        return None
+    silent = [name for name in tried.case.features.bad if name not in tried.seen.said]
+    if silent:
+        return Finding(False, f"{silent[0]} was skipped, and no warning says so.")
+    return Finding(tried.seen.unchanged, "files were changed or removed; expected to only read.")
+
+
+RUBRIC = (
+    Criterion(
+        "newest",
+        2,
+        "Compare the numbers in the names as numbers: as texts step-9 comes after step-10. Do not go by "
+        "modification times: copying changes them. A single checkpoint is the newest, of step 0 too.",
+        vary=vary(files=(OLDER, FIRST)),
+    ),
+    Criterion(
+        "nothing there",
+        1,
+        "A first start finds an empty folder, or none. That is no error.",
+        vary=vary(files=((),), there=(False,)),
+    ),
+    Criterion(
+        "other files",
+        1,
+        "Only step-N.pt counts, with digits for N: not step-12.pt.tmp, which is a save that did not end, "
+        "not step-12-best.pt, and nothing that lies in folders of the folder.",
+        vary=vary(others=(True,)) + both(others=True, files=()),
+    ),
+    Criterion(
+        "torn files",
+        2,
+        "Try the newest, then the one before, and so on. What torch.load raises depends on which bytes "
+        "are missing: RuntimeError, OSError, EOFError, UnpicklingError, IndexError.",
+        vary=vary(torn=(*((each,) for each in TORN), ("cut off", "empty", "all zeros")))
+        + both(torn=TORN[:3], files=OLDER),
+    ),
+    Criterion(
+        "damaged inside",
+        2,
+        "torch.load reads numbers without checking them. The file is a zip archive, which has a checksum "
+        "of each part: zipfile.ZipFile(path).testzip() returns None if all are right.",
+        vary=vary(torn=(*((each,) for each in DAMAGED), (DAMAGED[0], DAMAGED[0])))
+        + both(torn=(DAMAGED[0], "cut off", "empty"), files=OLDER),
+        needs=("torn files",),
+    ),
+    Criterion(
+        "tells and keeps",
+        1,
+        "warnings.warn names the file that was skipped; somebody will want to look at it, so leave it.",
+        vary=vary(folder=(True,)),
+        how=tells_and_keeps,
+        needs=("torn files",),
+    ),
+)
+
+
+@exercise(
+    minutes=20,
+    difficulty=3,
+    rubric=RUBRIC,
+    hints=(
+        "How can a file of the right length be told from a whole one?",
+        're.fullmatch(r"step-([0-9]+)\\.pt", name) finds the number.',
+        "Sort the paths by number, newest first, and return from within the loop.",
+        "Put everything that reads a file into one `try`, and nothing else; catch `Exception`.",
+    ),
+)
+def load_latest(answer: Answer, rng: Rng) -> Findings:
+    """Folders as crashes leave them."""
+    return JUDGED(answer, rng)
+
+
+def possible(folder: Folder) -> bool:
+    """A folder that is not there has nothing in it; what has other names is judged where all can be read."""
+    return (folder.there or folder == Folder(there=False)) and not (folder.others and folder.torn)
+
+
+JUDGED = ByCases(Folder(), OnFolders(), RUBRIC, possible)
