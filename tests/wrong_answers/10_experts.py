@@ -18,14 +18,14 @@ def _own(name):
 # ------------------------------------------------------------------------------------------------ the gate
 
 
-@wrong("top_k_gate", fails="experts")
+@wrong("top_k_gate", fails="weights and experts")
 def smallest_first(logits, k):
     """The right ones, the smallest of them first."""
     largest, experts = logits.sort(dim=1, stable=True)
     return largest[:, -k:].softmax(1), experts[:, -k:]
 
 
-@wrong("top_k_gate", fails="experts")
+@wrong("top_k_gate", fails="weights and experts")
 def always_two(logits, k):
     """As if k were 2."""
     largest, experts = logits.sort(dim=1, descending=True, stable=True)
@@ -46,14 +46,14 @@ def a_little_less_for_later_ones(logits, k):
     return logits.gather(1, experts).softmax(1), experts
 
 
-@wrong("top_k_gate", fails="weights")
+@wrong("top_k_gate", fails="weights and experts")
 def not_renormalised(logits, k):
     """The softmax over all experts: the k weights add up to less than 1."""
     _, experts = logits.sort(dim=1, descending=True, stable=True)
     return logits.softmax(1).gather(1, experts[:, :k]), experts[:, :k]
 
 
-@wrong("top_k_gate", fails="weights")
+@wrong("top_k_gate", fails="weights and experts")
 def in_proportion_to_logits(logits, k):
     """Divides logits by their sum, which need not even be positive."""
     largest, experts = logits.sort(dim=1, descending=True, stable=True)
@@ -276,7 +276,7 @@ def sizes_not_exchanged_in_backward(x_RD, counts, group=None):
 LAST_SIZES: dict = {}
 
 
-@wrong("dispatch", fails="rows")
+@wrong("dispatch", fails="empty hands")
 def sizes_of_the_last_journey(x_RD, counts, group=None):
     """Keeps its sizes where the next journey overwrites them: with two layers gradients go astray."""
     rank = dist.get_rank()
@@ -302,7 +302,7 @@ class _Impatient(_Journey):
         return y
 
 
-@wrong("dispatch", fails="rows")
+@wrong("dispatch", fails="rows and received")
 def looks_before_they_are_there(x_RD, counts, group=None):
     """Starts the exchange, asks for its future, and goes on with rows that have not come yet."""
     sent = counts.view(dist.get_world_size(group), -1)
@@ -334,14 +334,14 @@ def mean_of_gradients(x_RD, counts, group=None):
     return _dispatch(x_RD, counts, group, lambda *given: _returns(*given) / ranks)
 
 
-@wrong("dispatch", fails="received")
+@wrong("dispatch", fails="rows and received")
 def received_by_rank_only(x_RD, counts, group=None):
     """How many rows came from each rank, and not for which expert."""
     rows, received = _own("dispatch")(x_RD, counts, group)
     return rows, received.sum(1)
 
 
-@wrong("dispatch", fails="rows")
+@wrong("dispatch", fails="rows and received")
 def sorted_by_expert(x_RD, counts, group=None):
     """Expert by expert, where rank by rank was asked for."""
     rows, received = _own("dispatch")(x_RD, counts, group)
@@ -349,7 +349,7 @@ def sorted_by_expert(x_RD, counts, group=None):
     return rows[own.argsort(stable=True)], received
 
 
-@wrong("dispatch", fails="calls")
+@wrong("dispatch", fails="calls and bytes")
 def gathers_all_counts(x_RD, counts, group=None):
     """Everybody's counts to everybody: p times what is needed."""
 
@@ -362,7 +362,7 @@ def gathers_all_counts(x_RD, counts, group=None):
     return _dispatch(x_RD, counts, group, counts_of=gathered)
 
 
-@wrong("dispatch", fails="bytes")
+@wrong("dispatch", fails="calls and bytes")
 def padded(x_RD, counts, group=None):
     """Every rank sends every rank as many rows, most of them padding."""
     ranks = dist.get_world_size(group)
@@ -481,8 +481,8 @@ class _Renormalised(_Combined):
 
 class _AsksAgain(_Combined):
     def rows(self):
-        sent = torch.empty_like(self.received)
-        dist.all_to_all_single(sent, self.received, group=self.group)
+        received = self.received.contiguous()
+        dist.all_to_all_single(torch.empty_like(received), received, group=self.group)
         return super().rows()
 
 
@@ -545,7 +545,7 @@ def makes_up_for_the_dropped(*given, **options):
     return _combine(_Renormalised)(*given, **options)
 
 
-@wrong("combine", fails="dropped")
+@wrong("combine", fails="sum of rows")
 def adds_in_single_precision(y_TD, plan, received, weights, group=None):
     """float32 inside, where float64 was given."""
     return _own("combine")(y_TD.float(), plan, received, weights.float(), group).to(y_TD.dtype)
@@ -980,16 +980,6 @@ def counts_in_their_dtype(probabilities, experts, group=None):
         chosen[each] += 1
     dist.all_reduce(chosen, group=group)
     return count * (chosen / chosen.sum()) @ probabilities.mean(0)
-
-
-@wrong("load_balancing_loss", fails="other sizes")
-def infinite_counts(probabilities, experts, group=None):
-    """Counts in whole numbers, and makes half precision of them before it divides."""
-    count = probabilities.shape[1]
-    chosen = experts.flatten().bincount(minlength=count)
-    dist.all_reduce(chosen, group=group)
-    part = chosen.to(probabilities.dtype) / chosen.sum()
-    return count * part @ probabilities.mean(0)
 
 
 @wrong("load_balancing_loss", fails="other sizes")
