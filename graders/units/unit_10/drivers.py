@@ -18,10 +18,7 @@ from graders.units.groups import group_option
 from graders.units.models import floating_bytes, sent, transposed
 from graders.units.ranks.drivers import call_once
 from graders.units.unit_10.models import whole_layer
-from graders.units.unit_10.replies import (
-    ExchangeReply,
-    LayerReply,
-)
+from graders.units.unit_10.replies import LayerReply
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,17 +169,6 @@ def learns(module: Any) -> PlainData:
         return None
     number = sent(probabilities, probabilities.detach())
     return torch.autograd.grad(number, weight, allow_unused=True, retain_graph=True)[0]
-
-
-def exchanged(
-    answer: AnswerFunction, x: Tensor, gpus_per_node: int, gaps: bool, groups: list[list[int]]
-) -> ExchangeReply:
-    """What the answer makes of blocks [p, ...]; gaps: they stand transposed in memory."""
-    options = group_option(groups)
-    given = transposed(x) if gaps else x.clone()
-    result = answer(given, gpus_per_node, **options)
-    shared = isinstance(result, Tensor) and result.untyped_storage()._cdata == given.untyped_storage()._cdata
-    return ExchangeReply(result, given, shared)
 
 
 def placed(answer: AnswerFunction, cases: list[tuple[list[int], int, int]]) -> list[PlainData]:

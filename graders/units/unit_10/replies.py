@@ -28,10 +28,3 @@ class LayerReply(DriverReply):
     x: Tensor
 
 
-@dataclass(frozen=True, slots=True)
-class ExchangeReply(DriverReply):
-    """result: what the answer returned. x: its argument afterwards; shared: whether they share memory."""
-
-    result: PlainData
-    x: Tensor
-    shared: bool
