@@ -15,12 +15,16 @@ NEAR = {torch.float64: (1e-9, 1e-9), torch.float32: (1e-4, 1e-5), torch.bfloat16
 
 @dataclass(frozen=True, slots=True)
 class Setting(Ranks):
-    """dtype: of all floating tensors. learns: the positions of those arguments that need a gradient; None: all
-    that are floating.
+    """dtype: of all floating tensors. learns: the positions of the arguments that need a gradient; None: of
+    all that are floating.
     """
 
-    dtype: torch.dtype = feature(torch.float32, lambda dtype: "" if dtype is torch.float32 else str(dtype)[6:])
-    learns: tuple[int, ...] | None = feature(None, lambda learns: _LEARNS.get(learns, ""))
+    dtype: torch.dtype = feature(
+        torch.float32, lambda dtype: "" if dtype is torch.float32 else str(dtype)[6:]
+    )
+    learns: tuple[int, ...] | None = feature(
+        None, lambda learns: "nothing that needs a gradient" if learns == () else ""
+    )
 
     @property
     def near(self) -> tuple[float, float]:
@@ -38,9 +42,6 @@ class Setting(Ranks):
         if isinstance(result, tuple):
             return tuple(map(self.rounded, result))
         return result.detach().to(self.dtype) if result.is_floating_point() else result
-
-
-_LEARNS = {(): "nothing that needs a gradient"}
 
 
 @dataclass(frozen=True, slots=True)

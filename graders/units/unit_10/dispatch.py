@@ -52,7 +52,7 @@ def what_leaves(case: Rows, given: Places) -> list[tuple[int, int]]:
         Criterion(
             "rows and received",
             4,
-            "The first E / p counts are rank 0's: how many rows is that? And who sends here? received has one "
+            "The first E / p counts are rank 0's: how many rows is that? And who sends here? received has a "
             "number for each rank and each expert here.",
         ),
         Criterion(
@@ -97,8 +97,10 @@ def what_leaves(case: Rows, given: Places) -> list[tuple[int, int]]:
     ),
     names=("x_RD", "counts"),
     arguments=drawn_rows,
-    written=lambda case: f"torch.full(({case.ranks * case.own}, 2), float(dist.get_rank())), "
-    f"torch.ones({case.ranks * case.own}, dtype=torch.int64)",
+    written=lambda case: (
+        f"torch.full(({case.ranks * case.own}, 2), float(dist.get_rank())), "
+        f"torch.ones({case.ranks * case.own}, dtype=torch.int64)"
+    ),
     possible=lambda case: max((*case.silent, *case.lonely), default=0) < case.ranks,
 )
 def dispatch(case: Rows, given: Places) -> list[tuple[Tensor, Tensor]]:

@@ -23,17 +23,15 @@ from graders.units.unit_10.replies import LayerReply
 
 @dataclass(frozen=True, slots=True)
 class Passed(Called):
-    """gradients: of each argument after backward; None where it needs none, or has none. needed: which of them
-    need a gradient after the call.
+    """gradients: of each argument after backward; None where there is none. needed: which of them need a
+    gradient after the call.
     """
 
     gradients: list[PlainData]
     needed: list[bool]
 
 
-def passes(
-    answer: AnswerFunction, calls: list[list[PlainData]], groups: list[list[int]]
-) -> list[Passed]:
+def passes(answer: AnswerFunction, calls: list[list[PlainData]], groups: list[list[int]]) -> list[Passed]:
     """The forwards of these calls, one after the other, then their backwards, the last one first.
 
     calls: of each the arguments, which of them need a gradient, a layout of all tensors (also of what arrives

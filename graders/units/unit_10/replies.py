@@ -26,5 +26,3 @@ class LayerReply(DriverReply):
     gradients: dict[str, Tensor | None]
     replaced: list[str]
     x: Tensor
-
-

@@ -1,5 +1,5 @@
-"""How answers are tried that autograd passes through: all forwards of a launch, then all backwards, as those of
-the layers of a model. A gradient arrives at a result that is a multiple of the result, on each rank another.
+"""How answers are tried that autograd passes through: all forwards of a launch, then all backwards, as those
+of the layers of a model. What arrives at a result in backward is a multiple of it, on each rank another.
 """
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
@@ -98,7 +98,10 @@ class BothWays(Stage[Setting]):
             for leaf, gradient in zip(learning, found, strict=True):
                 leaf.grad = gradient
         return [setting.rounded(result) for result in results], [
-            [setting.rounded(leaf.grad) if isinstance(leaf, Tensor) and leaf.requires_grad else None for leaf in own]
+            [
+                setting.rounded(leaf.grad) if isinstance(leaf, Tensor) and leaf.requires_grad else None
+                for leaf in own
+            ]
             for own in leaves
         ]
 
@@ -112,7 +115,7 @@ class BothWays(Stage[Setting]):
             for name, (gradient, expected), needed in seen:
                 what = f"the gradient of {name} of {_where(setting, place)}"
                 if expected is None:
-                    said = f"{name} of {_where(setting, place)} needs a gradient after the call, and did not before."
+                    said = f"{name} of {_where(setting, place)} needs a gradient only since the call."
                     yield Finding(not needed, said)
                 else:
                     yield compare.close(gradient, expected, what, *setting.near)
@@ -248,10 +251,10 @@ def calls(
         if not rows_learn and any(others_learn):
             return None  # Whether the rows' gradients are sent then is left open.
         wanted = (forward, backward if rows_learn else ())
-        for place, (both, limits) in enumerate(
-            zip(seen.calls, bytes_of(features, seen.given), strict=True)
-        ):
-            for label, events, names, limit in zip(("forward", "backward"), both, wanted, limits, strict=True):
+        for place, (both, limits) in enumerate(zip(seen.calls, bytes_of(features, seen.given), strict=True)):
+            for label, events, names, limit in zip(
+                ("forward", "backward"), both, wanted, limits, strict=True
+            ):
                 found = sorted(event.op for event in events)
                 if found != sorted(names):
                     text = f"in {label} place {place} calls {', '.join(found) or 'nothing'}"
@@ -259,6 +262,8 @@ def calls(
                 if (sent := sum(event.sent for event in events)) > limit:
                     text = f"in {label} place {place} sends {sent:,} bytes to others"
                     return Finding(False, f"{text}; what has to leave it is {limit:,} bytes.", Kind.TOO_MUCH)
-        return Finding(True, "Every rank makes the calls that are needed, and sends what has to leave it, once.")
+        return Finding(
+            True, "Every rank makes the calls that are needed, and sends what has to leave it, once."
+        )
 
     return made

@@ -24,6 +24,7 @@ class Logits(Alone):
 
 
 def drawn_logits(rng: Rng, case: Logits) -> Places:
+    """One call's logits [tokens, experts] and k."""
     logits = 2 * rng.normal(case.tokens, case.experts, dtype=torch.float64)
     if "equal" in case.kind:
         logits = rng.integers(-1, 1, case.tokens, case.experts).double()
@@ -49,7 +50,12 @@ def drawn_logits(rng: Rng, case: Logits) -> Places:
             "torch.topk leaves open which of equal ones it takes; a stable sort does not.",
             vary=vary(kind=("equal", "large and equal")) + both(kind="equal", tokens=40, k=6),
         ),
-        Criterion("gradient", 1, "The weights are made of the logits by operations that autograd knows.", how=gradients),
+        Criterion(
+            "gradient",
+            1,
+            "The weights are made of the logits by operations that autograd knows.",
+            how=gradients,
+        ),
         Criterion(
             "any logits",
             1,
