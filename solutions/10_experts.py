@@ -23,6 +23,9 @@
 # - keep the load even, and say what an uneven one costs;
 # - exchange tokens between nodes in fewer messages, and say when that pays;
 # - place experts, and copies of those that everyone wants, so that no rank waits for another.
+#
+# In all exercises arguments stay as they are, and tensors may stand in memory in any order; what you return is on their device. `group` are the ranks that take part (None: all);
+# they all make the calls that are listed, each row is sent once, and there are no other calls.
 
 # %% tags=["parameters"]
 # For the demonstrations: how many ranks they have where the text does not say, and whether these are "simulated"
@@ -107,9 +110,9 @@ def top_k_gate(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
 
     logits: [N, E] of any floating dtype, N tokens, perhaps none, and E experts, at least k.
     Returns weights [N, k], of the logits' dtype, and experts [N, k], int64: for each token the k
-    experts with the largest logits, the largest first; of equal ones the expert with the lower number
-    comes first. Its weights are in proportion to its softmax over all experts, and add up to 1.
-    Gradients flow from the weights to the logits, which stay as they are.
+    experts with the largest logits, the largest first; of equal ones the lower number comes first.
+    A token's weights are in proportion to its softmax over all experts, and add up to 1. Gradients
+    flow to the logits.
     """
     ### BEGIN SOLUTION
     largest, experts = logits.sort(descending=True, stable=True)
@@ -231,16 +234,14 @@ guesses.measured(times_the_operations_with_8_times_the_experts=more)
 def dispatch_plan(experts: Tensor, count: int, capacity: int | None = None) -> tuple[Tensor, Tensor]:
     """Which choices travel, in which order, and how many go to each expert.
 
-    experts: int64 [N, k], as from top_k_gate: the experts of N tokens, each from 0 to count - 1. N may
-    be 0.
-    capacity: for how many of these choices each expert has room; None: for all.
+    experts: int64 [N, k], as from top_k_gate: the experts of N tokens, perhaps none, each from 0 to
+    count - 1.
 
     Returns order [R] and counts [count], both int64, on the device of experts. order: the numbers
     n k + j of the choices that travel, those of expert 0 first, then those of expert 1, and so on;
     counts: how many there are of each. Of one expert, all tokens' first choices (j = 0) come before
-    their second ones, and within these lower tokens before higher ones. An expert with more than
-    `capacity` choices keeps the first of them in this order; the others are dropped. experts stays as
-    it is.
+    their second ones, and within these lower tokens before higher ones. Of its choices, in this order,
+    an expert keeps the first `capacity` (None: all); the others are dropped.
     """
     ### BEGIN SOLUTION
     tokens, k = experts.shape
@@ -345,19 +346,17 @@ assert launch(exchange_of_equal_parts, ranks=3).results == [[0, 10, 20], [1, 11,
 def dispatch(x_RD: Tensor, counts: Tensor, group: dist.ProcessGroup | None = None) -> tuple[Tensor, Tensor]:
     """Send each row to the rank of its expert.
 
-    x_RD: R rows of D numbers, of any floating dtype: those for expert 0 first, then those for expert 1,
-        and so on; perhaps none. counts: int64 [E], how many there are for each expert, as from
-        dispatch_plan.
-    group: the ranks that have experts (None: all), of which each has E / p: rank r of p has experts
-        r E / p to (r + 1) E / p - 1. E is a multiple of p.
+    x_RD: R rows of D numbers, of any floating dtype, perhaps none: those for expert 0 first, then those
+        for expert 1, and so on. counts: int64 [E], how many there are for each, as from dispatch_plan.
+    group: the p ranks that have experts (None: all), each E / p of them: rank r has experts r E / p to
+        (r + 1) E / p - 1.
 
-    Returns y_TD, on x's device, and received [p, E / p], int64. y_TD: the rows that came here, T in
-    all, rank by rank, and those of one rank expert by expert. received: how many came from each rank
-    for each of the experts here. The gradient that x_RD gets is, for each row, the one that arrives at
-    it on its expert's rank; it may need none, on all ranks alike.
+    Returns y_TD and received [p, E / p], int64. y_TD: the rows that came here, T in all, rank by rank,
+    and those of one rank expert by expert. received: how many came from each rank for each of the
+    experts here. x_RD gets, for each row, the gradient that arrives at it on its expert's rank; it may
+    need none, on all ranks alike.
 
-    Calls of all ranks of the group: in forward two dist.all_to_all_single, one of counts, and one of
-    rows, each row once; in backward one, of gradients. No others. x_RD and counts stay as they are.
+    Calls: in forward two dist.all_to_all_single, of counts and of rows; in backward one, of gradients.
     """
     ### BEGIN SOLUTION
     sent = counts.view(dist.get_world_size(group), -1)
@@ -403,15 +402,14 @@ def combine(
     """Send each row back to where it came from, and add up each token's.
 
     y_TD: one row for each that dispatch returned here, in the same order: what its expert made of it.
-    plan: order [R] and counts [E], what dispatch_plan returned on this rank. received [p, E / p]: what
-    dispatch returned here. weights: [N, k], of y's dtype, of this rank's N tokens. group: as in
-    dispatch.
+    plan: order [R] and counts [E], from dispatch_plan; received [p, E / p]: from dispatch, both on this
+    rank. weights: [N, k], of y's dtype, of this rank's N tokens.
 
     Returns [N, D]: for each token the sum of weight times row over those of its k choices that
-    travelled, and zeros where none did. Gradients flow to y_TD, on every rank of the group, and to the
-    weights; both, either or none of them may need one, on all ranks alike. Calls of all ranks of the
-    group: one dist.all_to_all_single in forward, one in backward, each of rows, each row once, and no
-    others. All arguments stay as they are.
+    travelled, and zeros where none did. Gradients flow to y_TD and to the weights; both, either or none
+    of them may need one, on all ranks alike.
+
+    Calls: one dist.all_to_all_single in forward, one in backward, each of rows.
     """
     ### BEGIN SOLUTION
     order, counts = plan
@@ -470,27 +468,18 @@ class ExpertParallelMLP(nn.Module):
 
     layer = ExpertParallelMLP(whole, capacity_factor=None, group=None)
 
-    whole: a Mixture, the same on all ranks of the group (None: all); its number of experts E is a
-        multiple of the number of ranks p. It stays as it is.
-    layer.gate: a copy of whole.gate, on every rank. layer.experts: an nn.ModuleList of copies of this
-        rank's E / p experts, as dispatch deals them. The layer has no other parameters, and keeps
-        nothing of the others.
+    whole: a Mixture of E experts, the same on all p ranks.
+    layer.gate: a copy of whole.gate. layer.experts: an nn.ModuleList of copies of this rank's E / p
+        experts, as dispatch deals them. The layer keeps nothing of the others.
+    layer(x): x [..., D], N tokens, perhaps none. Returns what `whole` would, but for what is dropped:
+        each expert has room for ceil(capacity_factor N k / E) of this rank's choices. An expert is
+        called once a forward, also for no rows.
+    layer.routing: of the last forward, the probabilities [N, E], with gradient, and the experts chosen.
+    layer.average_gradients(): called on all ranks after backward. Makes all gradients those of the mean
+        over ranks of the losses, in place; a gate without one counts as zeros, a frozen one stays.
 
-    layer(x): x [..., D], this rank's tokens, N in all, perhaps none; other ranks may have more or
-        fewer. Returns what `whole` would, of x's shape, but for what is dropped: with a capacity_factor
-        each expert has room for ceil(capacity_factor N k / E) of this rank's choices (factors that are
-        tried are binary fractions, like 0.75, so that rounding does not matter). An expert is called
-        once in each forward, also for no rows.
-    layer.routing: of the last forward, (probabilities [N, E], experts [N, k]): the softmax over all
-        experts, with gradient, and what top_k_gate chose.
-    layer.average_gradients(): called on all ranks after the backward of each rank's own loss. Makes all
-        gradients those of the mean over ranks of these losses, in place; a gate without a gradient
-        counts as zeros, and a frozen one stays as it is.
-
-    Calls: two all-to-alls of rows in forward and two in backward (the second one only where x needs a
-    gradient: on all ranks or on none), and one of counts in forward; in average_gradients one
-    all-reduce, of the gate's gradient (none if it is frozen). No others, and rows travel in x's dtype.
-    x stays as it is.
+    Calls: those of dispatch and combine (in backward, dispatch's only where x needs a gradient); in
+    average_gradients one all-reduce, unless the gate is frozen.
     """
 
     def __init__(
@@ -613,15 +602,14 @@ def load_balancing_loss(
     """What is added, times a small factor, to this rank's loss, so that the load becomes even.
 
     probabilities: [N, E], of any floating dtype: the softmax of the gate's logits of this rank's N
-    tokens; where the gate is frozen they need no gradient. experts: int64 [N, k]: what they chose.
-    Every rank of the group (None: all) has as many tokens as any other, at least one.
+    tokens, as many as any other rank's. They need no gradient where the gate is frozen. experts: int64
+    [N, k]: what these tokens chose.
 
     Returns a scalar of the probabilities' dtype: E times the sum over experts of f_e P_e. f_e: of all
-    choices of all ranks of the group, before any is dropped, the part that went to expert e. P_e: the
-    mean probability of expert e, of this rank's tokens. So the mean over ranks is what one rank with
-    all tokens would compute, and so is the mean of gradients: they flow through P_e only.
+    choices of all ranks, the part that went to expert e. P_e: the mean probability of expert e, of this
+    rank's tokens. Gradients flow through P_e only.
 
-    Calls: one collective in forward, of E numbers, and none in backward. Arguments stay as they are.
+    Calls: one collective in forward, of E numbers.
 
     W. Fedus et al., Switch Transformers, 2022, equations 4 to 6, where k = 1; equation 4 has the factor
     too.
@@ -706,18 +694,15 @@ figure
 def hierarchical_all_to_all(x: Tensor, gpus_per_node: int, group: dist.ProcessGroup | None = None) -> Tensor:
     """An all-to-all of equal blocks, in which two nodes exchange one message each way.
 
-    x: [p, ...] of any dtype, of one shape on the p ranks of the group (None: all): x[r] is for its rank
-    r.
-    gpus_per_node: g, which divides p. Rank r of the group is on node r // g.
+    x: [p, ...] of any dtype, of one shape on the group's p ranks: x[r] is for rank r. gpus_per_node: g,
+    which divides p. Rank r of the group is on node r // g.
 
-    Returns a new tensor of x's shape, on its device: at [r] what rank r had for this rank. x stays as
-    it is.
+    Returns a new tensor of x's shape: at [r] what rank r had for this rank.
 
-    Calls: only point-to-point ones (dist.send, recv, isend, irecv, batch_isend_irecv), in an order that
-    is free of deadlock also where a send ends only when its receive has come. From each node to each
-    other one there goes one message, which has the g^2 blocks that are for it and no others; any rank
-    of the other node may receive it. With m nodes, no rank sends more than ceil(m / g) of these
-    messages. Messages within a node may be any, but from a rank to itself, which Gloo cannot carry.
+    Calls: only point-to-point ones (dist.send, recv, isend, irecv, batch_isend_irecv); a send may wait
+    for its receive. From each node to each other one there goes one message, with the g^2 blocks that
+    are for it. With m nodes, no rank sends more than ceil(m / g) of these messages. Messages within a
+    node may be any, but from a rank to itself, which Gloo cannot carry.
     """
     ### BEGIN SOLUTION
     g, rank = gpus_per_node, dist.get_rank(group)

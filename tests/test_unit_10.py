@@ -21,7 +21,7 @@ from course_lib.beside import missing
 from course_lib.data import load_text
 from course_lib.models import MLP, Transformer, TransformerConfig, next_token_loss
 from graders.grading.rng import Rng
-from graders.units.unit_10.placing import Placement, Task
+from graders.units.unit_10.place_experts import Placement, Task
 from tests.answers import solved
 
 SOLVED = solved("10_experts")

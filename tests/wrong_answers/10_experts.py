@@ -18,18 +18,11 @@ def _own(name):
 # ------------------------------------------------------------------------------------------------ the gate
 
 
-@wrong("top_k_gate", fails="experts")
+@wrong("top_k_gate", fails="weights and experts")
 def smallest_first(logits, k):
     """The right ones, the smallest of them first."""
     largest, experts = logits.sort(dim=1, stable=True)
     return largest[:, -k:].softmax(1), experts[:, -k:]
-
-
-@wrong("top_k_gate", fails="experts")
-def always_two(logits, k):
-    """As if k were 2."""
-    largest, experts = logits.sort(dim=1, descending=True, stable=True)
-    return largest[:, :2].softmax(1), experts[:, :2]
 
 
 @wrong("top_k_gate", fails="ties")
@@ -46,18 +39,11 @@ def a_little_less_for_later_ones(logits, k):
     return logits.gather(1, experts).softmax(1), experts
 
 
-@wrong("top_k_gate", fails="weights")
+@wrong("top_k_gate", fails="weights and experts")
 def not_renormalised(logits, k):
     """The softmax over all experts: the k weights add up to less than 1."""
     _, experts = logits.sort(dim=1, descending=True, stable=True)
     return logits.softmax(1).gather(1, experts[:, :k]), experts[:, :k]
-
-
-@wrong("top_k_gate", fails="weights")
-def in_proportion_to_logits(logits, k):
-    """Divides logits by their sum, which need not even be positive."""
-    largest, experts = logits.sort(dim=1, descending=True, stable=True)
-    return largest[:, :k] / largest[:, :k].sum(1, keepdim=True), experts[:, :k]
 
 
 @wrong("top_k_gate", fails="gradient")
@@ -104,19 +90,6 @@ def _by_token(tokens, k):
     return ((token, j) for token in range(tokens) for j in range(k))
 
 
-@wrong("dispatch_plan", fails="one choice a token")
-def key_with_room_for_so_many(experts, count, capacity=None):
-    """Sorts by one number made of expert, place and token, which holds up to a thousand tokens."""
-    tokens, k = experts.shape
-    places = torch.arange(k) * 1000 + torch.arange(tokens).unsqueeze(1)
-    key = (experts * 1000 * k + places).flatten()
-    parts = key.argsort().split(
-        key.div(1000 * k, rounding_mode="floor").bincount(minlength=count)[:count].tolist()
-    )
-    parts = [part[:capacity] for part in parts]
-    return torch.cat(parts), torch.tensor([len(part) for part in parts])
-
-
 @wrong("dispatch_plan", fails="several choices")
 def token_by_token(experts, count, capacity=None):
     """A token's second choice before the next token's first one."""
@@ -134,13 +107,6 @@ def only_experts_that_are_there(experts, count, capacity=None):
     """Counts as many experts as anybody chose."""
     order, counts = _own("dispatch_plan")(experts, count, capacity)
     return order, counts[counts > 0]
-
-
-@wrong("dispatch_plan", fails="several choices")
-def tokens_in_place_of_choices(experts, count, capacity=None):
-    """Says which token travels, and not with which of its choices."""
-    order, counts = _own("dispatch_plan")(experts, count, capacity)
-    return order // experts.shape[1], counts
 
 
 @wrong("dispatch_plan", fails="several choices")
@@ -174,22 +140,6 @@ def capacity_of_each_place(experts, count, capacity=None):
     return chosen[by_expert], of.bincount(minlength=count)
 
 
-@wrong("dispatch_plan", fails="capacity")
-def keeps_the_last(experts, count, capacity=None):
-    """Drops the first of those who come, not the last."""
-    order, counts = _own("dispatch_plan")(experts, count)
-    if capacity is None:
-        return order, counts
-    parts = [part[max(0, len(part) - capacity) :] for part in order.split(counts.tolist())]
-    return torch.cat(parts), counts.clamp(max=capacity)
-
-
-@wrong("dispatch_plan", fails="capacity")
-def no_capacity_is_zero(experts, count, capacity=None):
-    """Takes room for nobody as room for all."""
-    return _own("dispatch_plan")(experts, count, capacity or None)
-
-
 @wrong("dispatch_plan", fails="no tokens")
 def largest_of_nothing(experts, count, capacity=None):
     """Checks the numbers, of which there may be none."""
@@ -203,14 +153,6 @@ def marks_what_it_has_seen(experts, count, capacity=None):
     result = _own("dispatch_plan")(experts, count, capacity)
     experts.fill_(-1)
     return result
-
-
-@wrong("dispatch_plan", fails="arguments unchanged")
-def view_of_the_transposed(experts, count, capacity=None):
-    """Takes it that memory is laid out row by row."""
-    if experts.numel():
-        experts.view(-1)
-    return _own("dispatch_plan")(experts, count, capacity)
 
 
 # ------------------------------------------------------------------------------------------------ journeys
@@ -261,87 +203,20 @@ def rows_without_history(x_RD, counts, group=None):
 
 
 @wrong("dispatch", fails="gradient")
-def sizes_not_exchanged_in_backward(x_RD, counts, group=None):
-    """Sends the gradients as the rows were sent, in place of the other way."""
-
-    def again(gradient, sent, received, group):
-        sizes = [min(each) for each in zip(sent, received, strict=True)]
-        parts = [part[:size] for part, size in zip(gradient.split(received), sizes, strict=True)]
-        came = _travel(torch.cat(parts), sizes, sizes, group)
-        return torch.cat([came, came.new_zeros(max(0, sum(sent) - len(came)), came.shape[1])])[: sum(sent)]
-
-    return _dispatch(x_RD, counts, group, again)
-
-
-LAST_SIZES: dict = {}
-
-
-@wrong("dispatch", fails="rows")
-def sizes_of_the_last_journey(x_RD, counts, group=None):
-    """Keeps its sizes where the next journey overwrites them: with two layers gradients go astray."""
-    rank = dist.get_rank()
-
-    def noted(counts, group):
-        sent = counts.view(dist.get_world_size(group), -1)
-        received = torch.empty_like(sent)
-        dist.all_to_all_single(received, sent, group=group)
-        LAST_SIZES[rank] = sent.sum(1).tolist(), received.sum(1).tolist(), group
-        return received
-
-    return _dispatch(x_RD, counts, group, lambda gradient, *_: _returns(gradient, *LAST_SIZES[rank]), noted)
-
-
-class _Impatient(_Journey):
-    """Does not wait for rows."""
-
-    @staticmethod
-    def forward(ctx, x, sent, received, group, back):
-        ctx.rest, ctx.back = (sent, received, group), back
-        y = x.new_empty(sum(received), x.shape[1])
-        dist.all_to_all_single(y, x.contiguous(), received, sent, group=group, async_op=True).get_future()
-        return y
-
-
-@wrong("dispatch", fails="rows")
-def looks_before_they_are_there(x_RD, counts, group=None):
-    """Starts the exchange, asks for its future, and goes on with rows that have not come yet."""
-    sent = counts.view(dist.get_world_size(group), -1)
-    received = torch.empty_like(sent)
-    dist.all_to_all_single(received, sent, group=group)
-    return _Impatient.apply(x_RD, sent.sum(1).tolist(), received.sum(1).tolist(), group, _returns), received
-
-
-@wrong("dispatch", fails="gradient")
-def looks_at_the_gradient(x_RD, counts, group=None):
-    """A hook on the rows, as if they always needed a gradient: where they need none there is an error."""
-    if torch.is_grad_enabled():
-        x_RD.register_hook(lambda gradient: gradient)
-    return _own("dispatch")(x_RD, counts, group)
-
-
-@wrong("dispatch", fails="gradient")
-def asks_for_a_gradient(x_RD, counts, group=None):
-    """Makes the caller's rows need a gradient, so that backward comes by in any case."""
-    if not x_RD.requires_grad:
-        x_RD.requires_grad_()
-    return _own("dispatch")(x_RD, counts, group)
-
-
-@wrong("dispatch", fails="gradient")
 def mean_of_gradients(x_RD, counts, group=None):
     """Divides by the number of ranks, as in data parallelism."""
     ranks = dist.get_world_size(group)
     return _dispatch(x_RD, counts, group, lambda *given: _returns(*given) / ranks)
 
 
-@wrong("dispatch", fails="received")
+@wrong("dispatch", fails="rows and received")
 def received_by_rank_only(x_RD, counts, group=None):
     """How many rows came from each rank, and not for which expert."""
     rows, received = _own("dispatch")(x_RD, counts, group)
     return rows, received.sum(1)
 
 
-@wrong("dispatch", fails="rows")
+@wrong("dispatch", fails="rows and received")
 def sorted_by_expert(x_RD, counts, group=None):
     """Expert by expert, where rank by rank was asked for."""
     rows, received = _own("dispatch")(x_RD, counts, group)
@@ -349,7 +224,7 @@ def sorted_by_expert(x_RD, counts, group=None):
     return rows[own.argsort(stable=True)], received
 
 
-@wrong("dispatch", fails="calls")
+@wrong("dispatch", fails="calls and bytes")
 def gathers_all_counts(x_RD, counts, group=None):
     """Everybody's counts to everybody: p times what is needed."""
 
@@ -362,7 +237,7 @@ def gathers_all_counts(x_RD, counts, group=None):
     return _dispatch(x_RD, counts, group, counts_of=gathered)
 
 
-@wrong("dispatch", fails="bytes")
+@wrong("dispatch", fails="calls and bytes")
 def padded(x_RD, counts, group=None):
     """Every rank sends every rank as many rows, most of them padding."""
     ranks = dist.get_world_size(group)
@@ -448,11 +323,6 @@ class _Unweighted(_Combined):
         return rows
 
 
-class _InOrder(_Combined):
-    def weighted(self, rows):
-        return rows * self.weights.flatten()[: len(rows)].unsqueeze(1)
-
-
 class _Overwrites(_Combined):
     def added(self, rows):
         result = rows.new_zeros(len(self.weights), rows.shape[1])
@@ -481,8 +351,8 @@ class _Renormalised(_Combined):
 
 class _AsksAgain(_Combined):
     def rows(self):
-        sent = torch.empty_like(self.received)
-        dist.all_to_all_single(sent, self.received, group=self.group)
+        received = self.received.contiguous()
+        dist.all_to_all_single(torch.empty_like(received), received, group=self.group)
         return super().rows()
 
 
@@ -497,12 +367,6 @@ class _OfAll(_Combined):
 def without_weights(*given, **options):
     """Adds rows up as they are."""
     return _combine(_Unweighted)(*given, **options)
-
-
-@wrong("combine", fails="sum of rows")
-def weights_in_order(*given, **options):
-    """Takes it that row i belongs to choice i."""
-    return _combine(_InOrder)(*given, **options)
 
 
 @wrong("combine", fails="sum of rows")
@@ -523,32 +387,10 @@ def rows_get_nothing(*given, **options):
     return _combine(_ConstantRows)(*given, **options)
 
 
-@wrong("combine", fails="gradients")
-def rows_always_learn(y_TD, plan, received, weights, group=None):
-    """A hook on the rows: where experts are frozen, and x needs no gradient, there is an error."""
-    if torch.is_grad_enabled():
-        y_TD.register_hook(lambda gradient: gradient)
-    return _own("combine")(y_TD, plan, received, weights, group)
-
-
-@wrong("combine", fails="gradients")
-def weights_always_learn(y_TD, plan, received, weights, group=None):
-    """Makes the caller's weights need a gradient, where the gate is frozen."""
-    if not weights.requires_grad:
-        weights.requires_grad_()
-    return _own("combine")(y_TD, plan, received, weights, group)
-
-
 @wrong("combine", fails="dropped")
 def makes_up_for_the_dropped(*given, **options):
     """Divides by the weights that are left, which are zero where all were dropped."""
     return _combine(_Renormalised)(*given, **options)
-
-
-@wrong("combine", fails="dropped")
-def adds_in_single_precision(y_TD, plan, received, weights, group=None):
-    """float32 inside, where float64 was given."""
-    return _own("combine")(y_TD.float(), plan, received, weights.float(), group).to(y_TD.dtype)
 
 
 @wrong("combine", fails="calls and bytes")
@@ -645,14 +487,6 @@ class RowsStaySorted(_Layer):
 
 
 @wrong("ExpertParallelMLP", fails="outputs")
-class SortedOnceMore(_Layer):
-    """Applies the order a second time in place of undoing it."""
-
-    def back_in_place(self, computed, by_expert):
-        return computed[by_expert]
-
-
-@wrong("ExpertParallelMLP", fails="outputs")
 class FirstExpertsEverywhere(_Layer):
     """Every rank has experts 0 to E / p - 1."""
 
@@ -684,16 +518,6 @@ class GateByItself(_Layer):
         pass
 
 
-@wrong("ExpertParallelMLP", fails="average_gradients")
-class ExpertsTogether(_Layer):
-    """Averages everything, as in data parallelism: other ranks' experts are other experts."""
-
-    def average_of_expert(self, parameter):
-        super().average_of_expert(parameter)
-        parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-        dist.all_reduce(parameter.grad, group=self.group)
-
-
 @wrong("ExpertParallelMLP", fails="parameters")
 class KeepsAllExperts(_Layer):
     """Has all experts in memory, and uses its own."""
@@ -701,14 +525,6 @@ class KeepsAllExperts(_Layer):
     def parts(self, whole, own):
         self.whole = [copy.deepcopy(whole)]
         return super().parts(whole, own)
-
-
-@wrong("ExpertParallelMLP", fails="parameters")
-class GateOfTheOther(_Layer):
-    """Uses the gate that was given, and trains it."""
-
-    def parts(self, whole, own):
-        return whole.gate, super().parts(whole, own)[1]
 
 
 @wrong("ExpertParallelMLP", fails="nobody comes")
@@ -719,48 +535,6 @@ class IdleExperts(_Layer):
         return super().compute(rows, received) if len(rows) else rows.detach()
 
 
-@wrong("ExpertParallelMLP", fails="nobody comes")
-class BusyExpertsOnly(_Layer):
-    """Leaves out experts to whom nobody came: where x needs no gradient, nothing is left in the graph."""
-
-    def call(self, expert, rows):
-        return expert(rows) if len(rows) else rows
-
-
-@wrong("ExpertParallelMLP", fails="nobody comes")
-class NothingToAverage(_Layer):
-    """Reduces the gate's gradient as it is, also where there is none."""
-
-    def average_of_gate(self, weight):
-        dist.all_reduce(weight.grad, group=self.group)
-        weight.grad /= self.ranks()
-
-
-@wrong("ExpertParallelMLP", fails="nobody comes")
-class GateWithoutTokens(_Layer):
-    """A rank whose gate has no gradient stays away from the all-reduce."""
-
-    def average_of_gate(self, weight):
-        if weight.grad is not None and weight.grad.any():
-            super().average_of_gate(weight)
-
-
-@wrong("ExpertParallelMLP", fails="capacity")
-class RoomForAll(_Layer):
-    """Ignores the capacity factor."""
-
-    def capacity(self, experts, count):
-        return None
-
-
-@wrong("ExpertParallelMLP", fails="capacity")
-class RoundedDown(_Layer):
-    """Whole places only."""
-
-    def capacity(self, experts, count):
-        return None if self.factor is None else int(self.factor * experts.numel() / count)
-
-
 @wrong("ExpertParallelMLP", fails="capacity")
 class RoomForTokens(_Layer):
     """Reckons with tokens, each of which makes k choices."""
@@ -769,54 +543,12 @@ class RoomForTokens(_Layer):
         return None if self.factor is None else math.ceil(self.factor * len(experts) / count)
 
 
-@wrong("ExpertParallelMLP", fails="capacity")
-class OneMoreThanFits(_Layer):
-    """Adds one in place of rounding up."""
-
-    def capacity(self, experts, count):
-        return None if self.factor is None else int(self.factor * experts.numel() / count) + 1
-
-
-@wrong("ExpertParallelMLP", fails="capacity")
-class RoomOfTheFirstBatch(_Layer):
-    """Reckons the capacity once and for all."""
-
-    def capacity(self, experts, count):
-        self.room = getattr(self, "room", None) or super().capacity(experts, count)
-        return self.room
-
-
-@wrong("ExpertParallelMLP", fails="capacity")
-class RoomForAllInEvaluation(_Layer):
-    """Drops in training only."""
-
-    def capacity(self, experts, count):
-        return super().capacity(experts, count) if self.training else None
-
-
 @wrong("ExpertParallelMLP", fails="routing")
 class RoutingWithoutHistory(_Layer):
     """Tells probabilities from which the gate cannot learn."""
 
     def route(self, logits, experts):
         self.routing = logits.detach().softmax(1), experts
-
-
-@wrong("ExpertParallelMLP", fails="routing")
-class RoutingOfTraining(_Layer):
-    """Tells the routing of the last forward that had a graph."""
-
-    def route(self, logits, experts):
-        if torch.is_grad_enabled():
-            super().route(logits, experts)
-
-
-@wrong("ExpertParallelMLP", fails="routing")
-class RoutingOfLogits(_Layer):
-    """Tells the logits, which are no probabilities."""
-
-    def route(self, logits, experts):
-        self.routing = logits, experts
 
 
 @wrong("ExpertParallelMLP", fails="calls and bytes")
@@ -830,42 +562,6 @@ class AveragesGateTwice(_Layer):
         weight.grad /= self.ranks()
 
 
-@wrong("ExpertParallelMLP", fails="calls and bytes")
-class GradientsNobodyWants(_Layer):
-    """Sends gradients back to x, also where x needs none."""
-
-    def forward(self, x):
-        return super().forward(x + 0 * self.gate.weight.sum())
-
-
-@wrong("ExpertParallelMLP", fails="calls and bytes")
-class AveragesFrozenGate(_Layer):
-    """Has the gradient of a frozen gate averaged, which is zeros."""
-
-    @torch.no_grad()
-    def average_gradients(self):
-        for parameter in self.experts.parameters():
-            self.average_of_expert(parameter)
-        self.average_of_gate(self.gate.weight)
-
-
-@wrong("ExpertParallelMLP", fails="calls and bytes")
-class RowsInDouble(_Layer):
-    """Sends rows in double precision: twice the bytes."""
-
-    def forward(self, x):
-        x_ND = x.reshape(-1, x.shape[-1])
-        logits = self.gate(x_ND)
-        weights, experts = _own("top_k_gate")(logits, self.k)
-        self.route(logits, experts)
-        count = logits.shape[1]
-        order, counts = _own("dispatch_plan")(experts, count, self.capacity(experts, count))
-        rows, received = _own("dispatch")(x_ND[order // self.k].double(), counts, self.group)
-        y_TD = self.compute(rows.to(x.dtype), received).double()
-        y_ND = _own("combine")(y_TD, (order, counts), received, weights.double(), self.group)
-        return y_ND.to(x.dtype).view(x.shape)
-
-
 @wrong("ExpertParallelMLP", fails="one call an expert")
 class RowByRow(_Layer):
     """Calls an expert for each rank's rows apart."""
@@ -874,14 +570,6 @@ class RowByRow(_Layer):
         sizes = received.flatten().tolist()
         experts = list(self.experts) * len(received)
         return torch.cat([expert(part) for expert, part in zip(experts, rows.split(sizes), strict=True)])
-
-
-@wrong("ExpertParallelMLP", fails="one call an expert")
-class IdleExpertsTimesZero(_Layer):
-    """Keeps experts to whom nobody came in the graph, and calls them not."""
-
-    def call(self, expert, rows):
-        return expert(rows) if len(rows) else rows + 0 * sum(each.sum() for each in expert.parameters())
 
 
 @wrong("ExpertParallelMLP", fails="group")
@@ -917,28 +605,6 @@ def without_the_factor(probabilities, experts, group=None):
     return _loss(probabilities, experts, group, factor=1)
 
 
-@wrong("load_balancing_loss", fails="value")
-def sum_of_probabilities(probabilities, experts, group=None):
-    """A sum where a mean is meant."""
-    return _loss(probabilities, experts, group, mean=lambda p: p.sum(0))
-
-
-@wrong("load_balancing_loss", fails="value")
-def per_token(probabilities, experts, group=None):
-    """Divides counts by tokens, not by choices."""
-    return _loss(probabilities, experts, group) * experts.shape[1]
-
-
-@wrong("load_balancing_loss", fails="value")
-def squares_of_counts(probabilities, experts, group=None):
-    """f times f, which nothing can be learnt from; with probabilities it only looks alike."""
-    count = probabilities.shape[1]
-    chosen = experts.flatten().bincount(minlength=count)
-    dist.all_reduce(chosen, group=group)
-    part = chosen.to(probabilities.dtype) / chosen.sum()
-    return count * part @ part + 0 * probabilities.sum()
-
-
 @wrong("load_balancing_loss", fails="gradient")
 def constant_probabilities(probabilities, experts, group=None):
     """The right number, from which nobody learns."""
@@ -969,34 +635,6 @@ def every_choice(probabilities, experts, group=None):
 def load_of_all(probabilities, experts, group=None):
     """Forgets the group."""
     return _loss(probabilities, experts, None)
-
-
-@wrong("load_balancing_loss", fails="other sizes")
-def counts_in_their_dtype(probabilities, experts, group=None):
-    """Counts in the dtype of the probabilities: float16 has no whole number above 2,048 but the even ones."""
-    count = probabilities.shape[1]
-    chosen = probabilities.new_zeros(count)
-    for each in experts.flatten().tolist():
-        chosen[each] += 1
-    dist.all_reduce(chosen, group=group)
-    return count * (chosen / chosen.sum()) @ probabilities.mean(0)
-
-
-@wrong("load_balancing_loss", fails="other sizes")
-def infinite_counts(probabilities, experts, group=None):
-    """Counts in whole numbers, and makes half precision of them before it divides."""
-    count = probabilities.shape[1]
-    chosen = experts.flatten().bincount(minlength=count)
-    dist.all_reduce(chosen, group=group)
-    part = chosen.to(probabilities.dtype) / chosen.sum()
-    return count * part @ probabilities.mean(0)
-
-
-@wrong("load_balancing_loss", fails="other sizes")
-def gate_always_learns(probabilities, experts, group=None):
-    """A hook on the probabilities, which need no gradient where the gate is frozen."""
-    probabilities.register_hook(lambda gradient: gradient)
-    return _loss(probabilities, experts, group)
 
 
 @wrong("load_balancing_loss", fails="other sizes")
@@ -1056,19 +694,13 @@ def _two_stages(x, g, group, rank=None):
 
 
 @wrong("hierarchical_all_to_all", fails="every block")
-def stays_as_it_is(x, gpus_per_node, group=None):
-    """Transposes nothing."""
-    return x.clone()
-
-
-@wrong("hierarchical_all_to_all", fails="every block")
 def places_mixed_up(x, gpus_per_node, group=None):
     """Puts blocks back place by place in place of node by node."""
     result = _two_stages(x, gpus_per_node, group)
     return result.unflatten(0, (-1, gpus_per_node)).transpose(0, 1).flatten(0, 1)
 
 
-@wrong("hierarchical_all_to_all", fails="only messages")
+@wrong("hierarchical_all_to_all", fails="every block")
 def by_the_collective(x, gpus_per_node, group=None):
     """PyTorch's own."""
     result = torch.empty_like(x, memory_format=torch.contiguous_format)
@@ -1095,12 +727,6 @@ def more_than_one_gpu(x, gpus_per_node, group=None):
     if gpus_per_node == 1 or len(x) == gpus_per_node:
         return x.clone()
     return _own("hierarchical_all_to_all")(x, gpus_per_node, group)
-
-
-@wrong("hierarchical_all_to_all", fails="any blocks")
-def rows_of_float(x, gpus_per_node, group=None):
-    """Makes float32 of everything."""
-    return _own("hierarchical_all_to_all")(x.float(), gpus_per_node, group)
 
 
 @wrong("hierarchical_all_to_all", fails="any blocks")
@@ -1147,35 +773,6 @@ def _led(x, g, group, extra=0):
 def one_leader(x, gpus_per_node, group=None):
     """The first rank of each node speaks for all of it."""
     return _led(x, gpus_per_node, group)
-
-
-@wrong("hierarchical_all_to_all", fails="no rank carries all")
-def last_place_carries_the_rest(x, gpus_per_node, group=None):
-    """Nodes beyond g are all carried by the last place."""
-    g, p, rank = gpus_per_node, len(x), dist.get_rank(group)
-    node, place = divmod(rank, g)
-    blocks = x.contiguous().unflatten(0, (-1, g))
-    carried = [[n for n in range(p // g) if min(n, g - 1) == j] for j in range(g)]
-    own, beside = carried[place], range(node * g, node * g + g)
-    held = _swap(
-        {peer: blocks[carried[j]] for j, peer in enumerate(beside)},
-        {peer: torch.empty_like(blocks[own]) for peer in beside},
-        group,
-    )
-    across = torch.stack(held, 1)
-    partners = [other * g + min(node, g - 1) for other in own]
-    parts = dict(zip(partners, across, strict=True))
-    came = _swap(parts, {peer: torch.empty_like(part) for peer, part in parts.items()}, group)
-    came = torch.stack(came) if own else across
-    dealt = _swap(
-        {peer: came[:, :, j] for j, peer in enumerate(beside)},
-        {peer: torch.empty_like(blocks[carried[j]]) for j, peer in enumerate(beside)},
-        group,
-    )
-    result = torch.empty_like(blocks)
-    for nodes, part in zip(carried, dealt, strict=True):
-        result[nodes] = part
-    return result.flatten(0, 1)
 
 
 @wrong("hierarchical_all_to_all", fails="no bytes more")
@@ -1247,30 +844,9 @@ def dealt_without_copies(loads, ranks, slots):
     return _round_robin(loads, ranks)
 
 
-@wrong("place_experts", fails="half of what can be saved")
-def copies_in_any_order(loads, ranks, slots):
-    """The right copies, laid out as they are numbered."""
-    copies = _copies(loads, ranks, slots)
-    return _onto_the_emptiest(loads, copies, ranks, slots, range(len(loads)))
-
-
 @wrong("place_experts", fails="within a fiftieth of the best known")
 def greedy_only(loads, ranks, slots):
     """The largest onto the emptiest, and nothing is tried afterwards."""
     copies = _copies(loads, ranks, slots)
     order = sorted(range(len(loads)), key=lambda e: -loads[e] / copies[e])
     return _onto_the_emptiest(loads, copies, ranks, slots, order)
-
-
-@wrong("place_experts", fails="within a fiftieth of the best known")
-def greedy_with_any_number_of_copies(loads, ranks, slots):
-    """The largest onto the emptiest for every number of copies, and no swap afterwards."""
-    best, least = None, math.inf
-    for spare in range(ranks * slots - len(loads) + 1):
-        copies = _copies(loads, ranks, slots, spare)
-        order = sorted(range(len(loads)), key=lambda e: -loads[e] / copies[e])
-        held = _onto_the_emptiest(loads, copies, ranks, slots, order)
-        tokens = max(sum(loads[e] / sum(e in own for own in held) for e in each) for each in held)
-        if tokens < least:
-            best, least = held, tokens
-    return best

@@ -1,4 +1,13 @@
 """Unit 10: Experts."""
 
 UNIT = "10_experts"
-SECTIONS = ("gating", "plans", "travelling", "returning", "layers", "balance", "between_nodes", "placing")
+SECTIONS = (
+    "top_k_gate",
+    "dispatch_plan",
+    "dispatch",
+    "combine",
+    "expert_parallel_mlp",
+    "load_balancing_loss",
+    "hierarchical_all_to_all",
+    "place_experts",
+)

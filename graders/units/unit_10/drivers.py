@@ -4,6 +4,7 @@ What arrives in backward at an answer's result is made of the result itself (see
 another shape ends in a finding about its shape.
 """
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -12,101 +13,81 @@ from torch import Tensor, nn
 
 from course_lib import mark
 from graders.grading.answer import AnswerFunction, PlainData
+from graders.grading.called import Called
 from graders.units.groups import group_option
 from graders.units.models import floating_bytes, sent, transposed
+from graders.units.ranks.drivers import call_once
 from graders.units.unit_10.models import whole_layer
-from graders.units.unit_10.replies import (
-    BalanceReply,
-    ExchangeReply,
-    GateReply,
-    LayerReply,
-    PlanReply,
-    TravelReply,
-)
+from graders.units.unit_10.replies import LayerReply
 
 
-def gates(answer: AnswerFunction, cases: list[tuple[Tensor, int, bool]]) -> list[GateReply]:
-    """What the answer makes of logits [N, E] and k, and the gradient of the sum of the weights' squares.
-
-    gaps: the logits stand transposed in memory.
+@dataclass(frozen=True, slots=True)
+class Passed(Called):
+    """gradients: of each argument after backward; None where there is none. needed: which of them need a
+    gradient after the call.
     """
-    replies = []
-    for logits, k, gaps in cases:
-        leaf = logits.clone().requires_grad_()
-        given = transposed(leaf) if gaps else leaf.clone()
-        result = answer(given, k)
-        weights = result[0] if isinstance(result, tuple | list) and result else None
-        gradient = None
-        if isinstance(weights, Tensor) and weights.requires_grad:
-            (gradient,) = torch.autograd.grad((weights.float() ** 2).sum(), leaf)
-        replies.append(GateReply(_detached(result), gradient, given.detach()))
-    return replies
+
+    gradients: list[PlainData]
+    needed: list[bool]
 
 
-def plans(answer: AnswerFunction, cases: list[tuple[Tensor, int, int | None, bool]]) -> list[PlanReply]:
-    """What the answer makes of each case: experts [N, k], count, capacity, and whether experts stand
-    transposed in memory.
+def passes(answer: AnswerFunction, calls: list[list[PlainData]], groups: list[list[int]]) -> list[Passed]:
+    """The forwards of these calls, one after the other, then their backwards, the last one first.
+
+    calls: of each the arguments, which of them need a gradient, a layout of all tensors (also of what arrives
+    in backward), the members of the group, None for no group, and the own place in it.
     """
-    replies = []
-    for experts, count, capacity, gaps in cases:
-        given = transposed(experts) if gaps else experts.clone()
-        options = () if capacity is None else (capacity,)
-        replies.append(PlanReply(answer(given, count, *options), given))
-    return replies
+    made = {tuple(members): dist.new_group(members) for members in groups}
+    forwards: list[Any] = []
+    earlier: list[Any] = []
+    for given, needs, layout, members, place in calls:
+        leaves = [_leaf(each, its) for each, its in zip(given, needs, strict=True)]
+        laid = [_laid_out(each, layout) for each in leaves]
+        options = {} if members is None else {"group": made[tuple(members)]}
+        results: list[Any] = []
+        mark("forward")
+        called = call_once(_noted(answer, results), laid, options, "contiguous", earlier)
+        needed = [isinstance(each, Tensor) and each.requires_grad for each in laid]
+        forwards.append((leaves, results[0], layout, place, called, needed))
+    passed = []
+    for leaves, result, layout, place, called, needed in reversed(forwards):
+        mark("backward")
+        _backward(result, layout, place)
+        gradients = [each.grad if isinstance(each, Tensor) else None for each in leaves]
+        fields = {each: getattr(called, each) for each in Called.__slots__}
+        passed.append(Passed(**fields, gradients=gradients, needed=needed))
+    return passed[::-1]
 
 
-def dispatched(
-    answer: AnswerFunction, x: Tensor, counts: Tensor, gaps: bool, learns: bool, groups: list[list[int]]
-) -> TravelReply:
-    """Both passes of dispatch on rows [R, D], with a forward of no rows between them, and forward under
-    no_grad. gaps: x, and what arrives in backward, stand transposed in memory. learns: whether x needs a
-    gradient.
-    """
-    options = group_option(groups)
-    leaf = x.clone().requires_grad_(learns)
-    given = transposed(leaf) if gaps else leaf.clone()
-    mark("forward")
-    result, received = answer(given, counts, **options)
-    mark("forward of no rows")
-    answer(leaf[:0].clone(), torch.zeros_like(counts), **options)
-    mark("backward")
-    gradients = _gradients(result, [leaf], gaps)
-    mark("forward under no_grad")
-    with torch.no_grad():
-        without, _ = answer(given, counts, **options)
-    arguments, needed = [given.detach(), counts], [given.requires_grad]
-    return TravelReply(_detached(result), without, received, gradients, arguments, needed)
+def _noted(answer: AnswerFunction, results: list[Any]) -> AnswerFunction:
+    """The answer, whose results are noted as they are, with their history."""
+
+    def call(*given: Any, **options: Any) -> Any:
+        results.append(answer(*given, **options))
+        return results[-1]
+
+    return call
 
 
-def combined(
-    answer: AnswerFunction,
-    y: Tensor,
-    plan: tuple[Tensor, Tensor],
-    received: Tensor,
-    weights: Tensor,
-    gaps: bool,
-    learns: tuple[bool, bool],
-    groups: list[list[int]],
-) -> TravelReply:
-    """Both passes of combine on rows [T, D] and weights [N, k], with a forward of no rows between them, and
-    forward under no_grad. learns: whether rows and weights need a gradient.
-    """
-    options = group_option(groups)
-    leaves = [each.clone().requires_grad_(its) for each, its in zip((y, weights), learns, strict=True)]
-    given = [transposed(each) if gaps else each.clone() for each in leaves]
-    mark("forward")
-    result = answer(given[0], plan, received, given[1], **options)
-    mark("forward of no rows")
-    nobody = plan[0][:0], torch.zeros_like(plan[1])
-    answer(leaves[0][:0].clone(), nobody, torch.zeros_like(received), leaves[1].clone(), **options)
-    mark("backward")
-    gradients = _gradients(result, leaves, gaps)
-    mark("forward under no_grad")
-    with torch.no_grad():
-        without = answer(given[0], plan, received, given[1], **options)
-    arguments = [*(each.detach() for each in given), *plan, received]
-    needed = [each.requires_grad for each in given]
-    return TravelReply(_detached(result), without, None, gradients, arguments, needed)
+def _leaf(value: PlainData, needs: bool) -> PlainData:
+    return value.clone().requires_grad_(needs) if isinstance(value, Tensor) else value
+
+
+def _laid_out(value: PlainData, layout: str) -> PlainData:
+    """No leaf of autograd, so that what writes into it is told so by the grader."""
+    if isinstance(value, tuple):
+        return tuple(_laid_out(each, layout) for each in value)
+    if not isinstance(value, Tensor):
+        return value
+    return transposed(value) if layout == "transposed" and value.dim() else value.clone()
+
+
+def _backward(result: Any, layout: str, place: int) -> None:
+    """What arrives at the result, or at the first of several, goes back to the leaves."""
+    first = result[0] if isinstance(result, tuple | list) and result else result
+    if isinstance(first, Tensor) and first.requires_grad:
+        gradient = arriving(first, place)
+        torch.autograd.backward(sent(first, _laid_out(gradient, layout)))
 
 
 def arriving(result: Tensor, rank: int) -> Tensor:
@@ -186,42 +167,6 @@ def learns(module: Any) -> PlainData:
         return None
     number = sent(probabilities, probabilities.detach())
     return torch.autograd.grad(number, weight, allow_unused=True, retain_graph=True)[0]
-
-
-def balance(
-    answer: AnswerFunction,
-    probabilities: Tensor,
-    experts: Tensor,
-    gaps: bool,
-    learns: bool,
-    groups: list[list[int]],
-) -> BalanceReply:
-    """What the answer makes of probabilities [N, E], experts [N, k]; and the gradient of three times it.
-
-    learns: whether probabilities need a gradient.
-    """
-    options = group_option(groups)
-    leaf = probabilities.clone().requires_grad_(learns)
-    given = transposed(leaf) if gaps else leaf.clone()
-    chosen = transposed(experts) if gaps else experts.clone()
-    mark("forward")
-    result = answer(given, chosen, **options)
-    mark("backward")
-    gradient = None
-    if isinstance(result, Tensor) and result.requires_grad:
-        (gradient,) = torch.autograd.grad(sent(result, torch.full_like(result, 3)), leaf)
-    return BalanceReply(_detached(result), gradient, given.detach(), chosen)
-
-
-def exchanged(
-    answer: AnswerFunction, x: Tensor, gpus_per_node: int, gaps: bool, groups: list[list[int]]
-) -> ExchangeReply:
-    """What the answer makes of blocks [p, ...]; gaps: they stand transposed in memory."""
-    options = group_option(groups)
-    given = transposed(x) if gaps else x.clone()
-    result = answer(given, gpus_per_node, **options)
-    shared = isinstance(result, Tensor) and result.untyped_storage()._cdata == given.untyped_storage()._cdata
-    return ExchangeReply(result, given, shared)
 
 
 def placed(answer: AnswerFunction, cases: list[tuple[list[int], int, int]]) -> list[PlainData]:

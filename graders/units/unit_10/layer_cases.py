@@ -13,9 +13,9 @@ from graders.units.groups import members_of
 from graders.units.models import sent
 from graders.units.passes import bytes_in_passes, calls_in_passes
 from graders.units.unit_10 import drivers
+from graders.units.unit_10.cases import plan_of
 from graders.units.unit_10.models import Whole, whole_layer
 from graders.units.unit_10.pairs import pair
-from graders.units.unit_10.plans import plan_of
 from graders.units.unit_10.replies import LayerReply
 
 Replies = Observed[LayerReply]

@@ -8,39 +8,6 @@ from graders.grading.answer import DriverReply, PlainData
 
 
 @dataclass(frozen=True, slots=True)
-class GateReply(DriverReply):
-    """result: what the answer returned. gradient: of the logits. logits: afterwards."""
-
-    result: PlainData
-    gradient: PlainData
-    logits: Tensor
-
-
-@dataclass(frozen=True, slots=True)
-class PlanReply(DriverReply):
-    """result: what the answer returned. experts: its argument afterwards."""
-
-    result: PlainData
-    experts: Tensor
-
-
-@dataclass(frozen=True, slots=True)
-class TravelReply(DriverReply):
-    """result: the rows [T, D] or [N, D]; without: under no_grad. received: of dispatch, else None.
-
-    gradients: of the rows, and of combine's weights; None where they need none. arguments: all tensors given,
-    afterwards. needed: whether rows, and combine's weights, need a gradient afterwards.
-    """
-
-    result: PlainData
-    without: PlainData
-    received: PlainData
-    gradients: list[PlainData]
-    arguments: list[Tensor]
-    needed: list[bool]
-
-
-@dataclass(frozen=True, slots=True)
 class LayerReply(DriverReply):
     """names: of the layer's parameters. kept: bytes of the memory of its floating tensors.
 
@@ -59,22 +26,3 @@ class LayerReply(DriverReply):
     gradients: dict[str, Tensor | None]
     replaced: list[str]
     x: Tensor
-
-
-@dataclass(frozen=True, slots=True)
-class BalanceReply(DriverReply):
-    """result: what the answer returned. gradient: of the probabilities. The others: arguments afterwards."""
-
-    result: PlainData
-    gradient: PlainData
-    probabilities: Tensor
-    experts: Tensor
-
-
-@dataclass(frozen=True, slots=True)
-class ExchangeReply(DriverReply):
-    """result: what the answer returned. x: its argument afterwards; shared: whether they share memory."""
-
-    result: PlainData
-    x: Tensor
-    shared: bool

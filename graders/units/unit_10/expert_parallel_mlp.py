@@ -1,4 +1,4 @@
-"""Unit 10, a layer of experts cut over ranks."""
+"""The grader of `ExpertParallelMLP`."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""Unit 10, the open task: experts, and copies of some, placed so that no rank waits for another."""
+"""The grader of `place_experts`."""
 
 from dataclasses import dataclass
 from functools import cached_property

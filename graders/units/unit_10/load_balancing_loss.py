@@ -1,0 +1,101 @@
+"""The grader of `load_balancing_loss`."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from graders.grading.cases import both, vary
+from graders.grading.explanation import Tried
+from graders.grading.judging import feature
+from graders.grading.kinds import Kind
+from graders.grading.kit import Criterion, Finding, Rng, compare
+from graders.units.unit_10.cases import NEAR, Setting
+from graders.units.unit_10.stage import Places, both_ways, gradients, kept
+
+
+@dataclass(frozen=True, slots=True)
+class Load(Setting):
+    """tokens: of each rank. count: experts."""
+
+    ranks: int = feature(3, "{} ranks")
+    tokens: int = feature(7, "{} tokens each")
+    count: int = feature(6, "{} experts")
+    k: int = feature(2, "k = {}")
+
+    @property
+    def near(self) -> tuple[float, float]:
+        # A quotient of whole numbers is float32, whose digits are enough for a loss of any dtype.
+        return NEAR[torch.float32 if self.dtype is torch.float64 else self.dtype]
+
+
+def drawn_load(rng: Rng, case: Load) -> Places:
+    """Each rank's gate leans to others; of several experts the last gets nobody's choice."""
+    given = []
+    for _ in range(case.ranks):
+        logits = rng.normal(case.tokens, case.count) + 2 * rng.normal(case.count)
+        experts = logits[:, : max(1, case.count - 1)].topk(case.k, 1).indices
+        given.append([logits.softmax(1).to(case.dtype), experts])
+    return given
+
+
+def one_small_collective(tried: Tried[Load]) -> Finding:
+    """Passes if every rank makes one call, in forward, of at most E whole numbers."""
+    limit = 8 * tried.case.features.count
+    for place, (forward, backward) in enumerate(tried.seen.calls):
+        for label, events, most in (("forward", forward, 1), ("backward", backward, 0)):
+            if len(events) > most or (most and not events):
+                said = f"in {label} place {place} makes {compare.counted(len(events), 'call')}"
+                return Finding(False, f"{said}; expected one in forward and none in backward.", Kind.TOO_MUCH)
+        nbytes = sum(event.nbytes for event in forward)
+        if nbytes > limit:
+            said = f"place {place} gives its call {nbytes:,} bytes; E whole numbers have {limit:,}"
+            return Finding(False, f"{said}.", Kind.TOO_MUCH)
+    return Finding(True, "every rank makes one call, of E numbers.")
+
+
+@both_ways(
+    base=Load(),
+    minutes=15,
+    difficulty=3,
+    rubric=(
+        Criterion(
+            "value",
+            3,
+            "f_e: all ranks' choices of e, divided by all choices. P_e: the mean of this rank's column.",
+        ),
+        Criterion(
+            "gradient", 2, "Counting has no gradient; the mean of probabilities has one.", how=gradients
+        ),
+        Criterion(
+            "one small collective",
+            1,
+            "E counts say all that the others need to know; in backward there is nothing to ask.",
+            how=one_small_collective,
+        ),
+        Criterion(
+            "other sizes",
+            1,
+            "One rank, one expert, one token, one choice a token, any dtype and layout in memory; and a "
+            "frozen gate, so that nothing needs a gradient. Arguments stay.",
+            vary=vary(ranks=(1,), tokens=(1,), k=(1, 3), dtype=(torch.float64,))
+            + both(dtype=torch.bfloat16, tokens=600)
+            + both(tokens=1, count=1, k=1)
+            + vary(layout=("transposed",), learns=((),)),
+            how=kept,
+        ),
+        Criterion("group", 1, "The collective is the group's.", vary=vary(group=(1, 2))),
+    ),
+    hints=(
+        "Which of f_e and P_e is a count, which cannot be differentiated, and which is not?",
+        "Ranks have as many tokens each: why is the mean over ranks of E f_e P_e the loss of all tokens, if "
+        "f_e is of all of them?",
+    ),
+    names=("probabilities", "experts"),
+    arguments=drawn_load,
+)
+def load_balancing_loss(case: Load, given: Places) -> list[Tensor]:
+    """Equations 4 to 6 of Switch Transformers; every rank knows the counts of all."""
+    chosen = torch.cat([experts.flatten() for _, experts in given]).bincount(minlength=case.count)
+    parts = chosen.double() / chosen.sum()
+    return [case.count * (parts * probabilities.mean(0)).sum() for probabilities, _ in given]
