@@ -2,9 +2,9 @@
 
 UNIT = "08_asynchrony"
 SECTIONS = (
-    "one_server",
+    "server_bandwidth",
     "synchronous",
-    "placement",
+    "place_parameters",
     "dealing",
     "downpour",
     "bounded",

@@ -27,19 +27,6 @@ from graders.units.unit_08.replicas import (
 
 
 @dataclass(frozen=True, slots=True)
-class PlacementReply(DriverReply):
-    """result: what the answer returned. sizes: afterwards."""
-
-    result: PlainData
-    sizes: PlainData
-
-
-def placement(answer: AnswerFunction, sizes: list[int], servers: int) -> PlacementReply:
-    """Where the answer puts the pieces of tensors of these sizes."""
-    return PlacementReply(answer(sizes, servers), sizes)
-
-
-@dataclass(frozen=True, slots=True)
 class TrainedReply(DriverReply):
     """What one call of a training did on one rank.
 
