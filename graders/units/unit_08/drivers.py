@@ -83,19 +83,6 @@ def dealt(answer: AnswerFunction, batches: int, seconds: list[float]) -> DealtRe
 
 
 @dataclass(frozen=True, slots=True)
-class AgedReply(DriverReply):
-    """result: what the answer returned. log: afterwards."""
-
-    result: PlainData
-    log: PlainData
-
-
-def aged(answer: AnswerFunction, log: list[tuple[str, int]]) -> AgedReply:
-    """How old the answer says that the updates of a log are."""
-    return AgedReply(answer(log), log)
-
-
-@dataclass(frozen=True, slots=True)
 class RefusedReply(DriverReply):
     """raised: what the answer raised, by name, empty if nothing; message: what it said."""
 

@@ -1,116 +1,15 @@
-"""Unit 08, a bound on how far ahead: stale synchronous parallel training."""
+"""The grader of `ssp_sgd`."""
 
 import math
-from dataclasses import dataclass
 from itertools import chain
 
 import torch
 
 from graders.grading.kit import Answer, Criterion, Finding, Findings, Observed, Rng, compare, exercise
-from graders.units.unit_08 import drivers
 from graders.units.unit_08.drivers import TrainedReply
 from graders.units.unit_08.on_the_server import Training, all_of, computing
 from graders.units.unit_08.problems import Problem
 from graders.units.unit_08.synchronous import STAR, kept, on_a_star
-
-LEAD = "who may go on"
-
-
-@exercise(
-    minutes=20,
-    difficulty=2,
-    rubric=(
-        Criterion(
-            LEAD,
-            3,
-            "A worker may begin its next step if it is at most `bound` steps ahead of the slowest worker.",
-        ),
-        Criterion(
-            "no bound, and none ahead",
-            1,
-            "bound 0: all finish a step before anyone begins the next. math.inf: nobody ever waits.",
-        ),
-        Criterion(
-            "without leave",
-            2,
-            "A worker that may not go on cannot have finished a step: RuntimeError, and nothing has changed.",
-        ),
-        Criterion("two clocks", 1, "What belongs to one clock is made in its __init__, with self."),
-    ),
-    hints=(
-        "What has to be known of each worker? What of all of them together?",
-        "Of which worker does it depend whether worker 3 may go on?",
-    ),
-)
-def BoundedClock(answer: Answer, rng: Rng) -> Findings:  # noqa: N802
-    """Drawn schedules: at each moment one of those who may go on finishes a step, and all are asked."""
-    usual = [Schedule.drawn(rng, workers, rng.integer(1, 3)) for workers in (1, 3, 5)]
-    yield LEAD, compare.first_failure(each.agrees(answer) for each in usual)
-    ends = [Schedule.drawn(rng, 3, 0), Schedule.drawn(rng, 3, math.inf)]
-    yield "no bound, and none ahead", compare.first_failure(each.agrees(answer) for each in ends)
-    forbidden = [Schedule.drawn(rng, 3, bound, without_leave=True) for bound in (1, 2)]
-    # Once with nobody asking in between: a clock must not go by what it said last.
-    yield (
-        "without leave",
-        compare.first_failure(each.agrees(answer, unasked=each.bound == 1) for each in forbidden),
-    )
-    yield "two clocks", Schedule.drawn(rng, 4, 1).agrees(answer, beside=True)
-
-
-@dataclass(frozen=True, slots=True)
-class Schedule:
-    """Which worker ticks, one after another, and what a clock has to say before the first, and after each.
-
-    told: for each moment who may go on. raised: whether the tick before it is refused; of the first, False.
-    """
-
-    workers: int
-    bound: float
-    ticks: list[int]
-    told: list[list[bool]]
-    raised: list[bool]
-
-    @classmethod
-    def drawn(cls, rng: Rng, workers: int, bound: float, without_leave: bool = False) -> "Schedule":
-        steps, ticks = [0] * workers, list[int]()
-
-        def free() -> list[bool]:
-            return [each - min(steps) <= bound for each in steps]
-
-        told, raised = [free()], [False]
-        favourite = rng.integer(0, workers - 1)
-        for _ in range(9 * workers):
-            allowed = free()
-            anyone = [worker for worker in range(workers) if without_leave or allowed[worker]]
-            # One that is ahead of the others is where clocks differ.
-            worker = favourite if favourite in anyone and rng.integer(0, 2) else rng.choice(anyone)
-            ticks.append(worker)
-            raised.append(not allowed[worker])
-            steps[worker] += allowed[worker]
-            told.append(free())
-        return cls(workers, bound, ticks, told, raised)
-
-    def agrees(self, answer: Answer, beside: bool = False, unasked: bool = False) -> Finding:
-        """Passes if the answer says the same. beside, unasked: see `drivers.ticked`."""
-        where = f"{compare.counted(self.workers, 'worker')}, bound {self.bound:g}"
-        reply = answer.call(drivers.ticked, self.workers, self.bound, self.ticks, beside, unasked)
-        errors = compare.side_by_side(reply.raised, self.raised)
-        moments = compare.side_by_side(reply.told, self.told)
-        for moment, ((seen, wanted), refused) in enumerate(zip(moments, errors, strict=True)):
-            done = f"{where}, after ticks of {self.ticks[max(0, moment - 8) : moment]}"
-            done += f" (the last of {moment})" if moment > 8 else ""
-            if refused[0] != ("RuntimeError" if refused[1] else ""):
-                text = f"the last raised {refused[0] or 'nothing'}"
-                wanted_error = "a RuntimeError" if refused[1] else "no error"
-                return Finding(False, f"{done}: {text}; expected {wanted_error}.")
-            if unasked and moment < len(self.ticks):
-                continue
-            if not compare.same(seen, wanted):
-                return Finding(False, f"{done}: who may go on is {compare.shown(seen)}; expected {wanted}.")
-        return Finding(True, f"{where}: as expected after each of {len(self.ticks)} ticks.")
-
-
-# --- Training
 
 EVERY, MESSAGES = "every gradient once", "messages and bytes"
 MILLISECOND = 1e-3
