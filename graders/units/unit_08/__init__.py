@@ -3,15 +3,15 @@
 UNIT = "08_asynchrony"
 SECTIONS = (
     "server_bandwidth",
-    "synchronous",
+    "parameter_server_sgd",
     "place_parameters",
-    "dealing",
+    "deal_dynamically",
     "downpour_sgd",
     "staleness",
     "bounded_clock",
     "ssp_sgd",
-    "reduction_trees",
-    "local_steps",
-    "federation",
-    "design",
+    "tree_step",
+    "local_sgd",
+    "federated_round",
+    "design_averaging",
 )

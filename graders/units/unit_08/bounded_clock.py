@@ -86,9 +86,7 @@ def drawn(rng: Rng, clock: Clock) -> Moments:
 def BoundedClock(answer: Answer, clock: Clock, rng: Rng) -> tuple[Finding, None]:  # noqa: N802
     """Asked of all workers, after each tick."""
     given = drawn(rng, clock)
-    reply = answer.call(
-        drivers.ticked, clock.workers, clock.bound, given.ticks, clock.beside, clock.unasked
-    )
+    reply = answer.call(drivers.ticked, clock.workers, clock.bound, given.ticks, clock.beside, clock.unasked)
     errors = compare.side_by_side(reply.raised, given.refused)
     moments = compare.side_by_side(reply.told, given.free)
     for moment, ((seen, wanted), (raised, refused)) in enumerate(zip(moments, errors, strict=True)):
@@ -96,7 +94,9 @@ def BoundedClock(answer: Answer, clock: Clock, rng: Rng) -> tuple[Finding, None]
         done += f" (the last of {moment})" if moment > 8 else ""
         if raised != ("RuntimeError" if refused else ""):
             expected = "a RuntimeError" if refused else "no error"
-            return Finding(False, f"{done}: the last raised {raised or 'nothing'}; expected {expected}."), None
+            return Finding(
+                False, f"{done}: the last raised {raised or 'nothing'}; expected {expected}."
+            ), None
         asked = not clock.unasked or moment == len(given.ticks)
         if asked and not compare.same(seen, wanted):
             said = f"{done}: who may go on is {compare.shown(seen)}; expected {wanted}."

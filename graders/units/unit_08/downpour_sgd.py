@@ -1,21 +1,30 @@
 """The grader of `downpour_sgd`."""
 
-from itertools import chain
-
 import torch
 
-from graders.grading.kit import Answer, Criterion, Finding, Findings, Observed, Rng, compare, exercise
-from graders.units.unit_08 import drivers
-from graders.units.unit_08.drivers import TrainedReply
-from graders.units.unit_08.on_the_server import Training, all_of
-from graders.units.unit_08.problems import Problem
-from graders.units.unit_08.synchronous import STAR, kept, on_a_star
+from graders.grading.cases import both
+from graders.grading.kit import Answer, Criterion, Finding, Rng
+from graders.units.unit_08.cases import one_by_one
+from graders.units.unit_08.on_the_server import STAR, W_UNCHANGED, Pace, Training, asked, train
 
-EVERY, MESSAGES = "every gradient once", "messages and bytes"
-MILLISECOND = 1e-3
+EVERY, MESSAGES, ORDER = "every gradient once", "messages and bytes", "order of the steps"
+SOON = 2e-3
+"""Seconds that messages may take."""
 
 
-@exercise(
+def unhindered(training: Training) -> Finding:
+    """Passes if every worker is done as soon as it has computed its gradients, messages apart."""
+    for worker in range(1, training.workers + 1):
+        own = sum(float(batch["seconds"]) for batch in training.problem.batches[worker])
+        ended = max((event.end for event in training.run.communication(worker)), default=0.0)
+        if ended > own + SOON:
+            text = f"worker {worker} computes for {1e3 * own:.0f} ms and is done after {1e3 * ended:.1f} ms"
+            return Finding(False, f"the slowest takes several times as long as the others: {text}.")
+    return Finding(True, "each is done as soon as it has computed.")
+
+
+@one_by_one(
+    base=Pace(milliseconds=(10, 13, 80, 17), steps=7, push=2, fetch=3, shape=(2, 4)),
     minutes=40,
     difficulty=4,
     rubric=(
@@ -24,36 +33,46 @@ MILLISECOND = 1e-3
             3,
             "In the end the server's weights have moved by -lr times each gradient of each worker. Is the "
             "sum sent after the last step too, and empty again after it was sent?",
+            vary=both(milliseconds=(10, 10), push=1, fetch=1)
+            + both(milliseconds=(70, 11, 10), steps=3, push=4, fetch=5)
+            + both(steps=0, times=2)
+            + both(milliseconds=(10,), steps=5, push=3, fetch=2, times=2, dtype=torch.float64)
+            # Gradients take no time: wishes of all workers wait for the server at once.
+            + both(milliseconds=(0, 0, 0, 0), steps=3, push=1, fetch=2, times=2),
         ),
-        Criterion("w unchanged", 1, "The server's w is the caller's: train a copy."),
-        Criterion(STAR, 1, "send and recv, and each message between a worker and rank 0."),
+        W_UNCHANGED,
+        STAR,
         Criterion(
             MESSAGES,
             2,
             "steps / n_push sums from each worker and steps / n_fetch copies of the weights to it, rounded "
             "up; besides them only messages of a number or two.",
-            needs=(EVERY, STAR),
+            needs=(EVERY, STAR.name),
+            how=asked(Training.frugal),
         ),
         Criterion(
-            "order of the steps",
+            ORDER,
             1,
             "A step fetches, if it is its turn, computes, and sends the sum, if it is its turn: then comes "
             "the next one. A sum is not kept back.",
-            needs=(EVERY, STAR, MESSAGES),
+            needs=(EVERY, STAR.name, MESSAGES),
+            how=asked(Training.in_order),
         ),
         Criterion(
             "weights of each step",
             2,
             "In steps 0, n_fetch, 2 n_fetch ... a worker fetches the server's weights as they are then. In "
             "between its own copy moves by its own gradients.",
-            needs=(EVERY, STAR, MESSAGES, "order of the steps"),
+            needs=(EVERY, STAR.name, MESSAGES, ORDER),
+            how=asked(Training.fresh),
         ),
         Criterion(
             "waits for nobody",
             3,
             "From whom does the server receive next? A fast worker ends as early as if the slow one were not "
             "there.",
-            needs=(EVERY, STAR),
+            needs=(EVERY, STAR.name),
+            how=asked(unhindered),
         ),
     ),
     hints=(
@@ -62,49 +81,7 @@ MILLISECOND = 1e-3
         "How many messages will each worker send altogether? Then the server knows when it is done.",
     ),
 )
-def downpour_sgd(answer: Answer, rng: Rng) -> Findings:
-    """Fast and slow workers, that send and fetch as often as each other, and not."""
-    cases = [
-        _drawn(rng, [10, 10], steps=4, push=1, fetch=1),
-        _drawn(rng, [70, 11, 10], steps=3, push=4, fetch=5),
-        _drawn(rng, [10, 13, 80, 17], steps=7, push=2, fetch=3),
-    ]
-    odd = [
-        _drawn(rng, [10, 10], steps=0, push=1, fetch=1),
-        _drawn(rng, [10], steps=5, push=3, fetch=2, dtype=torch.float64),
-        # Gradients take no time: wishes of all workers wait for the server at once.
-        _drawn(rng, [0, 0, 0, 0], steps=3, push=1, fetch=2),
-    ]
-    # The odd ones twice in a row: of that, the log is not judged.
-    again: list[Observed[list[TrainedReply]]] = []
-    runs: list[Observed[list[TrainedReply]]] = []
-    twice = kept((case.launch(answer, times=2) for case in odd), again)
-    once = kept((case.launch(answer) for case in cases), runs)
-    yield EVERY, compare.first_failure(map(Training.learned, odd + cases, chain(twice, once)))
-    yield "w unchanged", all_of(Training.untouched, odd + cases, again + runs)
-    yield STAR, on_a_star(again + runs)
-    yield MESSAGES, all_of(Training.frugal, cases, runs)
-    yield "order of the steps", all_of(Training.in_order, cases, runs)
-    yield "weights of each step", all_of(Training.fresh, cases, runs)
-    yield "waits for nobody", all_of(_unhindered, cases, runs)
-
-
-def _drawn(
-    rng: Rng, milliseconds: list[int], steps: int, push: int, fetch: int, dtype: torch.dtype = torch.float32
-) -> Training:
-    """milliseconds: of a gradient, for each worker."""
-    shape = rng.choice(((7,), (2, 4), (3, 1, 3)))
-    lr = rng.integer(2, 9) / 100
-    problem = Problem.drawn(rng, shape, [[each * MILLISECOND] * steps for each in milliseconds], dtype)
-    return Training(problem, [steps, lr, push, fetch], lr, push, fetch)
-
-
-def _unhindered(case: Training, run: Observed[list[TrainedReply]]) -> Finding:
-    """Passes if every worker is done as soon as it has computed its gradients, messages apart."""
-    for worker in range(1, case.workers + 1):
-        own = sum(float(batch["seconds"]) for batch in case.problem.batches[worker])
-        ended = max(event.end for event in run.communication(worker))
-        if ended > own + 2 * MILLISECOND:
-            text = f"worker {worker} computes for {1e3 * own:.0f} ms and is done after {1e3 * ended:.1f} ms"
-            return Finding(False, f"{case}, the slowest several times as slow as the others: {text}.")
-    return Finding(True, f"{case}: each is done as soon as it has computed.")
+def downpour_sgd(answer: Answer, pace: Pace, rng: Rng) -> tuple[Finding, Training]:
+    """Fast and slow workers, who send and fetch as often as each other, and not."""
+    training = train(answer, pace, rng, [pace.push, pace.fetch], mean=False)
+    return training.learned(), training

@@ -68,9 +68,7 @@ def balanced(tried: Tried[Model]) -> Finding:
     """Passes if no server holds more than its share, rounded up."""
     placed: Placed = tried.seen
     most = max(sum(end - start for _, start, end in pieces) for pieces in placed.pieces)
-    return compare.at_most(
-        most, -(-sum(placed.sizes) // len(placed.pieces)), "Numbers of the busiest server"
-    )
+    return compare.at_most(most, -(-sum(placed.sizes) // len(placed.pieces)), "Numbers of the busiest server")
 
 
 def few(tried: Tried[Model]) -> Finding:

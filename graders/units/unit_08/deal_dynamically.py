@@ -1,6 +1,7 @@
-"""Unit 08, whose turn is it: batches that are dealt while the workers work."""
+"""The grader of `deal_dynamically`."""
 
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -20,9 +21,9 @@ from graders.grading.kit import (
 from graders.units.unit_08 import drivers
 from graders.units.unit_08.drivers import DealtReply
 from graders.units.unit_08.problems import star
-from graders.units.unit_08.synchronous import STAR, kept, on_a_star
+from graders.units.unit_08.on_the_server import on_a_star
 
-ONCE, FREE = "each batch once", "whoever is free"
+STAR, ONCE, FREE = "the star", "each batch once", "whoever is free"
 SLACK = 1e-4
 """Seconds that a few messages may take; a batch takes at least ten times as long."""
 
@@ -69,15 +70,20 @@ def deal_dynamically(answer: Answer, rng: Rng) -> Findings:
     sizes = ((2, 0, 1), (1, 3, 1), (1, 258, 1), (4, 2, 5), (3, 12, 30), (3, rng.integer(10, 14), 5))
     worlds = [World.drawn(rng, *size) for size in sizes]
     runs: list[Observed[DealtReply]] = []
+
+    def launched() -> Iterator[Observed[DealtReply]]:
+        # After a failure nobody asks for the next, and it is not launched.
+        for world in worlds:
+            runs.append(world.launch(answer))
+            yield runs[-1]
+
     yield (
         ONCE,
-        compare.first_failure(
-            map(World.complete, worlds, kept((world.launch(answer) for world in worlds), runs))
-        ),
+        compare.first_failure(map(World.complete, worlds, launched())),
     )
     yield "who had which", compare.first_failure(map(World.told, worlds, runs))
     yield FREE, compare.first_failure(map(World.prompt, worlds, runs))
-    yield STAR, on_a_star(runs)
+    yield STAR, compare.first_failure(map(on_a_star, runs))
     yield "small messages", compare.first_failure(map(World.frugal, worlds, runs))
 
 

@@ -1,4 +1,4 @@
-"""Unit 08, data that stays where it is."""
+"""The grader of `federated_round`."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""Unit 08, a tree instead of a server."""
+"""The grader of `tree_step`."""
 
 from dataclasses import dataclass
 from math import ceil, log2

@@ -1,4 +1,4 @@
-"""Unit 08, local steps."""
+"""The grader of `local_sgd`."""
 
 import copy
 from dataclasses import dataclass
