@@ -37,7 +37,7 @@ SMALL = 16
 class Pace:
     """A training. milliseconds: of a gradient of each worker. uneven: some take up to a third longer.
 
-    steps: of each worker. push, fetch: how often it sends to the server, and gets weights, each so many steps.
+    steps: of each worker. push, fetch: after how many it sends to the server, and gets weights.
     bound: how far ahead a worker may be. times: so often in a row, all from the same weights and batches.
     """
 
@@ -129,7 +129,7 @@ class Training:
             if others > pushes + fetches + 1:
                 text = f"rank 0 and rank {worker} send {others} messages of at most {SMALL} bytes"
                 return Finding(False, f"{text}; allowed are {pushes + fetches + 1}.")
-        return Finding(True, f"nothing is sent that need not be.")
+        return Finding(True, "nothing is sent that need not be.")
 
     def fresh(self) -> Finding:
         """Passes if every gradient was computed at the weights that the server had when it sent them."""
@@ -181,7 +181,7 @@ class Training:
                 if what == "recv" and step + 1 < self.steps and event.end > spans[step + 1][0] + SOON:
                     text = f"worker {worker} begins step {step + 1} before it sends what is due after {step}"
                     return Finding(False, f"{text}.")
-        return Finding(True, f"in the order of the steps.")
+        return Finding(True, "in the order of the steps.")
 
     def _as_fetched(self, reply: TrainedReply, fetched: list[Tensor], worker: int) -> Finding:
         """Passes if a worker's weights were these, and in between those with its own gradients taken off."""
