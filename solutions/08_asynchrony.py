@@ -559,15 +559,14 @@ def downpour_sgd(
     """Asynchronous SGD as in DistBelief. Rank 0 serves, all others work, each for `steps` steps of its
     own.
 
-    w, gradient: as in parameter_server_sgd. A worker's step: in the steps 0, n_fetch, 2 n_fetch ... it
-    first fetches the server's weights as they are then. It computes a gradient at its copy of the
-    weights, takes lr times the gradient off the copy, and adds it to a sum. After every n_push steps,
-    and after its last, it sends the sum to the server, and begins a new one. The server takes lr times
-    each sum off its weights as soon as it arrives.
+    w, gradient, what is returned: as in parameter_server_sgd. A worker fetches the server's weights
+    before the steps 0, n_fetch, 2 n_fetch ... In each step it computes a gradient at its copy, takes lr
+    times the gradient off the copy, and adds it to a sum. After every n_push steps, and after its last,
+    it sends the sum, and begins a new one. The server takes lr times each sum off its weights as soon
+    as it arrives.
 
-    Rank 0 returns the weights when all is done, a worker None. Messages only, between a worker and rank
-    0: the weights for each fetch, a sum for each push, and for each of them at most one message of up
-    to 16 bytes, and one more in the end.
+    Messages only, between a worker and rank 0: the weights for each fetch, a sum for each push, for
+    each of them at most one of up to 16 bytes, and one more in the end.
     """
     ### BEGIN SOLUTION
     pushes = {min(begin + n_push, steps) for begin in range(0, steps, n_push)}
@@ -812,15 +811,13 @@ def ssp_sgd(
 ) -> Tensor | None:
     """Bounded asynchronous SGD. Rank 0 serves, all others work, each for `steps` steps of its own.
 
-    w, gradient: as in parameter_server_sgd. With K workers, the server takes lr / K times each gradient
-    off its weights as soon as it arrives. A worker begins its first step at once, and each other one
-    when it has finished at most `bound` steps more than the slowest worker: no earlier, and no later.
-    It computes at the server's weights as they are then. bound: a whole number of at least 0, or
-    math.inf. With bound 0 the weights are those of parameter_server_sgd.
+    w, gradient, what is returned: as in parameter_server_sgd. With K workers, the server takes lr / K
+    times each gradient off its weights as soon as it arrives. A worker begins a step when it has finished at most `bound`
+    steps more than the slowest one: no earlier, and no later. It computes at the server's weights as
+    they are then. bound: a whole number of at least 0, or math.inf.
 
-    Rank 0 returns the weights when all is done, a worker None. Messages only, between a worker and rank
-    0: in each step the weights and a gradient, and for each of them at most one message of up to 16
-    bytes.
+    Messages only, between a worker and rank 0: in each step the weights and a gradient, and for each of
+    them at most one of up to 16 bytes.
     """
     ### BEGIN SOLUTION
     weights, arrived = w.clone(), torch.empty_like(w)
@@ -941,15 +938,13 @@ guesses.measured(fastest_bound=bounds[milliseconds.index(min(lockstep, between[1
 def tree_step(model: nn.Module, lr: float) -> None:
     """One step of gradient descent on the mean of all ranks' gradients, which is added up along a tree.
 
-    model: a replica of one model on every rank, all with the same weights, after backward on a batch of
-    its own. Its trainable parameters, at least one, are of one dtype. Each becomes w - lr * mean, and
-    stays the model's, where the mean is over ranks, and a rank whose p.grad is None counts as zero. All
-    ranks end with the same weights, to the last bit. Frozen parameters and buffers stay. What is in
-    p.grad afterwards is left open.
+    model: a replica with the same weights on every rank, after backward on a batch of its own. Each
+    trainable parameter, all of one dtype, becomes w - lr * mean, where a rank whose p.grad is None counts
+    as zero. All ranks end with the same weights, to the last bit. Frozen parameters and buffers stay.
 
-    send and recv only, on any number p of ranks. Every rank but one sends one message towards the root
-    of the tree, with as many numbers as there are trainable ones, and gets one back: 2 (p - 1) messages
-    in 2 ceil(log2 p) rounds, and no rank gets more than ceil(log2 p).
+    send and recv only, on any number p of ranks: every rank but one sends one message towards the root,
+    of all gradients together, and gets one back. 2 (p - 1) messages in 2 ceil(log2 p) rounds, and no
+    rank gets more than ceil(log2 p).
     """
     ### BEGIN SOLUTION
     rank, size = dist.get_rank(), dist.get_world_size()
@@ -1128,17 +1123,16 @@ def local_sgd(
 ) -> list[float]:
     """Train on this rank's batches, one step each, and average weights over all ranks now and then.
 
-    model: the same on all ranks when it begins. optimizer: this rank's own, of model's trainable
-    parameters; gradients that stand there from before play no part. batches: (inputs, targets), as many
-    on every rank, 0 or more; the list stays as it is. loss_fn: of outputs and targets. Returns the loss
-    of each step.
+    model: the same on all ranks at first. optimizer: this rank's, of model's trainable parameters;
+    gradients from before play no part. batches: (inputs, targets), as many on every rank. loss_fn: of
+    outputs and targets. Returns the loss of each step, as floats.
 
-    After each `period` steps, and after the last step, the trainable parameters of all ranks become
-    their mean over ranks: those too that have no gradient on this rank. They stay the model's; buffers,
-    frozen parameters and the optimizer's state stay each rank's own.
+    After each `period` steps, and after the last, all trainable parameters become their mean over
+    ranks, those too that have no gradient on this rank. Buffers, frozen parameters and the optimizer's
+    state stay each rank's own.
 
-    Calls: one dist.all_reduce an averaging, of all trainable parameters together, of one dtype, and
-    none where two averagings would follow one another without a step.
+    One dist.all_reduce an averaging, of all trainable parameters together, of one dtype; never two
+    without a step in between.
     """
     ### BEGIN SOLUTION
     trained = [p for p in model.parameters() if p.requires_grad]
@@ -1329,20 +1323,17 @@ def federated_round(
     """A round of federated averaging: rank 0 is the server, and every other rank a client with its own
     data.
 
-    w: [d], float32 or float64; on rank 0 the model's weights, on clients a tensor that only has their
-    shape and dtype. samples: this rank's, [m, ...], of which clients may have none and rank 0 has none.
-    client_update(w, samples): the weights after this client's training from w, which it may overwrite;
-    called once by a chosen client that has samples, and by nobody else.
+    w: [d], the weights; on clients only of their shape and dtype. samples: this rank's, [m, ...].
+    client_update(w, samples): the weights after a training from w, which it may overwrite; called once
+    by a chosen client that has samples.
 
-    Chosen are max(1, round(fraction * clients)) of the clients, at random: the seed alone says which,
-    every set of that size is as likely, and no message tells who. Rank 0 returns, as a new tensor, the
-    mean of their weights, in which a client with m_k samples counts m_k / n, n being the samples of all
-    chosen clients; w's numbers if these have none. All others return None.
+    Chosen are max(1, round(fraction * clients)), at random; the seed alone says which. Rank 0 returns
+    the mean of their weights, in which m_k samples of n count m_k / n; w's numbers if n is 0. Others
+    return None.
 
-    send and recv only: rank 0 sends w once to each chosen client, all of which train at the same time.
-    Each sends its weights back, once and in w's dtype, and the number of its samples, in at most 16
-    bytes of the same message or of one more; nobody else makes any call. w and samples stay as they
-    are, and nothing is drawn from the random states of torch, NumPy and random, nor set in them.
+    send and recv only: rank 0 sends w to each chosen client, which sends back its weights and, in at
+    most 16 bytes, how many samples it has. They train at the same time; nobody else makes any call. w,
+    samples and the libraries' random states stay.
     """
     ### BEGIN SOLUTION
     rank, clients = dist.get_rank(), dist.get_world_size() - 1
