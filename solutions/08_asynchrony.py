@@ -559,12 +559,12 @@ def downpour_sgd(
     """Asynchronous SGD as in DistBelief: rank 0 serves, all others work, each for steps of its own.
 
     w, gradient, what is returned: as in parameter_server_sgd. A worker fetches the server's weights
-    before the steps 0, n_fetch, 2 n_fetch ... In each it computes a gradient at its copy, takes lr times
-    that off the copy, and adds it to a sum. After every n_push steps, and its last, it sends the sum,
-    and begins a new one. The server takes lr times each sum off its weights as soon as it arrives.
+    before the steps 0, n_fetch, 2 n_fetch ... In each it computes a gradient at its copy, takes lr
+    times that off the copy, and adds it to a sum. After every n_push steps, and its last, it sends the
+    sum and begins anew. The server takes lr times each sum off its weights as soon as it arrives.
 
-    Messages only, between a worker and rank 0: the weights for each fetch, a sum for each push, for
-    each of them at most one of up to 16 bytes, and one more in the end.
+    Messages only, between a worker and rank 0: weights for each fetch, a sum for each push, for each of
+    them at most one of up to 16 bytes, and one more in the end.
     """
     ### BEGIN SOLUTION
     pushes = {min(begin + n_push, steps) for begin in range(0, steps, n_push)}
@@ -810,9 +810,9 @@ def ssp_sgd(
     """Bounded asynchronous SGD. Rank 0 serves, all others work, each for `steps` steps of its own.
 
     w, gradient, what is returned: as in parameter_server_sgd. With K workers, the server takes lr / K
-    times each gradient off its weights as soon as it arrives. A worker begins a step when it has finished at most `bound`
-    steps more than the slowest one: no earlier, and no later. It computes at the server's weights as
-    they are then. bound: a whole number of at least 0, or math.inf.
+    times each gradient off its weights as soon as it arrives. A worker begins a step when it has
+    finished at most `bound` steps more than the slowest one: no earlier, and no later. It computes at
+    the server's weights as they are then. bound: a whole number of at least 0, or math.inf.
 
     Messages only, between a worker and rank 0: in each step the weights and a gradient, and for each of
     them at most one of up to 16 bytes.
@@ -937,8 +937,8 @@ def tree_step(model: nn.Module, lr: float) -> None:
     """One step of gradient descent on the mean of all ranks' gradients, which is added up along a tree.
 
     model: a replica with the same weights on every rank, after backward on a batch of its own. Each
-    trainable parameter, all of one dtype, becomes w - lr * mean, where a rank whose p.grad is None counts
-    as zero. All ranks end with the same weights, to the last bit. Frozen parameters and buffers stay.
+    trainable parameter, all of one dtype, becomes w - lr * mean, where a rank whose p.grad is None
+    counts as zero. All ranks end with the same weights, to the last bit; the rest stays as it is.
 
     send and recv only, on p ranks: every rank but one sends one message towards the root, of all
     gradients together, and gets one back. 2 (p - 1) messages in 2 ceil(log2 p) rounds; no rank gets
@@ -1325,12 +1325,11 @@ def federated_round(
     by a chosen client that has samples.
 
     Chosen are max(1, round(fraction * clients)), at random; the seed alone says which. Rank 0 returns
-    the mean of their weights, in which m_k samples of n count m_k / n; w's numbers if n is 0. Others
-    return None.
+    the mean of their weights, in which m_k samples of n count m_k / n; w's numbers if n is 0.
 
     send and recv only: rank 0 sends w to each chosen client, which sends back its weights and, in at
     most 16 bytes, its number of samples. They train at the same time; nobody else makes a call. w,
-    samples and the libraries' random states stay.
+    samples and random states stay.
     """
     ### BEGIN SOLUTION
     rank, clients = dist.get_rank(), dist.get_world_size() - 1
@@ -1694,8 +1693,8 @@ def design_averaging(
 
     Any calls of torch.distributed will do; what is returned plays no part. You are there when some rank
     first calls gradient at weights whose loss is at most 1.05 times that of SGD after steps / 2 steps,
-    with the mean of all ranks' gradients and this lr. The score is the virtual time of that moment.
-    Full marks are for at most a third longer than the best that the grader knows.
+    with the mean of all ranks' gradients and this lr. The score is the virtual time of that moment:
+    full marks for at most a third longer than the best known.
     """
     ### BEGIN SOLUTION
     rank, gpus = dist.get_rank(), cluster.devices_per_node

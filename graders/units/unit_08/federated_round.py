@@ -123,7 +123,9 @@ def private(tried: Tried[Rounds]) -> Finding | None:
         return None
     for replies in held.by_round:
         for rank, reply in enumerate(replies[1:], start=1):
-            said = torch.cat([each.double() for each in reply.sent]) if reply.sent else torch.empty(0)
+            said = (
+                torch.cat([each.double().flatten() for each in reply.sent]) if reply.sent else torch.empty(0)
+            )
             others = said[(said - said.round()).abs() > _EXACT]
             own = weights_of(held.case, held.case.samples[rank])
             strange = others[((others[:, None] - own).abs() > _EXACT * (1 + own.abs())).all(1)]
