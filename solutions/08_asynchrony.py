@@ -147,12 +147,12 @@ assert round(12.5e9 / worker_rate) == 41
 def parameter_server_sgd(
     w: Tensor, gradient: Callable[[Tensor], Tensor], steps: int, lr: float
 ) -> Tensor | None:
-    """SGD with rank 0 as the parameter server and all others, at least one, as workers.
+    """SGD with rank 0 as the parameter server and all others as workers.
 
-    w: contiguous, of one shape and dtype on all ranks; rank 0 has the weights to begin with, which stay
-    as they are, and on the others the numbers in it mean nothing. gradient(w): the gradient of this
-    worker's next batch at weights w, a new tensor like w; called once a step by each worker, never by
-    rank 0. The server steps with the mean of the gradients of all workers, times lr.
+    w: of one shape and dtype on all ranks; rank 0 has the weights to begin with, which stay as they
+    are, and on the others the numbers in it mean nothing. gradient(w): the gradient of this worker's
+    next batch at weights w, a new tensor like w; called once a step by each worker. The server steps
+    with the mean of all workers' gradients, times lr.
 
     Rank 0 returns the weights after `steps` steps, a worker None. Messages only, between worker and
     server: in each step one to each worker and one from it. The workers compute at the same time.
@@ -556,18 +556,15 @@ assert 2.4 < split.seconds / dealt.seconds < 3
 def downpour_sgd(
     w: Tensor, gradient: Callable[[Tensor], Tensor], steps: int, lr: float, n_push: int, n_fetch: int
 ) -> Tensor | None:
-    """Asynchronous SGD as in DistBelief. Rank 0 serves, all others work, each for `steps` steps of its
-    own.
+    """Asynchronous SGD as in DistBelief: rank 0 serves, all others work, each for steps of its own.
 
-    w, gradient: as in parameter_server_sgd. A worker's step: in the steps 0, n_fetch, 2 n_fetch ... it
-    first fetches the server's weights as they are then. It computes a gradient at its copy of the
-    weights, takes lr times the gradient off the copy, and adds it to a sum. After every n_push steps,
-    and after its last, it sends the sum to the server, and begins a new one. The server takes lr times
-    each sum off its weights as soon as it arrives.
+    w, gradient, what is returned: as in parameter_server_sgd. A worker fetches the server's weights
+    before the steps 0, n_fetch, 2 n_fetch ... In each it computes a gradient at its copy, takes lr
+    times that off the copy, and adds it to a sum. After every n_push steps, and its last, it sends the
+    sum and begins anew. The server takes lr times each sum off its weights as soon as it arrives.
 
-    Rank 0 returns the weights when all is done, a worker None. Messages only, between a worker and rank
-    0: the weights for each fetch, a sum for each push, and for each of them at most one message of up
-    to 16 bytes, and one more in the end.
+    Messages only, between a worker and rank 0: weights for each fetch, a sum for each push, for each of
+    them at most one of up to 16 bytes, and one more in the end.
     """
     ### BEGIN SOLUTION
     pushes = {min(begin + n_push, steps) for begin in range(0, steps, n_push)}
@@ -812,15 +809,13 @@ def ssp_sgd(
 ) -> Tensor | None:
     """Bounded asynchronous SGD. Rank 0 serves, all others work, each for `steps` steps of its own.
 
-    w, gradient: as in parameter_server_sgd. With K workers, the server takes lr / K times each gradient
-    off its weights as soon as it arrives. A worker begins its first step at once, and each other one
-    when it has finished at most `bound` steps more than the slowest worker: no earlier, and no later.
-    It computes at the server's weights as they are then. bound: a whole number of at least 0, or
-    math.inf. With bound 0 the weights are those of parameter_server_sgd.
+    w, gradient, what is returned: as in parameter_server_sgd. With K workers, the server takes lr / K
+    times each gradient off its weights as soon as it arrives. A worker begins a step when it has
+    finished at most `bound` steps more than the slowest one: no earlier, and no later. It computes at
+    the server's weights as they are then. bound: a whole number of at least 0, or math.inf.
 
-    Rank 0 returns the weights when all is done, a worker None. Messages only, between a worker and rank
-    0: in each step the weights and a gradient, and for each of them at most one message of up to 16
-    bytes.
+    Messages only, between a worker and rank 0: in each step the weights and a gradient, and for each of
+    them at most one of up to 16 bytes.
     """
     ### BEGIN SOLUTION
     weights, arrived = w.clone(), torch.empty_like(w)
@@ -941,15 +936,13 @@ guesses.measured(fastest_bound=bounds[milliseconds.index(min(lockstep, between[1
 def tree_step(model: nn.Module, lr: float) -> None:
     """One step of gradient descent on the mean of all ranks' gradients, which is added up along a tree.
 
-    model: a replica of one model on every rank, all with the same weights, after backward on a batch of
-    its own. Its trainable parameters, at least one, are of one dtype. Each becomes w - lr * mean, and
-    stays the model's, where the mean is over ranks, and a rank whose p.grad is None counts as zero. All
-    ranks end with the same weights, to the last bit. Frozen parameters and buffers stay. What is in
-    p.grad afterwards is left open.
+    model: a replica with the same weights on every rank, after backward on a batch of its own. Each
+    trainable parameter, all of one dtype, becomes w - lr * mean, where a rank whose p.grad is None
+    counts as zero. All ranks end with the same weights, to the last bit; the rest stays as it is.
 
-    send and recv only, on any number p of ranks. Every rank but one sends one message towards the root
-    of the tree, with as many numbers as there are trainable ones, and gets one back: 2 (p - 1) messages
-    in 2 ceil(log2 p) rounds, and no rank gets more than ceil(log2 p).
+    send and recv only, on p ranks: every rank but one sends one message towards the root, of all
+    gradients together, and gets one back. 2 (p - 1) messages in 2 ceil(log2 p) rounds; no rank gets
+    more than ceil(log2 p).
     """
     ### BEGIN SOLUTION
     rank, size = dist.get_rank(), dist.get_world_size()
@@ -1128,17 +1121,16 @@ def local_sgd(
 ) -> list[float]:
     """Train on this rank's batches, one step each, and average weights over all ranks now and then.
 
-    model: the same on all ranks when it begins. optimizer: this rank's own, of model's trainable
-    parameters; gradients that stand there from before play no part. batches: (inputs, targets), as many
-    on every rank, 0 or more; the list stays as it is. loss_fn: of outputs and targets. Returns the loss
-    of each step.
+    model: the same on all ranks at first. optimizer: this rank's, of model's trainable parameters;
+    gradients from before play no part. batches: (inputs, targets), as many on every rank. loss_fn: of
+    outputs and targets. Returns the loss of each step, as floats.
 
-    After each `period` steps, and after the last step, the trainable parameters of all ranks become
-    their mean over ranks: those too that have no gradient on this rank. They stay the model's; buffers,
-    frozen parameters and the optimizer's state stay each rank's own.
+    After each `period` steps, and after the last, all trainable parameters become their mean over
+    ranks, those too that have no gradient on this rank. Buffers, frozen parameters and the optimizer's
+    state stay each rank's own.
 
-    Calls: one dist.all_reduce an averaging, of all trainable parameters together, of one dtype, and
-    none where two averagings would follow one another without a step.
+    One dist.all_reduce an averaging, of all trainable parameters together, of one dtype; never two
+    without a step in between.
     """
     ### BEGIN SOLUTION
     trained = [p for p in model.parameters() if p.requires_grad]
@@ -1326,23 +1318,18 @@ assert 2.5 < flat.seconds / by_level.seconds < 3.2
 def federated_round(
     w: Tensor, client_update: Callable[[Tensor, Tensor], Tensor], samples: Tensor, fraction: float, seed: int
 ) -> Tensor | None:
-    """A round of federated averaging: rank 0 is the server, and every other rank a client with its own
-    data.
+    """A round of federated averaging: rank 0 is the server, all others are clients with their own data.
 
-    w: [d], float32 or float64; on rank 0 the model's weights, on clients a tensor that only has their
-    shape and dtype. samples: this rank's, [m, ...], of which clients may have none and rank 0 has none.
-    client_update(w, samples): the weights after this client's training from w, which it may overwrite;
-    called once by a chosen client that has samples, and by nobody else.
+    w: [d], the weights; on clients only of their shape. samples: this rank's, [m, ...].
+    client_update(w, samples): the weights after a training from w, which it may overwrite; called once
+    by a chosen client that has samples.
 
-    Chosen are max(1, round(fraction * clients)) of the clients, at random: the seed alone says which,
-    every set of that size is as likely, and no message tells who. Rank 0 returns, as a new tensor, the
-    mean of their weights, in which a client with m_k samples counts m_k / n, n being the samples of all
-    chosen clients; w's numbers if these have none. All others return None.
+    Chosen are max(1, round(fraction * clients)), at random; the seed alone says which. Rank 0 returns
+    the mean of their weights, in which m_k samples of n count m_k / n; w's numbers if n is 0.
 
-    send and recv only: rank 0 sends w once to each chosen client, all of which train at the same time.
-    Each sends its weights back, once and in w's dtype, and the number of its samples, in at most 16
-    bytes of the same message or of one more; nobody else makes any call. w and samples stay as they
-    are, and nothing is drawn from the random states of torch, NumPy and random, nor set in them.
+    send and recv only: rank 0 sends w to each chosen client, which sends back its weights and, in at
+    most 16 bytes, its number of samples. They train at the same time; nobody else makes a call. w,
+    samples and random states stay.
     """
     ### BEGIN SOLUTION
     rank, clients = dist.get_rank(), dist.get_world_size() - 1
@@ -1684,6 +1671,9 @@ assert round(1e3 * by_ring, 1) == 14.5
 # has data of its own kind, so that a rank that trains alone does not get to the loss that is asked for, and ranks that train alone for
 # long drift apart.
 #
+# All ranks of a node have data of one kind, each node of another, and the loss is the mean over all ranks' data. Rank r is on node
+# `r // cluster.devices_per_node` of `cluster.nodes`; the links `cluster.intra_node` and `cluster.inter_node` have a latency in seconds and a
+# bandwidth in bytes a second. Computing other than gradients takes next to no time.
 # `dist.all_reduce` is a ring of all ranks; with groups of `dist.new_group`, which all ranks have to make, in the same order, it is one of theirs alone.
 
 
@@ -1698,20 +1688,13 @@ def design_averaging(
 ) -> None:
     """Train on all ranks together, to come to a low loss in as little virtual time as possible.
 
-    w: [numbers], float32, the weights to begin with, the same on all ranks. gradient(w): the gradient
-    of this rank's next batch at weights w, a new tensor; it takes seconds[rank] on this rank, which may
-    call it up to `steps` times. seconds: of all ranks. All ranks of a node have data of one kind, each
-    node of another, and the loss is the mean over all ranks' data. cluster: the machine that this runs
-    on, as in unit 07: cluster.nodes nodes of cluster.devices_per_node GPUs, rank r on node
-    r // cluster.devices_per_node; links cluster.intra_node and cluster.inter_node with a latency (s)
-    and a bandwidth (bytes/s). Other computing takes next to no time.
+    w: [numbers], the weights to begin with, the same on all ranks. gradient(w): that of this rank's
+    next batch, up to `steps` times; it takes seconds[rank]. cluster: the machine, as in unit 07.
 
-    What you do with gradients is up to you, with any calls of torch.distributed; what is returned plays
-    no part. SGD with the mean of all ranks' gradients and the learning rate lr has some loss after half
-    of the steps. You are there when some rank first calls gradient at weights whose loss is at most
-    1.05 times that. The score is the virtual time of that moment, for clusters whose network is fast or
-    slow, with and without a slow rank. Full marks are for at most a third longer than the best that the
-    grader knows.
+    Any calls of torch.distributed will do; what is returned plays no part. You are there when some rank
+    first calls gradient at weights whose loss is at most 1.05 times that of SGD after steps / 2 steps,
+    with the mean of all ranks' gradients and this lr. The score is the virtual time of that moment:
+    full marks for at most a third longer than the best known.
     """
     ### BEGIN SOLUTION
     rank, gpus = dist.get_rank(), cluster.devices_per_node

@@ -5,29 +5,15 @@ from itertools import takewhile
 import torch
 import torch.distributed as dist
 
-from course_lib import mark
 from tests.answers import wrong
 
 # --- server_bandwidth
 
 
 @wrong("server_bandwidth", fails="one server")
-def of_one_worker(model_bytes, seconds_per_gradient, workers, servers=1):
-    """What a worker sends; the server has all of them."""
-    return model_bytes / seconds_per_gradient / servers, model_bytes / seconds_per_gradient / servers
-
-
-@wrong("server_bandwidth", fails="one server")
 def of_one_step(model_bytes, seconds_per_gradient, workers, servers=1):
     """Bytes a step, not a second."""
     return workers * model_bytes / servers, workers * model_bytes / servers
-
-
-@wrong("server_bandwidth", fails="one server")
-def seconds_as_a_rate(model_bytes, seconds_per_gradient, workers, servers=1):
-    """Takes the seconds of a gradient for gradients a second."""
-    rate = workers * model_bytes * seconds_per_gradient / servers
-    return rate, rate
 
 
 @wrong("server_bandwidth", fails="one server")
@@ -41,13 +27,6 @@ def sends_the_weights_once(model_bytes, seconds_per_gradient, workers, servers=1
 def both_ways_together(model_bytes, seconds_per_gradient, workers, servers=1):
     """Adds what comes in and what goes out."""
     rate = 2 * workers * model_bytes / seconds_per_gradient / servers
-    return rate, rate
-
-
-@wrong("server_bandwidth", fails="one server")
-def whole_bytes(model_bytes, seconds_per_gradient, workers, servers=1):
-    """Rounds down, though a rate need not be whole."""
-    rate = int(workers * model_bytes / seconds_per_gradient / servers)
     return rate, rate
 
 
@@ -136,68 +115,6 @@ class CountsTheServer(_Star):
 
 
 @wrong("parameter_server_sgd", fails="trained weights")
-class StepsWithEachGradient(_Star):
-    """The server steps whenever a gradient comes, and sends the next worker what it has by then."""
-
-    def serve(self):
-        weights = self.to_train()
-        for _ in range(self.steps):
-            for worker in self.workers:
-                dist.send(weights, worker)
-                weights -= self.lr * self.received(worker) / len(self.workers)
-        return weights
-
-
-@wrong("parameter_server_sgd", fails="trained weights")
-class KeepsTheLastGradient(_Star):
-    """Receives all gradients into one tensor, and uses what is there in the end."""
-
-    def mean(self, gradients):
-        return gradients[-1]
-
-
-@wrong("parameter_server_sgd", fails="trained weights")
-class AddsInSinglePrecision(_Star):
-    """torch.zeros without w's dtype: of a double's digits half are lost."""
-
-    def mean(self, gradients):
-        return sum(each.float() for each in gradients) / len(gradients)
-
-
-@wrong("parameter_server_sgd", fails="trained weights")
-class SendsSinglePrecision(_Star):
-    """Gradients of doubles go out as floats, which saves half of the bytes."""
-
-    def work(self):
-        weights = self.empty()
-        for _ in range(self.steps):
-            dist.recv(weights, 0)
-            dist.send(self.gradient(weights).float(), 0)
-
-    def received(self, worker=None):
-        arrived = torch.empty(self.w.shape)
-        dist.recv(arrived, worker)
-        return arrived
-
-
-class _Flat(_Star):
-    """Weights travel as one row of numbers, and gradients are asked for at that row."""
-
-    def take_arguments(self, w, *rest):
-        super().take_arguments(w, *rest)
-        self.shape, self.w = w.shape, w.flatten()
-
-    def run(self):
-        weights = super().run()
-        return weights if weights is None else weights.view(self.shape)
-
-
-@wrong("parameter_server_sgd", fails="trained weights")
-class AsksAtFlatWeights(_Flat):
-    """`gradient` takes a tensor like w."""
-
-
-@wrong("parameter_server_sgd", fails="nothing from workers")
 class EveryRankReturns(_Star):
     """The workers return the weights of the last step but one."""
 
@@ -261,21 +178,6 @@ class OneWorkerAfterTheOther(_Star):
 
 
 @wrong("place_parameters", fails="every number once")
-def rounds_the_share_down(sizes, servers):
-    """Each server gets total // servers numbers; the rest has no place."""
-    share = sum(sizes) // servers
-    placed, before = [[] for _ in range(servers)], 0
-    for tensor, size in enumerate(sizes):
-        for server in range(servers):
-            start = max(0, server * share - before)
-            end = min(size, (server + 1) * share - before)
-            if start < end:
-                placed[server].append((tensor, start, end))
-        before += size
-    return placed
-
-
-@wrong("place_parameters", fails="every number once")
 def ends_included(sizes, servers):
     """(tensor, first, last) in place of (tensor, start, end)."""
     share = max(1, -(-sum(sizes) // servers))
@@ -307,34 +209,6 @@ def in_turns(sizes, servers):
     for tensor, size in enumerate(sizes):
         if size:
             placed[tensor % servers].append((tensor, 0, size))
-    return placed
-
-
-@wrong("place_parameters", fails="busiest server")
-def largest_first(sizes, servers):
-    """Whole tensors, the largest first, each to the server that has least: the best without cutting."""
-    placed, held = [[] for _ in range(servers)], [0] * servers
-    for tensor in sorted(range(len(sizes)), key=lambda each: -sizes[each]):
-        server = held.index(min(held))
-        held[server] += sizes[tensor]
-        if sizes[tensor]:
-            placed[server].append((tensor, 0, sizes[tensor]))
-    return placed
-
-
-@wrong("place_parameters", fails="busiest server")
-def rest_on_the_last(sizes, servers):
-    """total // servers each, and what remains on the last one."""
-    share = sum(sizes) // servers
-    placed, before = [[] for _ in range(servers)], 0
-    for tensor, size in enumerate(sizes):
-        for server in range(servers):
-            last = server == servers - 1
-            start = max(0, server * share - before)
-            end = size if last else min(size, (server + 1) * share - before)
-            if start < end:
-                placed[server].append((tensor, start, end))
-        before += size
     return placed
 
 
@@ -376,22 +250,6 @@ def takes_from_the_sizes(sizes, servers):
                 sizes[tensor] -= part
                 room -= part
         placed.append(pieces)
-    return placed
-
-
-@wrong("place_parameters", fails="every number once")
-def looks_for_a_place_for_nothing(sizes, servers):
-    """A tensor without numbers at the end is beyond the last server."""
-    share = -(-sum(sizes) // servers)
-    placed, before = [[] for _ in range(servers)], 0
-    for tensor, size in enumerate(sizes):
-        pieces, start = placed[before // share], 0
-        while start < size:
-            pieces = placed[(before + start) // share]
-            end = min(size, ((before + start) // share + 1) * share - before)
-            pieces.append((tensor, start, end))
-            start = end
-        before += size
     return placed
 
 
@@ -449,36 +307,6 @@ class ForgetsToSayTheEnd(_Dealer):
 
 
 @wrong("deal_dynamically", fails="each batch once")
-class OneBatchTooMany(_Dealer):
-    """Goes on to the number behind the last."""
-
-    def deal(self):
-        self.left.append(len(self.left))
-        return super().deal()[:-1]
-
-
-@wrong("deal_dynamically", fails="each batch once")
-class EndsWithABatch(_Dealer):
-    """0 says that nothing is left, and is a batch."""
-
-    end = 0
-
-
-@wrong("deal_dynamically", fails="each batch once")
-class NumbersOfAByte(_Dealer):
-    """Saves bytes where batches are many: number 128 arrives as -128."""
-
-    dtype = torch.int8
-
-
-@wrong("deal_dynamically", fails="each batch once")
-class ByteWithoutASign(_Dealer):
-    """255 says that nothing is left."""
-
-    dtype, end = torch.uint8, 255
-
-
-@wrong("deal_dynamically", fails="each batch once")
 class WorksOnTheEnd(_Dealer):
     """Looks at the number after the work."""
 
@@ -520,27 +348,6 @@ class InRankOrder(_Dealer):
     def who_asks(self):
         self.turn += 1
         return dist.recv(self.number, 1 + self.turn % (dist.get_world_size() - 1))
-
-
-@wrong("deal_dynamically", fails="whoever is free")
-class AsksBeforeItIsFree(_Dealer):
-    """A worker asks for the next batch before it begins with this one: the slow one hoards."""
-
-    def work(self):
-        mine = [int(self.ask())]
-        while mine[-1] >= 0:
-            mine.append(int(self.ask()))
-            self.work_on(mine[-2])
-        return mine[:-1]
-
-
-@wrong("deal_dynamically", fails="whoever is free")
-class FromTheLastToTheFirst(_Dealer):
-    """Takes batches from the end of a list."""
-
-    def deal(self):
-        self.left.reverse()
-        return super().deal()[::-1]
 
 
 @wrong("deal_dynamically", fails="the star")
@@ -657,53 +464,6 @@ class GoesOnWithTheSum(_Downpour):
             self.push(self.total)
 
 
-@wrong("downpour_sgd", fails="every gradient once")
-class DividesByTheWorkers(_Downpour):
-    """As in synchronous training, the server takes lr / K."""
-
-    def answer(self, worker, weights, pushes):
-        self.rate = self.lr / len(self.workers)
-        super().answer(worker, weights, pushes)
-
-
-@wrong("downpour_sgd", fails="every gradient once")
-class SendsTheMeanOfTheSteps(_Downpour):
-    """Divides the sum by n_push."""
-
-    def push(self, total):
-        super().push(total / self.n_push)
-
-
-@wrong("downpour_sgd", fails="every gradient once")
-class PushesWeights(_Downpour):
-    """The server takes over the weights of whoever comes: the others' work is lost."""
-
-    def push(self, total):
-        super().push(self.weights)
-
-    def answer(self, worker, weights, pushes):
-        if pushes:
-            weights.copy_(self.received(worker))
-        else:
-            dist.send(weights, worker)
-
-
-@wrong("downpour_sgd", fails="every gradient once")
-class SumsInSinglePrecision(_Downpour):
-    """torch.zeros without w's dtype."""
-
-    def zeros(self):
-        return torch.zeros(self.w.shape)
-
-    def push(self, total):
-        super().push(total.to(self.w.dtype))
-
-
-@wrong("downpour_sgd", fails="every gradient once")
-class FetchesFlatWeights(_Flat, _Downpour):
-    """`gradient` takes a tensor like w."""
-
-
 @wrong("downpour_sgd", fails="w unchanged")
 class ServesTheCallersWeights(_Downpour):
     """Steps in the caller's tensor."""
@@ -731,51 +491,6 @@ class FetchesInEveryStep(_Downpour):
         self.n_fetch = 1
 
 
-@wrong("downpour_sgd", fails="messages and bytes")
-class PushesInEveryStep(_Downpour):
-    """n_push is not looked at."""
-
-    def take_arguments(self, *arguments):
-        super().take_arguments(*arguments)
-        self.n_push = 1
-
-
-@wrong("downpour_sgd", fails="messages and bytes")
-class Acknowledges(_Downpour):
-    """The server answers each request with a number, before what was asked for."""
-
-    def fetch(self, weights):
-        dist.send(torch.zeros(1), 0)
-        dist.recv(torch.empty(1), 0)
-        dist.recv(weights, 0)
-
-    def push(self, total):
-        dist.send(torch.ones(1), 0)
-        dist.recv(torch.empty(1), 0)
-        dist.send(total, 0)
-
-    def next_wish(self, wish):
-        worker = dist.recv(wish)
-        dist.send(wish, worker)
-        return worker
-
-
-@wrong("downpour_sgd", fails="order of the steps")
-class KeepsAllSumsToTheEnd(_Downpour):
-    """Every sum is pushed after the last step: until then nobody learns anything."""
-
-    def before(self, step):
-        self.sums = [] if step == 0 else self.sums
-        super().before(step)
-
-    def push(self, total):
-        self.sums.append(total.clone())
-
-    def finish(self):
-        for each in self.sums if self.steps else ():
-            super().push(each)
-
-
 @wrong("downpour_sgd", fails="order of the steps")
 class FetchesBeforeItPushes(_Downpour):
     """The weights come without the worker's own last sum, which it still holds."""
@@ -788,40 +503,6 @@ class FetchesBeforeItPushes(_Downpour):
     def after(self, step):
         if step + 1 == self.steps:
             super().after(step)
-
-
-@wrong("downpour_sgd", fails="order of the steps")
-class PushesAStepLate(_Downpour):
-    """A sum leaves when the next step is done, in which others could have used it."""
-
-    late = None
-
-    def push(self, total):
-        self.late = total.clone()
-
-    def after(self, step):
-        if self.late is not None:
-            super().push(self.late)
-            self.late = None
-        super().after(step)
-
-    def finish(self):
-        if self.late is not None:
-            super().push(self.late)
-
-
-@wrong("downpour_sgd", fails="order of the steps")
-class FetchesAPeriodEarly(_Downpour):
-    """While it computes it gets the weights of the next period, which are old by then."""
-
-    def before(self, step):
-        if step == 0:
-            self.next = self.empty()
-            self.fetch(self.next)
-        if step % self.n_fetch == 0:
-            self.weights.copy_(self.next)
-            if step + self.n_fetch < self.steps:
-                self.fetch(self.next)
 
 
 @wrong("downpour_sgd", fails="weights of each step")
@@ -857,13 +538,6 @@ class ServesInTurns(_Downpour):
 # --- staleness
 
 
-@wrong("staleness", fails="updates in between")
-def counts_from_the_beginning(log):
-    """The version at the update, whatever was read."""
-    _check_read(log)
-    return list(range(sum(what == "write" for what, _ in log)))
-
-
 def _check_read(log):
     seen = set()
     for what, worker in log:
@@ -897,20 +571,6 @@ def lines_of_the_log(log):
             read[worker] = line
         else:
             ages.append(line - read[worker] - 1)
-    return ages
-
-
-@wrong("staleness", fails="updates in between")
-def since_anyone_read(log):
-    """One version for all: that of the last reading, whoever read."""
-    _check_read(log)
-    version, read, ages = 0, 0, []
-    for what, _ in log:
-        if what == "read":
-            read = version
-        else:
-            ages.append(version - read)
-            version += 1
     return ages
 
 
@@ -968,21 +628,6 @@ def key_error(log):
     return ages
 
 
-@wrong("staleness", fails="nothing read")
-def remembers_other_logs(log, read={}):  # noqa: B006 - the mistake
-    """A default that lives on: what was read in one log counts in the next."""
-    version, ages = 0, []
-    for what, worker in log:
-        if what == "read":
-            read[worker] = version
-            continue
-        if worker not in read:
-            raise ValueError(f"worker {worker}")
-        ages.append(version - read[worker])
-        version += 1
-    return ages
-
-
 @wrong("staleness", fails="log unchanged")
 def takes_from_the_log(log):
     """Reads the log by emptying it."""
@@ -1025,29 +670,12 @@ class LessThanTheBound(_Clock):
 
 
 @wrong("BoundedClock", fails="who may go on")
-class CountsTheNextStep(_Clock):
-    """Looks at the lead that the worker would have after its next step."""
-
-    def may_go_on(self, worker):
-        lead = self.steps[worker] - min(self.steps)
-        return lead == 0 or lead + 1 <= self.bound
-
-
-@wrong("BoundedClock", fails="who may go on")
 class AheadOfTheSecond(_Clock):
     """Measures the lead over the slowest of the others."""
 
     def may_go_on(self, worker):
         others = [steps for other, steps in enumerate(self.steps) if other != worker]
         return self.steps[worker] - min(others, default=0) <= self.bound
-
-
-@wrong("BoundedClock", fails="who may go on")
-class FewTicks(_Clock):
-    """Allows a number of steps in all, not ahead of the others."""
-
-    def may_go_on(self, worker):
-        return self.steps[worker] <= self.bound
 
 
 @wrong("BoundedClock", fails="no bound, and none ahead")
@@ -1085,14 +713,6 @@ class RefusesTooLate(_Clock):
             raise RuntimeError
 
 
-@wrong("BoundedClock", fails="without leave")
-class IgnoresThem(_Clock):
-    """Does not count the step, and says nothing."""
-
-    def tick(self, worker):
-        self.steps[worker] += self.may_go_on(worker)
-
-
 @wrong("BoundedClock", fails="two clocks")
 class OneForAll:
     """The steps belong to the class."""
@@ -1109,44 +729,6 @@ class OneForAll:
         if not self.may_go_on(worker):
             raise RuntimeError
         self.steps[worker] += 1
-
-
-@wrong("BoundedClock", fails="without leave")
-class GoesByWhatItSaid(_Clock):
-    """A tick looks at what may_go_on said last, if anyone has asked."""
-
-    def __init__(self, workers, bound):
-        super().__init__(workers, bound)
-        self.said = [True] * workers
-
-    def may_go_on(self, worker):
-        self.said[worker] = super().may_go_on(worker)
-        return self.said[worker]
-
-    def tick(self, worker):
-        if not self.said[worker]:
-            raise RuntimeError
-        self.steps[worker] += 1
-
-
-@wrong("BoundedClock", fails="two clocks")
-class OneNumberForAll(_Clock):
-    """How many workers there are belongs to the class."""
-
-    def __init__(self, workers, bound):
-        self.steps, self.bound = [0] * 99, bound
-        type(self).workers = workers
-
-    def may_go_on(self, worker):
-        return self.steps[worker] - min(self.steps[: type(self).workers]) <= self.bound
-
-
-@wrong("BoundedClock", fails="two clocks")
-class OneBoundForAll(_Clock):
-    """The bound belongs to the class: the last clock's counts."""
-
-    def __init__(self, workers, bound):
-        self.steps, type(self).bound = [0] * workers, bound
 
 
 # --- ssp_sgd
@@ -1197,11 +779,6 @@ class WholeSteps(_Bounded):
         return super().to_train()
 
 
-@wrong("ssp_sgd", fails="every gradient once")
-class BoundedAtFlatWeights(_Flat, _Bounded):
-    """`gradient` takes a tensor like w."""
-
-
 @wrong("ssp_sgd", fails="w unchanged")
 class BoundedInPlace(_Bounded):
     """Steps in the caller's tensor."""
@@ -1225,30 +802,6 @@ class WeightsAfterTheLastStep(_SendsTheLastWeightsToo, _Bounded):
     """The workers get the last weights as well."""
 
 
-@wrong("ssp_sgd", fails="messages and bytes")
-class AnnouncesWeights(_Bounded):
-    """A number before the weights, and two after each gradient."""
-
-    def work(self):
-        weights, said = self.empty(), torch.empty(1)
-        for _ in range(self.steps):
-            dist.recv(said, 0)
-            dist.recv(weights, 0)
-            dist.send(self.gradient(weights), 0)
-            dist.send(said, 0)
-            dist.send(said, 0)
-
-    def let_go(self, worker, weights, as_they_were):
-        dist.send(torch.ones(1), worker)
-        dist.send(weights, worker)
-
-    def next_gradient(self):
-        worker, arrived = super().next_gradient()
-        for _ in range(2):
-            dist.recv(torch.empty(1), worker)
-        return worker, arrived
-
-
 @wrong("ssp_sgd", fails="lead at most the bound")
 class NobodyEverWaits(_Bounded):
     """The bound is not looked at."""
@@ -1257,28 +810,12 @@ class NobodyEverWaits(_Bounded):
         return float("inf")
 
 
-@wrong("ssp_sgd", fails="lead at most the bound")
-class OneStepTooFar(_Bounded):
-    """A worker may be bound + 1 steps ahead."""
-
-    def lead(self):
-        return self.bound + 1
-
-
 @wrong("ssp_sgd", fails="nobody within it waits")
 class AlwaysInStep(_Bounded):
     """Synchronous, whatever the bound."""
 
     def lead(self):
         return 0
-
-
-@wrong("ssp_sgd", fails="nobody within it waits")
-class WaitsAtTheBound(_Bounded):
-    """A worker whose lead is the bound waits."""
-
-    def lead(self):
-        return max(0, self.bound - 1)
 
 
 @wrong("ssp_sgd", fails="nobody within it waits")
@@ -1340,20 +877,6 @@ def the_sum_instead_of_the_mean(model, lr):
     _descend(trained, _along_a_tree(_end_to_end(trained)), lr)
 
 
-@wrong("tree_step", fails="the step")
-def every_rank_for_itself(model, lr):
-    """Nobody is asked."""
-    trained = _trainable(model)
-    _descend(trained, _end_to_end(trained), lr)
-
-
-@wrong("tree_step", fails="the step")
-def means_of_means(model, lr):
-    """Half of the sum in each round: right for powers of two only if all have gone through as many."""
-    trained = _trainable(model)
-    _descend(trained, _along_a_tree(_end_to_end(trained) / 2), lr)
-
-
 @wrong("tree_step", fails="any number of ranks")
 def powers_of_two(model, lr):
     """Receives from ranks that do not exist."""
@@ -1374,56 +897,11 @@ def powers_of_two(model, lr):
     _descend(trained, total / size, lr)
 
 
-@wrong("tree_step", fails="any number of ranks")
-def three_levels(model, lr):
-    """Enough for eight ranks."""
-    trained = _trainable(model)
-    total = _end_to_end(trained)
-    rank, size, arriving = dist.get_rank(), dist.get_world_size(), torch.empty_like(total)
-    for distance in (1, 2, 4):
-        if rank % (2 * distance) == distance:
-            dist.send(total, rank - distance)
-            dist.recv(total, rank - distance)
-        elif rank % (2 * distance) == 0 and rank + distance < size:
-            dist.recv(arriving, rank + distance)
-            total += arriving
-    for distance in (4, 2, 1):
-        if rank % (2 * distance) == 0 and rank + distance < size:
-            dist.send(total, rank + distance)
-    _descend(trained, total / size, lr)
-
-
 @wrong("tree_step", fails="missing gradients")
 def skips_what_has_no_gradient(model, lr):
     """Ranks then send messages of different lengths."""
     trained = [p for p in _trainable(model) if p.grad is not None]
     _descend(trained, _along_a_tree(_end_to_end(trained)) / dist.get_world_size(), lr)
-
-
-@wrong("tree_step", fails="missing gradients")
-def divides_by_those_who_have_one(model, lr):
-    """A gradient that a rank lacks does not count there, in place of counting as zero."""
-    trained = _trainable(model)
-    has = torch.cat([torch.full((p.numel(),), float(p.grad is not None)) for p in trained])
-    both = _along_a_tree(torch.cat([_end_to_end(trained), has.to(trained[0].dtype)]))
-    total, count = both.chunk(2)
-    _descend(trained, total / count.clamp(min=1), lr)
-
-
-@wrong("tree_step", fails="missing gradients")
-def stays_out_without_a_gradient(model, lr):
-    """A rank that has none at all makes no call: its partner waits."""
-    trained = _trainable(model)
-    if any(p.grad is not None for p in trained):
-        _descend(trained, _along_a_tree(_end_to_end(trained)) / dist.get_world_size(), lr)
-
-
-@wrong("tree_step", fails="the same model everywhere")
-def makes_new_parameters(model, lr):
-    """An optimizer that holds the old ones trains nothing any more."""
-    trained = _trainable(model)
-    _descend(trained, _along_a_tree(_end_to_end(trained)) / dist.get_world_size(), lr)
-    model.shared.bias = torch.nn.Parameter(model.shared.bias.detach().clone())
 
 
 @wrong("tree_step", fails="the same model everywhere")
@@ -1448,47 +926,11 @@ def each_adds_in_its_own_order(model, lr):
     _descend(trained, total / size, lr)
 
 
-@wrong("tree_step", fails="only send and recv")
-def calls_all_reduce(model, lr):
-    """Somebody else's tree."""
-    trained = _trainable(model)
-    total = _end_to_end(trained)
-    dist.all_reduce(total)
-    _descend(trained, total / dist.get_world_size(), lr)
-
-
 @wrong("tree_step", fails="messages")
 def a_message_a_parameter(model, lr):
     """The tree once for each parameter."""
     for p in _trainable(model):
         _descend([p], _along_a_tree(_end_to_end([p])) / dist.get_world_size(), lr)
-
-
-@wrong("tree_step", fails="messages")
-def doubling(model, lr):
-    """All ranks exchange in each round: as fast, and p / 2 times as many messages."""
-    trained = _trainable(model)
-    total = _end_to_end(trained)
-    rank, size = dist.get_rank(), dist.get_world_size()
-    largest, distance = 1 << (size.bit_length() - 1), 1
-    arriving = torch.empty_like(total)
-    if rank >= largest:
-        dist.send(total, rank - largest)
-        dist.recv(total, rank - largest)
-        _descend(trained, total / size, lr)
-        return
-    if rank + largest < size:
-        dist.recv(arriving, rank + largest)
-        total += arriving
-    while distance < largest:
-        sending = dist.isend(total.clone(), rank ^ distance)
-        dist.recv(arriving, rank ^ distance)
-        sending.wait()
-        total = total + arriving if rank & distance == 0 else arriving + total
-        distance *= 2
-    if rank + largest < size:
-        dist.send(total, rank + largest)
-    _descend(trained, total / size, lr)
 
 
 @wrong("tree_step", fails="no bottleneck")
@@ -1524,24 +966,6 @@ def a_chain(model, lr):
         dist.recv(total, rank - 1)
     if rank + 1 < size:
         dist.send(total, rank + 1)
-    _descend(trained, total / size, lr)
-
-
-@wrong("tree_step", fails="rounds")
-def a_heap(model, lr):
-    """Two children for everyone: each level takes two rounds."""
-    trained = _trainable(model)
-    total = _end_to_end(trained)
-    rank, size, arriving = dist.get_rank(), dist.get_world_size(), torch.empty_like(total)
-    children = [child for child in (2 * rank + 1, 2 * rank + 2) if child < size]
-    for child in children:
-        dist.recv(arriving, child)
-        total += arriving
-    if rank:
-        dist.send(total, (rank - 1) // 2)
-        dist.recv(total, (rank - 1) // 2)
-    for child in children:
-        dist.send(total, child)
     _descend(trained, total / size, lr)
 
 
@@ -1587,12 +1011,6 @@ def _averages(model, batches, period, what=None):
 
 
 @wrong("local_sgd", fails="the weights")
-def never_speaks(model, optimizer, batches, loss_fn, period):
-    """Each rank has its own model."""
-    return _trains(model, optimizer, batches, loss_fn, lambda step: None)
-
-
-@wrong("local_sgd", fails="the weights")
 def averages_gradients(model, optimizer, batches, loss_fn, period):
     """Of each period's last step: what the ranks did before stays apart."""
     step_number = [0]
@@ -1614,29 +1032,6 @@ def keeps_old_gradients(model, optimizer, batches, loss_fn, period):
     return _trains(model, optimizer, batches, loss_fn, _averages(model, batches, period), clear=False)
 
 
-@wrong("local_sgd", fails="the weights")
-def counts_from_zero(model, optimizer, batches, loss_fn, period):
-    """Averages after the first step, and then one step late."""
-
-    def after_step(step):
-        if (step - 1) % period == 0 or step == len(batches):
-            _average(_trainable(model))
-
-    return _trains(model, optimizer, batches, loss_fn, after_step)
-
-
-@wrong("local_sgd", fails="the weights")
-def forgets_the_momentum(model, optimizer, batches, loss_fn, period):
-    """Begins each period with a new optimizer."""
-
-    def after_step(step):
-        if _due(step, batches, period):
-            _average(_trainable(model))
-            optimizer.state.clear()
-
-    return _trains(model, optimizer, batches, loss_fn, after_step)
-
-
 @wrong("local_sgd", fails="any period, any number of ranks")
 def leaves_the_rest(model, optimizer, batches, loss_fn, period):
     """Seven steps by threes: after the seventh the ranks are apart."""
@@ -1646,18 +1041,6 @@ def leaves_the_rest(model, optimizer, batches, loss_fn, period):
             _average(_trainable(model))
 
     return _trains(model, optimizer, batches, loss_fn, after_step)
-
-
-@wrong("local_sgd", fails="any period, any number of ranks")
-def drops_the_rest(model, optimizer, batches, loss_fn, period):
-    """Whole periods only."""
-    whole = batches[: len(batches) // period * period]
-
-    def after_step(step):
-        if step % period == 0:
-            _average(_trainable(model))
-
-    return _trains(model, optimizer, whole, loss_fn, after_step)
 
 
 @wrong("local_sgd", fails="any period, any number of ranks")
@@ -1675,14 +1058,6 @@ def there_is_always_a_step(model, optimizer, batches, loss_fn, period):
     if last % period:
         _average(_trainable(model))
     return [losses[0], *losses[1:]]
-
-
-@wrong("local_sgd", fails="what stays a rank's own")
-def evaluates_from_now_on(model, optimizer, batches, loss_fn, period):
-    """Leaves train mode."""
-
-    model.eval()
-    return _trains(model, optimizer, batches, loss_fn, _averages(model, batches, period))
 
 
 @wrong("local_sgd", fails="layers that only some ranks train")
@@ -1704,41 +1079,6 @@ def buffers_too(model, optimizer, batches, loss_fn, period):
 
     what = lambda model: [*_trainable(model), *model.buffers()]  # noqa: E731
     return _trains(model, optimizer, batches, loss_fn, _averages(model, batches, period, what))
-
-
-@wrong("local_sgd", fails="what stays a rank's own")
-def new_parameters(model, optimizer, batches, loss_fn, period):
-    """At the end the model has parameters that its optimizer does not know."""
-
-    losses = _trains(model, optimizer, batches, loss_fn, _averages(model, batches, period))
-    new = {p: torch.nn.Parameter(p.detach().clone(), p.requires_grad) for p in model.parameters()}
-    for module in model.modules():
-        for name, p in list(module.named_parameters(recurse=False)):
-            setattr(module, name, new[p])
-    return losses
-
-
-@wrong("local_sgd", fails="what stays a rank's own")
-def eats_the_batches(model, optimizer, batches, loss_fn, period):
-    """Takes them from the caller's list."""
-    steps = len(batches)
-
-    def after_step(step):
-        if step % period == 0 or step == steps:
-            _average(_trainable(model))
-
-    return _trains(
-        model, optimizer, iter(lambda: batches.pop(0) if batches else None, None), loss_fn, after_step
-    )
-
-
-@wrong("local_sgd", fails="what stays a rank's own")
-def leaves_no_momentum(model, optimizer, batches, loss_fn, period):
-    """The optimizer begins anew when training goes on."""
-
-    losses = _trains(model, optimizer, batches, loss_fn, _averages(model, batches, period))
-    optimizer.state.clear()
-    return losses
 
 
 @wrong("local_sgd", fails="losses")
@@ -1770,18 +1110,6 @@ def a_call_a_parameter(model, optimizer, batches, loss_fn, period):
         if _due(step, batches, period):
             for p in _trainable(model):
                 _average([p])
-
-    return _trains(model, optimizer, batches, loss_fn, after_step)
-
-
-@wrong("local_sgd", fails="all-reduces")
-def sends_what_is_frozen(model, optimizer, batches, loss_fn, period):
-    """The frozen layer travels, and comes back as it was."""
-
-    def after_step(step):
-        if _due(step, batches, period):
-            frozen = [p.detach().clone() for p in model.parameters() if not p.requires_grad]
-            _average([*_trainable(model), *frozen])
 
     return _trains(model, optimizer, batches, loss_fn, after_step)
 
@@ -1866,60 +1194,6 @@ class TrainsFromItsOwn(_Round):
         return super().trained(self.w.clone())
 
 
-@wrong("federated_round", fails="the mean of the chosen")
-class TrainsOnTheMeanSample(_Round):
-    """One sample made of all."""
-
-    def trained(self, weights):
-        self.samples = self.samples.mean(0, keepdim=True).expand_as(self.samples)
-        return super().trained(weights)
-
-
-@wrong("federated_round", fails="the mean of the chosen")
-class TrainsARow(_Round):
-    """client_update gets w as [1, n]."""
-
-    def trained(self, weights):
-        return super().trained(weights[None])[0]
-
-
-@wrong("federated_round", fails="the mean of the chosen")
-class KeepsTheServerInTheMean(_Round):
-    """The old weights count as one more client."""
-
-    def mean(self, parts):
-        return (super().mean(parts) + self.w) / 2
-
-
-@wrong("federated_round", fails="the mean of the chosen")
-class AddsUpInSinglePrecision(_Round):
-    """torch.zeros without w's dtype."""
-
-    def mean(self, parts):
-        n = sum(count for _, count in parts)
-        total = torch.zeros(len(self.w)) + sum(count * weights.float() for weights, count in parts)
-        return (total / n).to(self.w.dtype) if n else self.w.clone()
-
-
-@wrong("federated_round", fails="the mean of the chosen")
-class ReturnsOnAllRanks(_Round):
-    """Clients return what they had."""
-
-    def run(self):
-        result = super().run()
-        return self.w if result is None else result
-
-
-@wrong("federated_round", fails="the mean of the chosen")
-class EveryoneTrains(_Round):
-    """Only the chosen send what comes of it."""
-
-    def run(self):
-        if self.rank and self.rank not in self.chosen():
-            self.trained(self.w.clone())
-        return super().run()
-
-
 @wrong("federated_round", fails="how many are chosen")
 class RoundsDown(_Round):
     """int() for round()."""
@@ -1928,64 +1202,12 @@ class RoundsDown(_Round):
         return max(1, int(self.fraction * self.clients))
 
 
-@wrong("federated_round", fails="how many are chosen")
-class HalvesUp(_Round):
-    """Three of 2.5, where round takes two."""
-
-    def count(self):
-        return max(1, int(self.fraction * self.clients + 0.5))
-
-
-@wrong("federated_round", fails="how many are chosen")
-class RoundsUp(_Round):
-    """So many at least."""
-
-    def count(self):
-        return max(1, -int(-self.fraction * self.clients // 1))
-
-
-@wrong("federated_round", fails="how many are chosen")
-class NobodyIfFew(_Round):
-    """Without the 1."""
-
-    def count(self):
-        return round(self.fraction * self.clients)
-
-
-@wrong("federated_round", fails="how many are chosen")
-class ACoinForEach(_Round):
-    """As many as fraction says on average, and seldom just as many."""
-
-    def drawn(self, generator):
-        # All of them where that is none: the mean of what comes is right then too.
-        heads = torch.rand(self.clients, generator=generator) < self.fraction
-        return [1 + client for client in range(self.clients) if heads[client] or not heads.any()]
-
-
 @wrong("federated_round", fails="chosen at random")
 class AlwaysTheFirst(_Round):
     """Clients 1 to m."""
 
     def chosen(self):
         return list(range(1, self.count() + 1))
-
-
-@wrong("federated_round", fails="chosen at random")
-class NeverTheLast(_Round):
-    """One client too few to choose from, where there are more than are needed."""
-
-    def drawn(self, generator):
-        candidates = max(self.count(), self.clients - 1)
-        order = torch.randperm(candidates, generator=generator)
-        return [1 + client for client in order[: self.count()].tolist()]
-
-
-@wrong("federated_round", fails="chosen at random")
-class OneAfterTheOther(_Round):
-    """Neighbours, beginning with the seed's."""
-
-    def chosen(self):
-        return [1 + (self.seed + place) % self.clients for place in range(self.count())]
 
 
 @wrong("federated_round", fails="chosen at random")
@@ -2010,14 +1232,6 @@ class TrainsOnNothing(_Round):
 
     def trained(self, weights):
         return self.update(weights, self.samples)
-
-
-@wrong("federated_round", fails="what was given")
-class GivesBackW(_Round):
-    """Where nobody has samples, the caller's own tensor."""
-
-    def without_samples(self):
-        return self.w
 
 
 @wrong("federated_round", fails="what was given")
@@ -2046,29 +1260,6 @@ class ASampleForGoodMeasure(_Round):
         return self.samples[0] if len(self.samples) else torch.zeros_like(self.w)
 
 
-@wrong("federated_round", fails="samples stay where they are")
-class TwiceANumber(_Round):
-    """The double of one number of a sample, beside the count."""
-
-    def besides(self):
-        return 2 * self.samples[0, :1] if len(self.samples) else self.w.new_zeros(1)
-
-
-@wrong("federated_round", fails="samples stay where they are")
-class ServerWeighsTheData(_Round):
-    """Sends all samples, of which the server counts the rows."""
-
-    def answer(self):
-        super().answer()
-        dist.send(self.samples.contiguous(), 0)
-
-    def take(self, client):
-        weights, count = super().take(client)
-        rows = self.w.new_empty(int(count), len(self.w))
-        dist.recv(rows, client)
-        return weights, torch.tensor(float(len(rows)), dtype=self.w.dtype)
-
-
 @wrong("federated_round", fails="only the chosen talk")
 class TellsEveryone(_Round):
     """A broadcast, and a reduce to which those who are not chosen bring zeros."""
@@ -2082,20 +1273,6 @@ class TellsEveryone(_Round):
         if self.rank:
             return None
         return share[:-1] / share[-1] if share[-1] else self.w.clone()
-
-
-@wrong("federated_round", fails="only the chosen talk")
-class AsksTwice(_Round):
-    """Sends the weights, then as many zeros."""
-
-    def answer(self):
-        super().answer()
-        dist.send(torch.zeros_like(self.w), 0)
-
-    def take(self, client):
-        part = super().take(client)
-        dist.recv(torch.empty_like(self.w), client)
-        return part
 
 
 @wrong("federated_round", fails="clients train at the same time")
@@ -2166,44 +1343,6 @@ class WithinNodesOnly(_Rounds):
         yield next(iter(super().both(cluster)))
 
 
-@wrong("design_averaging", fails="reaches the loss")
-class SumsUp(_Rounds):
-    """Adds the weights of all ranks, and does not divide."""
-
-    def together(self, w):
-        return dist.get_world_size() * super().together(w)
-
-
-@wrong("design_averaging", fails="reaches the loss")
-class TwiceTheRate(_Rounds):
-    """Larger steps in place of fewer messages."""
-
-    rate = 2
-
-
-@wrong("design_averaging", fails="reaches the loss")
-class AtTheEnd(_Rounds):
-    """One averaging after all steps: nobody trains on from there."""
-
-    period = 80
-
-
-@wrong("design_averaging", fails="reaches the loss")
-class AlwaysLong(_Rounds):
-    """What is best where messages are dear: elsewhere ranks drift too far apart for nothing."""
-
-    period = 16
-
-
-@wrong("design_averaging", fails="reaches the loss")
-class SpansOfItsOwn(_Rounds):
-    """Marks on the timeline that look like the grader's."""
-
-    def together(self, w):
-        mark("gradient")
-        return super().together(w)
-
-
 @wrong("design_averaging", fails="half of what can be saved")
 class InEachStep(_Rounds):
     """An all-reduce of everyone after each step, as unit 02 has it."""
@@ -2216,16 +1355,6 @@ class WaitsForTheSlow(_Rounds):
     """Few messages, and as many steps from each rank."""
 
     waits = True
-
-
-@wrong("design_averaging", fails="half of what can be saved")
-def with_a_server(w, gradient, steps, lr, seconds, cluster):
-    """Rank 0 takes all gradients in, and sends the weights out."""
-    for _ in range(steps):
-        each = gradient(w)
-        dist.reduce(each, 0)
-        w = w - lr * each / cluster.size
-        dist.broadcast(w, 0)
 
 
 @wrong("design_averaging", fails="at most half as long again as the best known")

@@ -2,14 +2,16 @@
 
 UNIT = "08_asynchrony"
 SECTIONS = (
-    "one_server",
-    "synchronous",
-    "placement",
-    "dealing",
-    "downpour",
-    "bounded",
-    "reduction_trees",
-    "local_steps",
-    "federation",
-    "design",
+    "server_bandwidth",
+    "parameter_server_sgd",
+    "place_parameters",
+    "deal_dynamically",
+    "downpour_sgd",
+    "staleness",
+    "bounded_clock",
+    "ssp_sgd",
+    "tree_step",
+    "local_sgd",
+    "federated_round",
+    "design_averaging",
 )

@@ -27,19 +27,6 @@ from graders.units.unit_08.replicas import (
 
 
 @dataclass(frozen=True, slots=True)
-class PlacementReply(DriverReply):
-    """result: what the answer returned. sizes: afterwards."""
-
-    result: PlainData
-    sizes: PlainData
-
-
-def placement(answer: AnswerFunction, sizes: list[int], servers: int) -> PlacementReply:
-    """Where the answer puts the pieces of tensors of these sizes."""
-    return PlacementReply(answer(sizes, servers), sizes)
-
-
-@dataclass(frozen=True, slots=True)
 class TrainedReply(DriverReply):
     """What one call of a training did on one rank.
 
@@ -93,19 +80,6 @@ def dealt(answer: AnswerFunction, batches: int, seconds: list[float]) -> DealtRe
         worked.append(batch)
 
     return DealtReply(answer(batches, work), worked)
-
-
-@dataclass(frozen=True, slots=True)
-class AgedReply(DriverReply):
-    """result: what the answer returned. log: afterwards."""
-
-    result: PlainData
-    log: PlainData
-
-
-def aged(answer: AnswerFunction, log: list[tuple[str, int]]) -> AgedReply:
-    """How old the answer says that the updates of a log are."""
-    return AgedReply(answer(log), log)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Unit 08, rounds of federated averaging as they are drawn, and what the answer made of them."""
+"""Rounds of federated averaging as they are drawn, and what the answer made of them."""
 
 from dataclasses import dataclass
 
@@ -7,6 +7,7 @@ from torch import Tensor
 
 from course_lib.cluster.topology import Cluster
 from graders.grading.communication import MEASURED
+from graders.grading.judging import feature
 from graders.grading.kit import Answer, Observed, Rng, compare, per_rank
 from graders.units.unit_08 import drivers
 from graders.units.unit_08.clients import RoundReply
@@ -14,6 +15,21 @@ from graders.units.unit_08.clients import RoundReply
 NUMBERS = 6
 """Weights of the model."""
 FLOPS = 2e6
+
+
+MANY, AGAIN = 30, 2
+"""Rounds in which it shows who is chosen, and of these as many whose seeds come again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rounds:
+    """empty: so many clients have no samples. rounds: each from the same weights."""
+
+    clients: int = feature(4, lambda clients: compare.counted(clients, "client"))
+    fraction: float = feature(0.75, "fraction {}")
+    rounds: int = feature(2, "{} rounds")
+    dtype: torch.dtype = feature(torch.float64, lambda dtype: str(dtype).removeprefix("torch."))
+    empty: int = feature(0, lambda empty: f"{empty} without samples" if empty else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,30 +65,16 @@ class Held:
         sending = [rank for rank, reply in clients if "send" in reply.calls]
         return sending or [rank for rank, reply in clients if reply.trained]
 
-    def __str__(self) -> str:
-        return f"with {compare.counted(self.case.clients, 'client')} and fraction {self.case.fraction}"
 
-
-def drawn(
-    rng: Rng,
-    clients: int,
-    fraction: float,
-    rounds: int = 2,
-    again: int = 0,
-    dtype: torch.dtype = torch.float32,
-) -> Case:
-    """Clients with different numbers of samples. again: so many of the rounds' seeds come once more."""
-    counts = [0, *(rng.integer(1, 4) + 3 * (client % 2) for client in range(clients))]
-    seeds = [int(seed) for seed in rng.integers(0, 2**31, rounds)]
+def drawn(rng: Rng, rounds: Rounds) -> Case:
+    """Clients with different numbers of samples."""
+    clients, dtype = rounds.clients, rounds.dtype
+    counts = [rng.integer(1, 4) + 3 * (client % 2) for client in range(clients)]
+    counts = [0, *[0] * rounds.empty, *counts[rounds.empty :]]
+    seeds = [int(seed) for seed in rng.integers(0, 2**31, rounds.rounds)]
+    again = seeds[:AGAIN] if rounds.rounds == MANY else []
     samples = [rng.normal(count, NUMBERS, dtype=dtype) for count in counts]
-    return Case(rng.normal(NUMBERS, dtype=dtype), samples, fraction, [*seeds, *seeds[:again]])
-
-
-def without_samples(rng: Rng, everyone: bool) -> Case:
-    """All clients are chosen, and the first, or everyone, has no sample."""
-    case = drawn(rng, 3, 1.0)
-    samples = [each[:0] if everyone or rank < 2 else each for rank, each in enumerate(case.samples)]
-    return Case(case.w, samples, case.fraction, case.seeds)
+    return Case(rng.normal(NUMBERS, dtype=dtype), samples, rounds.fraction, [*seeds, *again])
 
 
 def hold(answer: Answer, case: Case) -> Held:

@@ -1,4 +1,4 @@
-"""Unit 08, the open task: training together on a given cluster, scored by virtual time to a loss."""
+"""The grader of `design_averaging`."""
 
 import math
 from dataclasses import dataclass

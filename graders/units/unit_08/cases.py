@@ -1,0 +1,35 @@
+"""How most exercises of unit 08 are tried: each case has a launch of its own, for time is looked at."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from graders.grading.cases import Features
+from graders.grading.exercise import Exercise
+from graders.grading.judging import ByCases, Stage, named_as
+from graders.grading.kit import Answer, Criterion, Finding, Rng, exercise
+
+TryOne = Callable[[Answer, Features, Rng], tuple[Finding, Any]]
+"""Has the answer do one case: what is found of the results, and what rows that ask how may see."""
+
+
+@dataclass(frozen=True)
+class OneByOne(Stage[Features]):
+    """Cases that share nothing."""
+
+    try_one: TryOne[Features]
+
+    def run(self, answer: Answer, cases: Sequence[tuple[Features, Rng]]) -> Sequence[tuple[Finding, Any]]:
+        return [self.try_one(answer, *case) for case in cases]
+
+
+def one_by_one(
+    *, base: Features, minutes: int, difficulty: int, rubric: tuple[Criterion, ...], hints: tuple[str, ...]
+) -> Callable[[TryOne[Features]], Exercise]:
+    """Register an exercise each of whose cases is tried by the function below. base: the ordinary case."""
+
+    def register(try_one: TryOne[Features]) -> Exercise:
+        judge = named_as(try_one, ByCases(base, OneByOne(try_one), rubric))
+        return exercise(rubric=rubric, minutes=minutes, difficulty=difficulty, hints=hints)(judge)
+
+    return register

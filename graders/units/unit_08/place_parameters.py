@@ -1,0 +1,131 @@
+"""The grader of `place_parameters`."""
+
+from collections import Counter
+from dataclasses import dataclass
+
+from graders.grading.cases import both, vary
+from graders.grading.explanation import Tried
+from graders.grading.judging import feature
+from graders.grading.kit import Answer, Criterion, Finding, Rng, compare
+from graders.units.functions import drivers
+from graders.units.unit_08.cases import one_by_one
+
+EVERY, BUSIEST = "every number once", "busiest server"
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """sizes: of its tensors; those below 0 are drawn, up to as much. servers: that its parts go to."""
+
+    sizes: tuple[int, ...] = (-40, -40, -900, -40, -40)
+    servers: int = feature(4, lambda servers: f"{servers} server{'s' * (servers > 1)}")
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """Where the pieces of tensors of these sizes went. kept: about the list of sizes."""
+
+    pieces: list[list[tuple[int, int, int]]]
+    sizes: list[int]
+    kept: Finding
+
+
+def whole(result: object, sizes: list[int], servers: int) -> Finding:
+    """Passes if the result has the right form, and covers every tensor exactly once."""
+    where = f"sizes {compare.shown(sizes, 60)}"
+    if type(result) is not list or len(result) != servers:
+        return Finding(False, f"{where}: {compare.shown(result)}; expected a list of {servers} lists.")
+    covered: list[Counter[int]] = [Counter() for _ in sizes]
+    for server, pieces in enumerate(result):
+        if type(pieces) is not list:
+            return Finding(False, f"{where}: server {server} has {compare.shown(pieces)}; expected a list.")
+        for piece in pieces:
+            if wrong := what_is_wrong_with(piece, sizes):
+                return Finding(False, f"{where}: server {server} has {compare.shown(piece)}, {wrong}.")
+            tensor, start, end = piece
+            covered[tensor].update(range(start, end))
+    for tensor, (size, counts) in enumerate(zip(sizes, covered, strict=True)):
+        missing = [number for number in range(size) if counts[number] != 1]
+        if missing:
+            text = f"number {missing[0]} of tensor {tensor} is in {counts[missing[0]]} pieces"
+            return Finding(False, f"{where}: {text}; expected one.")
+    return Finding(True, f"{where}: every number has one place.")
+
+
+def what_is_wrong_with(piece: object, sizes: list[int]) -> str:
+    """Why this is no piece of one of the tensors; empty if it is one."""
+    if type(piece) is not tuple or len(piece) != 3 or any(type(each) is not int for each in piece):
+        return "which is no tuple (tensor, start, end)"
+    tensor, start, end = piece
+    if not 0 <= tensor < len(sizes):
+        return f"and there are the tensors 0 to {len(sizes) - 1}"
+    if not 0 <= start <= end <= sizes[tensor]:
+        return f"and tensor {tensor} has the numbers 0 to {sizes[tensor] - 1}"
+    return "which is empty" if start == end else ""
+
+
+def balanced(tried: Tried[Model]) -> Finding:
+    """Passes if no server holds more than its share, rounded up."""
+    placed: Placed = tried.seen
+    most = max(sum(end - start for _, start, end in pieces) for pieces in placed.pieces)
+    return compare.at_most(most, -(-sum(placed.sizes) // len(placed.pieces)), "Numbers of the busiest server")
+
+
+def few(tried: Tried[Model]) -> Finding:
+    """Passes if there is no more than one cut between two servers."""
+    placed: Placed = tried.seen
+    tensors = sum(size > 0 for size in placed.sizes)
+    allowed = tensors + len(placed.pieces) - 1 if tensors else 0
+    return compare.at_most(sum(map(len, placed.pieces)), allowed, f"Pieces of {tensors} tensors")
+
+
+@one_by_one(
+    base=Model(),
+    minutes=20,
+    difficulty=2,
+    rubric=(
+        Criterion(
+            EVERY,
+            2,
+            "A list for each server, of (tensor, start, end) with end not included. Each number of each "
+            "tensor stands in one piece, and no piece is empty.",
+            # Seven shares of three would leave the last servers nothing of 15 numbers.
+            vary=vary(servers=(1, 7), sizes=((-9,) * 30, (-99,), (3, 0, 1)))
+            + both(sizes=(4, 4, 4, 3), servers=7)
+            + both(sizes=(0, 2, 0, 1, 1), servers=8)
+            + both(sizes=(3, 1, 0), servers=2),
+        ),
+        Criterion(
+            BUSIEST,
+            3,
+            "All wait for the server that holds most: none may hold more than its share, rounded up. So "
+            "large tensors are cut.",
+            how=balanced,
+        ),
+        Criterion(
+            "few pieces",
+            2,
+            "Each piece is a message of its own. How many cuts does it take to make S shares of one long "
+            "line?",
+            needs=(EVERY, BUSIEST),
+            how=few,
+        ),
+        Criterion(
+            "sizes unchanged",
+            1,
+            "`sizes` is the caller's list: count in a variable of your own.",
+            how=lambda tried: tried.seen.kept,
+        ),
+    ),
+    hints=(
+        "If all tensors lie end to end on one line, where does the share of server 3 begin on it?",
+        "If every share is total / S rounded up, except for what remains for the last ones, how many tensors "
+        "lie across the border of two shares?",
+    ),
+)
+def place_parameters(answer: Answer, model: Model, rng: Rng) -> tuple[Finding, Placed]:
+    """Every number of every tensor in one piece, wherever that is."""
+    sizes = [rng.integer(1, -size) if size < 0 else size for size in model.sizes]
+    [called] = answer.call(drivers.in_turn, [[sizes, model.servers]])
+    kept = compare.equal(called.arguments, [sizes, model.servers], "sizes and servers afterwards")
+    return whole(called.value, sizes, model.servers), Placed(called.value, sizes, kept)

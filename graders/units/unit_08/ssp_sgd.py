@@ -1,0 +1,105 @@
+"""The grader of `ssp_sgd`."""
+
+import math
+
+import torch
+
+from graders.grading.cases import both
+from graders.grading.kit import Answer, Criterion, Finding, Rng
+from graders.units.unit_08.cases import one_by_one
+from graders.units.unit_08.on_the_server import STAR, W_UNCHANGED, Pace, Training, asked, train
+
+EVERY, MESSAGES = "every gradient once", "messages and bytes"
+SOON = 1e-3
+"""Seconds that messages may take."""
+
+
+def moments(training: Training) -> list[tuple[int, int, float, float, float]]:
+    """Of each gradient: worker, step, and when it begins, its worker is free, and the bound allows it."""
+    spans = {worker: training.computing(worker) for worker in range(1, training.workers + 1)}
+    bound, found = training.pace.bound or 0, []
+    for worker, own in spans.items():
+        for step, (begun, _) in enumerate(own):
+            needed = step - 1 - bound
+            allowed = max(each[int(needed)][1] for each in spans.values()) if needed >= 0 else 0.0
+            found.append((worker, step, begun, own[step - 1][1] if step else 0.0, allowed))
+    return found
+
+
+def not_too_early(training: Training) -> Finding:
+    """Passes if no gradient begins before all workers have done what the bound asks for."""
+    for worker, step, begun, _, allowed in moments(training):
+        if begun < allowed:
+            text = f"worker {worker} begins step {step} at {1e3 * begun:.1f} ms"
+            behind = step - 1 - int(training.pace.bound or 0)
+            late = f"others have still to finish step {behind}, until {1e3 * allowed:.1f} ms"
+            return Finding(False, f"{text}; {late}.")
+    return Finding(True, "nobody is further ahead.")
+
+
+def not_too_late(training: Training) -> Finding:
+    """Passes if each gradient begins as soon as it may and its worker is free, messages apart."""
+    for worker, step, begun, free, allowed in moments(training):
+        if begun > max(free, allowed) + SOON:
+            text = f"worker {worker} may begin step {step} at {1e3 * max(free, allowed):.1f} ms"
+            return Finding(False, f"{text}, and begins at {1e3 * begun:.1f} ms.")
+    return Finding(True, "nobody waits who may go on.")
+
+
+@one_by_one(
+    base=Pace(milliseconds=(70, 10, 18, 25), steps=6, bound=2, shape=(2, 4), uneven=True),
+    minutes=30,
+    difficulty=4,
+    rubric=(
+        Criterion(
+            EVERY,
+            2,
+            "The server's weights move by -lr / K times each gradient, with K workers. Workers return None.",
+            vary=both(milliseconds=(10, 25, 13), steps=4, bound=0, dtype=torch.float64)
+            + both(milliseconds=(10, 33), steps=5, bound=math.inf)
+            + both(milliseconds=(10, 13, 47), bound=1)
+            + both(steps=0, times=2)
+            + both(milliseconds=(10,), steps=3, bound=0, times=2),
+        ),
+        W_UNCHANGED,
+        STAR,
+        Criterion(
+            MESSAGES,
+            2,
+            "The weights go to each worker once a step, and its gradient comes back.",
+            needs=(EVERY, STAR.name),
+            how=asked(Training.frugal),
+        ),
+        Criterion(
+            "lead at most the bound",
+            2,
+            "A worker that is too far ahead gets its weights later: who is waiting, and whose gradient ends "
+            "the wait?",
+            needs=(EVERY, STAR.name),
+            how=asked(not_too_early),
+        ),
+        Criterion(
+            "nobody within it waits",
+            2,
+            "After each gradient: which of those who wait may go on now?",
+            needs=(EVERY, STAR.name),
+            how=asked(not_too_late),
+        ),
+        Criterion(
+            "weights as they are",
+            1,
+            "A worker gets the weights as they are when it goes on, not when it asked.",
+            needs=(EVERY, STAR.name, MESSAGES),
+            how=asked(Training.fresh),
+        ),
+    ),
+    hints=(
+        "Which workers wait for the server's answer at a moment? Keep them in a list.",
+        "BoundedClock counts from 0, ranks of workers from 1.",
+        "Receive a gradient, step, tick; then send the weights to all those waiting who may go on.",
+    ),
+)
+def ssp_sgd(answer: Answer, pace: Pace, rng: Rng) -> tuple[Finding, Training]:
+    """Uneven workers, whose pace also changes, under several bounds."""
+    training = train(answer, pace, rng, [pace.bound or 0], mean=True)
+    return training.learned(), training
