@@ -2,7 +2,8 @@
 
 UNIT = "12_hybrid"
 SECTIONS = (
-    "meshes",
+    "mesh_coordinates",
+    "groups",
     "averaging",
     "steps",
     "norms",
