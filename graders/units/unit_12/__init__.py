@@ -4,7 +4,7 @@ UNIT = "12_hybrid"
 SECTIONS = (
     "mesh_coordinates",
     "groups",
-    "averaging",
+    "hsdp_average",
     "steps",
     "norms",
     "halos",
