@@ -6,7 +6,7 @@ SECTIONS = (
     "groups",
     "hsdp_average",
     "steps",
-    "norms",
+    "grad_norm_3d",
     "halos",
     "convolutions",
     "statistics",

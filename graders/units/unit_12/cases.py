@@ -2,7 +2,10 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
+
+import torch
 
 from graders.grading.cases import Features
 from graders.grading.exercise import Exercise
@@ -54,3 +57,9 @@ def look(name: str) -> Callable[[Tried[Any]], Finding | None]:
         return found() if found else None
 
     return looked_at
+
+
+def ranks_in_mesh(shape: tuple[int, int, int], turned: bool) -> list[int]:
+    """The ranks as they stand in a mesh; turned: they are neighbours along its first axis."""
+    numbers = torch.arange(prod(shape))
+    return (numbers.view(shape[::-1]).permute(2, 1, 0).flatten() if turned else numbers).tolist()
