@@ -99,7 +99,8 @@ class Held:
             "A rank may have no parameters, or none with a gradient; squares are computed and added in "
             "float32; where a rank stands, the mesh says, not its number; and what is 0 * inf?",
             needs=("cut parameters", "copies", "shared parameters"),
-            vary=vary(sparse=(True,), turned=(True,))
+            vary=vary(sparse=(True,))
+            + both(turned=True, kinds=(CUT, COPIED, SHARED))
             # Squares of 500 do not fit into float16; many of bfloat16 lose digits when they are added, and
             # those of 1 + 7/128 when they are made.
             + both(shape=(1, 2, 1), dtype=torch.float16, value=500.0)

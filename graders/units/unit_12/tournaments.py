@@ -25,7 +25,7 @@ from graders.grading.kit import (
 from graders.units.groups import members_of
 from graders.units.unit_12.drivers import trainers
 from graders.units.unit_12.drivers.trainers import TournamentReply
-from graders.units.unit_12.space_worlds import THREES
+from graders.units.unit_12.cases import THREES
 from graders.units.unit_12.trainers import Player, alike, held, score_of
 
 Replies = Observed[list[TournamentReply]]
