@@ -1,6 +1,6 @@
 """How layers are tried of which each rank has a part: forward and backward, beside the whole on one rank."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -10,7 +10,7 @@ from torch import Tensor
 from course_lib.runtime.communication.events import Event
 from graders.grading.exercise import Exercise
 from graders.grading.judging import ByCases, Stage, feature, named_as
-from graders.grading.kit import Answer, Criterion, Finding, Observed, Rng, compare, exercise, per_rank
+from graders.grading.kit import Answer, Criterion, Finding, Rng, compare, exercise, per_rank
 from graders.units.passes import calls_by_pass
 from graders.units.unit_12.cases import THREES, Looks
 from graders.units.unit_12.drivers import space
@@ -21,6 +21,8 @@ PASSES = ("forward", "backward", "forward under no_grad")
 KEPT = "arguments unchanged"
 Given = list[list[Tensor]]
 """Of each rank of a group the tensors that it is given. Where ranks have copies, that is one tensor."""
+ByPass = Sequence[Sequence[Sequence[Event]]]
+"""Of each rank its calls in each pass."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,26 +76,44 @@ class BothPasses(Stage[Features]):
     beside: tuple[Features, ...]
     kept: bool
 
-    def run(self, answer: Answer, cases: Sequence[tuple[Features, Rng]]) -> Sequence[tuple[Finding, Looks]]:
-        return [
-            (self._several(answer, rng), {}) if features.several else self._one(answer, features, rng)
-            for features, rng in cases
-        ]
+    def together(self, case: Features) -> Hashable:
+        return None if case.several else sum(map(len, case.members))
 
-    def _one(self, answer: Answer, case: Features, rng: Rng) -> tuple[Finding, Looks]:
-        of_groups = [self.arguments(rng, case) for _ in case.members]
-        call = self._call(case, of_groups)
-        given = [list(own) for own in zip(*call.given, strict=True)]
-        backward = case != self.base
-        rest = call.options, call.groups, case.gaps, list(case.frozen), backward
-        run = answer.launch(space.passes, per_rank(given), *rest, ranks=len(given))
+    def run(self, answer: Answer, cases: Sequence[tuple[Features, Rng]]) -> Sequence[tuple[Finding, Looks]]:
+        if cases[0][0].several:
+            return [(self._several(answer, rng), {}) for _, rng in cases]
+        of_groups = [[self.arguments(rng, case) for _ in case.members] for case, rng in cases]
+        calls = [self._call(case, given) for (case, _), given in zip(cases, of_groups, strict=True)]
+        ranks = len(calls[0].results)
+        given = [
+            [self._given(case, call, rank) for (case, _), call in zip(cases, calls, strict=True)]
+            for rank in range(ranks)
+        ]
+        run = answer.launch(space.passes, per_rank(given), ranks=ranks)
+        passes = [calls_by_pass(run, rank, PASSES * len(cases)) for rank in range(ranks)]
+        found = []
+        for number, ((case, _), call) in enumerate(zip(cases, calls, strict=True)):
+            replies = compare.column(run.results, number, len(cases))
+            of_case = [own[3 * number : 3 * number + 3] for own in passes]
+            found.append(self._found(case, call, of_groups[number][0], replies, of_case))
+        return found
+
+    def _given(self, case: Features, call: Call, rank: int) -> list[Any]:
+        """What a rank's driver is given."""
+        tensors = [each[rank] for each in call.given]
+        return [tensors, call.options, call.groups, case.gaps, list(case.frozen), case != self.base]
+
+    def _found(
+        self, case: Features, call: Call, given: Given, replies: Sequence[PassesReply], passes: ByPass
+    ) -> tuple[Finding, Looks]:
         numbers = range(len(self.names)) if case.only is None else (case.only,)
+        backward = case != self.base
         looked_at = [each for each in numbers if backward and each not in case.frozen]
-        found = compare.first_failure(self._findings(case, call, run, looked_at))
-        kept = compare.first_failure(self._unchanged(case, given, run))
+        found = compare.first_failure(self._findings(case, call, replies, looked_at))
+        kept = compare.first_failure(self._unchanged(case, call, replies))
         looks: Looks = {KEPT: lambda: kept}
         if backward and not case.groups:
-            looks["calls"] = lambda: self._traffic(case, of_groups[0], run)
+            looks["calls"] = lambda: self._traffic(case, given, passes)
         return compare.first_failure([found] if self.kept else [found, kept]), looks
 
     def _call(self, case: Features, of_groups: list[Given]) -> Call:
@@ -129,34 +149,37 @@ class BothPasses(Stage[Features]):
         ]
 
     def _findings(
-        self, case: Features, call: Call, run: Observed[PassesReply], looked_at: Sequence[int]
+        self, case: Features, call: Call, replies: Sequence[PassesReply], looked_at: Sequence[int]
     ) -> Iterator[Finding]:
         for what, seen in (
-            ("the result", [reply.result for reply in run.results]),
-            ("the result under no_grad", [reply.without for reply in run.results]),
+            ("the result", [reply.result for reply in replies]),
+            ("the result under no_grad", [reply.without for reply in replies]),
         ):
             yield compare.close_on_all_ranks(seen, call.results, what, case.near, case.near)
         for number in looked_at:
-            seen = compare.column([reply.gradients for reply in run.results], number, len(self.names))
+            seen = compare.column([reply.gradients for reply in replies], number, len(self.names))
             what = f"the gradient of {self.names[number]}"
             near = 10 * case.near
             yield compare.close_on_all_ranks(seen, call.gradients[number], what, near, near)
 
-    def _unchanged(self, case: Features, given: Given, run: Observed[PassesReply]) -> Iterator[Finding]:
+    def _unchanged(
+        self, case: Features, call: Call, replies: Sequence[PassesReply]
+    ) -> Iterator[Finding]:
         """Of what was given, and of what arrived in backward."""
         learning = [number not in case.frozen for number in range(len(self.names))]
-        for rank, (reply, own) in enumerate(zip(run.results, given, strict=True)):
+        for rank, reply in enumerate(replies):
+            own = [each[rank] for each in call.given]
             yield compare.equal(reply.given, own, f"what rank {rank} was given, afterwards,")
             what = f"whether {', '.join(self.names)} on rank {rank} need a gradient afterwards"
             yield compare.equal(reply.learning, learning, what)
             said = f"the gradient that arrived on rank {rank} is another one afterwards."
             yield Finding(reply.arrived_kept, said)
 
-    def _traffic(self, case: Features, given: Given, run: Observed[PassesReply]) -> Finding:
+    def _traffic(self, case: Features, given: Given, passes: ByPass) -> Finding:
         return compare.first_failure(
             self.calls(case, given, rank, label, calls)
             for rank in range(len(given))
-            for label, calls in zip(PASSES, calls_by_pass(run, rank, PASSES), strict=True)
+            for label, calls in zip(PASSES, passes[rank], strict=True)
         )
 
     def _several(self, answer: Answer, rng: Rng) -> Finding:
@@ -184,14 +207,13 @@ def both_passes(
 ) -> Callable[[Callable[[Features, Given], list[Tensor]]], Exercise]:
     """Register an exercise of whose layer the function below computes what each rank has. See `BothPasses`.
 
-    Of the base case results are looked at; what is looked at alone, frozen, or called
+    Of the base case results are looked at; what is looked at alone, frozen, in groups, or called
     several times is not changed otherwise.
     """
 
     def possible(case: Features) -> bool:
         changed = [name for name in base.__dataclass_fields__ if getattr(case, name) != getattr(base, name)]
-        alone = len(changed) < 2 or not {"only", "frozen", "several"} & set(changed)
-        return alone and (case.groups != "threes" or len(case.sizes) == 3)
+        return len(changed) < 2 or not {"only", "frozen", "groups", "several"} & set(changed)
 
     def register(results: Callable[[Features, Given], list[Tensor]]) -> Exercise:
         kept = any(row.name == KEPT for row in rubric)

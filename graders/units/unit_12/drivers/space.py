@@ -26,7 +26,12 @@ def arriving(result: Tensor, rank: int) -> Tensor:
     return arrived.masked_fill(result == 0, math.inf) if result.isinf().any() else arrived
 
 
-def passes(
+def passes(answer: AnswerFunction, cases: list[list[PlainData]]) -> list[PassesReply]:
+    """The passes of each case, one after another. cases: the arguments of `_passes`."""
+    return [_passes(answer, *case) for case in cases]
+
+
+def _passes(
     answer: AnswerFunction,
     tensors: list[Tensor],
     options: dict[str, PlainData],
