@@ -91,7 +91,8 @@ class Held:
             2,
             "The first stage counts for both; with one stage, the first is the last.",
             needs=("cut parameters", "copies"),
-            vary=vary(kinds=((SHARED, CUT), (SHARED_AND_CUT,))),
+            vary=vary(kinds=((SHARED, CUT), (SHARED_AND_CUT,)))
+            + both(shape=(1, 1, 3), kinds=(SHARED, CUT)),
         ),
         Criterion(
             "any ranks and gradients",

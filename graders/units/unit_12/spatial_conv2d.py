@@ -89,7 +89,7 @@ def halos_and_one_sum(
             "How many rows the kernel needs above is weight.shape[2] // 2; how many columns, shape[3] // 2.",
             needs=RIGHT,
             vary=vary(kernel=((3, 5), (5, 1), (1, 3)), dtype=(torch.float64,), frozen=((0,), (1,)))
-            + both(sizes=(4, 2, 5), stride=2)
+            + both(sizes=(4, 2, 1), stride=2)
             + both(sizes=(5,), stride=2)
             + both(sizes=(6, 3, 3, 4), kernel=(5, 3), stride=3)
             + both(gaps=True),

@@ -1,15 +1,43 @@
-"""Unit 12, a step of training along three axes at once, beside the step of one rank."""
+"""The grader of `step_3d`."""
 
+from dataclasses import dataclass
 from math import prod
 
-from graders.grading.kit import Answer, Criterion, Finding, Findings, Rng, compare, exercise
+from graders.grading.cases import vary
+from graders.grading.judging import feature
+from graders.grading.kit import Answer, Criterion, Finding, Rng, compare
+from graders.units.unit_12.cases import Looks, look, one_by_one
 from graders.units.unit_12.drivers import step as drivers
 from graders.units.unit_12.stepped import SIZES, Stepped
 
 _RIGHT = ("gradients",)
 
 
-@exercise(
+@dataclass(frozen=True, slots=True)
+class Step:
+    """shape: of the mesh. samples: of each micro-batch in the first step, of the replicas in turn. turned:
+    ranks are neighbours along the first axis of the mesh.
+    """
+
+    shape: tuple[int, int, int] = feature((2, 2, 2), lambda shape: f"a mesh of {' x '.join(map(str, shape))}")
+    samples: tuple[tuple[int, ...], ...] = feature(((2, 2),), "micro-batches of {} samples")
+    tied: bool = feature(False, lambda tied: "a tied model" if tied else "")
+    turned: bool = feature(False, lambda turned: "ranks in another order" if turned else "")
+
+
+def on_meta(answer: Answer, rng: Rng) -> Finding:
+    """Passes if a step works on tensors without data, and loss and gradients are where the model is."""
+    shape, sizes = (2, 2, 1), {**SIZES, "layers": 2, "heads": 1}
+    run = answer.launch(drivers.stepped_without_data, shape, sizes, [1, 2], ranks=prod(shape), timeout=20.0)
+    return compare.first_failure(
+        compare.equal(seen, "meta", f"the device of {what} on rank {rank}, for a model on the device meta,")
+        for rank, reply in enumerate(run.results)
+        for what, seen in (("the loss", reply.loss), *(("a gradient", each) for each in reply.gradients))
+    )
+
+
+@one_by_one(
+    base=Step(),
     minutes=75,
     difficulty=4,
     rubric=(
@@ -24,12 +52,14 @@ _RIGHT = ("gradients",)
             2,
             "One stage, or three; one replica, or three; a block is on one stage only.",
             needs=_RIGHT,
+            vary=vary(shape=((1, 1, 1), (3, 1, 2), (1, 3, 2)), turned=(True,)),
         ),
         Criterion(
             "uneven micro-batches",
             1,
             "Micro-batches differ in size: a mean of their means is not enough.",
             needs=_RIGHT,
+            vary=vary(samples=(((3, 1, 2), (2, 4)),)),
         ),
         Criterion(
             "shared embedding",
@@ -37,32 +67,37 @@ _RIGHT = ("gradients",)
             "The first and the last stage have a copy each, and each sees a part of its gradient: they need "
             "the sum. With one stage there is one copy, whose gradient is whole.",
             needs=(*_RIGHT, "any mesh", "uneven micro-batches"),
+            vary=vary(tied=(True,)),
         ),
         Criterion(
             "loss",
             1,
             "The mean over all samples of all replicas, on every rank.",
             needs=(*_RIGHT, "uneven micro-batches"),
+            how=look("loss"),
         ),
-        Criterion("all else kept", 1, "Parameters and batches stay as they are.", needs=_RIGHT),
+        Criterion("all else kept", 1, "Parameters and batches stay as they are.", needs=_RIGHT, how=look("all else kept")),
         Criterion(
             "each gradient once",
             2,
             "Along data, each parameter's bytes once in a step, after the last micro-batch; along tensor the "
             "model itself has done everything.",
             needs=_RIGHT,
+            how=look("each gradient once"),
         ),
         Criterion(
             "activations once",
             1,
             "A cut is crossed by each micro-batch once in each direction, and between neighbours only.",
             needs=_RIGHT,
+            how=look("activations once"),
         ),
         Criterion(
             "in a pipeline",
             1,
             "A stage goes on with the next micro-batch while the others work on the one before.",
             needs=_RIGHT,
+            how=look("in a pipeline"),
         ),
         Criterion(
             "any device",
@@ -70,6 +105,7 @@ _RIGHT = ("gradients",)
             "New tensors belong on the model's device, the loss too: model.empty(...), torch.empty_like, or "
             "new_zeros of a tensor that is there. No .item(): on tensors without data there are no numbers.",
             needs=_RIGHT,
+            ask=on_meta,
         ),
     ),
     hints=(
@@ -81,45 +117,14 @@ _RIGHT = ("gradients",)
         "samples, and another use of the embedding?",
     ),
 )
-def step_3d(answer: Answer, rng: Rng) -> Findings:
-    """Two by two by two, then other meshes, then a tied model; two steps on each."""
-    plain = Stepped.drawn(rng, (2, 2, 2), [[2, 2]])
-    run = plain.launch(answer)
-    yield "gradients", plain.gradients(run)
-    others = [
-        Stepped.drawn(rng, (1, 1, 1), [[1]]),
-        Stepped.drawn(rng, (3, 1, 2), [[2]]),
-        Stepped.drawn(rng, (1, 3, 1), [[1]]),
-        Stepped.drawn(rng, (1, 3, 2), [[1, 1, 1]]),
-        Stepped.drawn(rng, (1, 2, 3), [[1, 1]], turned=True),
-    ]
-    runs = [each.launch(answer) for each in others]
-    yield "any mesh", compare.first_failure(map(Stepped.gradients, others, runs))
-    uneven = Stepped.drawn(rng, (2, 2, 1), [[3, 1, 2], [2, 4]])
-    uneven_run = uneven.launch(answer)
-    yield "uneven micro-batches", uneven.gradients(uneven_run)
-    # On 1 x 3 x 2 the last stage's copy comes before gradients of the stage behind: whoever receives from
-    # anybody takes the wrong one.
-    shapes = ((2, 2, 1), (1, 1, 1), (1, 3, 2))
-    tied = [Stepped.drawn(rng, shape, [[2, 1]], tied=True, turned=True) for shape in shapes]
-    tied_runs = [each.launch(answer) for each in tied]
-    yield "shared embedding", compare.first_failure(map(Stepped.gradients, tied, tied_runs))
-    every = [(plain, run), *zip(others, runs, strict=True), (uneven, uneven_run)]
-    every += zip(tied, tied_runs, strict=True)
-    yield "loss", compare.first_failure(each.mean_losses(seen) for each, seen in every)
-    yield "all else kept", compare.first_failure(each.kept(seen) for each, seen in every)
-    yield "each gradient once", compare.first_failure(each.sums(seen) for each, seen in every)
-    yield "activations once", compare.first_failure(each.messages(seen) for each, seen in every)
-    yield "in a pipeline", compare.first_failure(each.in_flight(seen) for each, seen in every)
-    yield "any device", _on_meta(answer)
-
-
-def _on_meta(answer: Answer) -> Finding:
-    """Passes if a step works on tensors without data, and loss and gradients are where the model is."""
-    shape, sizes = (2, 2, 1), {**SIZES, "layers": 2, "heads": 1}
-    run = answer.launch(drivers.stepped_without_data, shape, sizes, [1, 2], ranks=prod(shape), timeout=20.0)
-    return compare.first_failure(
-        compare.equal(seen, "meta", f"the device of {what} on rank {rank}, for a model on the device meta,")
-        for rank, reply in enumerate(run.results)
-        for what, seen in (("the loss", reply.loss), *(("a gradient", each) for each in reply.gradients))
-    )
+def step_3d(answer: Answer, step: Step, rng: Rng) -> tuple[Finding, Looks]:
+    """Two steps on a mesh, beside those of one rank."""
+    drawn = Stepped.drawn(rng, step.shape, step.samples, tied=step.tied, turned=step.turned)
+    run = drawn.launch(answer)
+    return drawn.gradients(run), {
+        "loss": lambda: drawn.mean_losses(run),
+        "all else kept": lambda: drawn.kept(run),
+        "each gradient once": lambda: drawn.sums(run),
+        "activations once": lambda: drawn.messages(run),
+        "in a pipeline": lambda: drawn.in_flight(run),
+    }
