@@ -162,9 +162,7 @@ class BothPasses(Stage[Features]):
             near = 10 * case.near
             yield compare.close_on_all_ranks(seen, call.gradients[number], what, near, near)
 
-    def _unchanged(
-        self, case: Features, call: Call, replies: Sequence[PassesReply]
-    ) -> Iterator[Finding]:
+    def _unchanged(self, case: Features, call: Call, replies: Sequence[PassesReply]) -> Iterator[Finding]:
         """Of what was given, and of what arrived in backward."""
         learning = [number not in case.frozen for number in range(len(self.names))]
         for rank, reply in enumerate(replies):
@@ -187,9 +185,7 @@ class BothPasses(Stage[Features]):
         first = self.arguments(rng, self.base)
         again = [[rng.normal(*own[0].shape), *own[1:]] for own in first]
         made = [self._call(self.base, [given]) for given in (first, again)]
-        made += [
-            self._call(case, [self.arguments(rng, case) for _ in case.members]) for case in self.beside
-        ]
+        made += [self._call(case, [self.arguments(rng, case) for _ in case.members]) for case in self.beside]
         return together(answer, made)
 
 

@@ -50,7 +50,7 @@ def one_by_one(
 
 
 def look(name: str) -> Callable[[Tried[Any]], Finding | None]:
-    """How a row looks at right cases: what was put down there under this name; nothing where there is none."""
+    """How a row looks at right cases: by what stands there under this name, if anything does."""
 
     def looked_at(tried: Tried[Any]) -> Finding | None:
         found: Callable[[], Finding] | None = tried.seen.get(name)

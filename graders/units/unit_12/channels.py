@@ -68,9 +68,7 @@ def convolved(image: Tensor, weight: Tensor) -> Tensor:
     return functional.conv2d(image, weight, padding=(weight.shape[2] // 2, weight.shape[3] // 2))
 
 
-def one_collective(
-    where: str, calls: Sequence[Event], kind: str | None, moving: int, ranks: int
-) -> Finding:
+def one_collective(where: str, calls: Sequence[Event], kind: str | None, moving: int, ranks: int) -> Finding:
     """Passes if that is one call of this kind (None: none), in which a rank sends no more than all but its
     own part of `moving` bytes.
     """

@@ -91,8 +91,7 @@ class Held:
             2,
             "The first stage counts for both; with one stage, the first is the last.",
             needs=("cut parameters", "copies"),
-            vary=vary(kinds=((SHARED, CUT), (SHARED_AND_CUT,)))
-            + both(shape=(1, 1, 3), kinds=(SHARED, CUT)),
+            vary=vary(kinds=((SHARED, CUT), (SHARED_AND_CUT,))) + both(shape=(1, 1, 3), kinds=(SHARED, CUT)),
         ),
         Criterion(
             "any ranks and gradients",
@@ -166,9 +165,7 @@ def two_numbers(run: Observed[MeshNormReply], held: Held, order: list[int]) -> F
         calls = ", ".join(f"{event.op} of {event.nbytes} bytes" for event in events)
         told = f"rank {rank} calls {calls or 'nothing'}"
         if len(events) > 2 or any(not _one_number(event) for event in events):
-            return Finding(
-                False, f"{told}; expected at most two all_reduce of one number.", Kind.TOO_MUCH
-            )
+            return Finding(False, f"{told}; expected at most two all_reduce of one number.", Kind.TOO_MUCH)
         if any(len({order.index(other) // own for other in event.group}) > 1 for event in events):
             return Finding(False, f"{told}, one of them with ranks that differ along data.", Kind.TOO_MUCH)
     return Finding(True, "Each rank gives one number at most twice.")

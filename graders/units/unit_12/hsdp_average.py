@@ -58,9 +58,7 @@ class Nodes:
         return -(-sum(torch.Size(shape).numel() for shape in self.shapes) // self.g)
 
     def drawn(self, rng: Rng) -> Gradients:
-        return [
-            [rng.normal(*shape, dtype=self.dtype) for shape in self.shapes] for _ in range(self.ranks)
-        ]
+        return [[rng.normal(*shape, dtype=self.dtype) for shape in self.shapes] for _ in range(self.ranks)]
 
     def expected(self, gradients: Gradients) -> list[Tensor]:
         """Each rank's shard of the mean."""

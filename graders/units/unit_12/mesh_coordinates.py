@@ -66,7 +66,10 @@ PARTS = tuple(range(0, 1001, 50))
             vary=vary(shape=((), (7,), (3, 1, 2), (2, 1, 3, 1, 2), HUGE)) + both(shape=HUGE, part=1000),
         ),
         Criterion(
-            "refuses", 1, "ValueError for a rank that is not in the mesh: too large, or negative.", ask=refused
+            "refuses",
+            1,
+            "ValueError for a rank that is not in the mesh: too large, or negative.",
+            ask=refused,
         ),
     ),
     hints=(

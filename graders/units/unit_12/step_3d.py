@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from math import prod
 
-from graders.grading.cases import vary
+from graders.grading.cases import both
 from graders.grading.judging import feature
 from graders.grading.kit import Answer, Criterion, Finding, Rng, compare
 from graders.units.unit_12.cases import Looks, look, one_by_one
@@ -52,14 +52,18 @@ def on_meta(answer: Answer, rng: Rng) -> Finding:
             2,
             "One stage, or three; one replica, or three; a block is on one stage only.",
             needs=_RIGHT,
-            vary=vary(shape=((1, 1, 1), (3, 1, 2), (1, 3, 2)), turned=(True,)),
+            vary=both(shape=(1, 1, 1), samples=((1,),))
+            + both(shape=(3, 1, 2), samples=((2,),))
+            + both(shape=(1, 3, 1), samples=((1,),))
+            + both(shape=(1, 3, 2), samples=((1, 1, 1),))
+            + both(shape=(1, 2, 3), samples=((1, 1),), turned=True),
         ),
         Criterion(
             "uneven micro-batches",
             1,
             "Micro-batches differ in size: a mean of their means is not enough.",
             needs=_RIGHT,
-            vary=vary(samples=(((3, 1, 2), (2, 4)),)),
+            vary=both(shape=(2, 2, 1), samples=((3, 1, 2), (2, 4))),
         ),
         Criterion(
             "shared embedding",
@@ -67,7 +71,11 @@ def on_meta(answer: Answer, rng: Rng) -> Finding:
             "The first and the last stage have a copy each, and each sees a part of its gradient: they need "
             "the sum. With one stage there is one copy, whose gradient is whole.",
             needs=(*_RIGHT, "any mesh", "uneven micro-batches"),
-            vary=vary(tied=(True,)),
+            # On 1 x 3 x 2 the last stage's copy comes before gradients of the stage behind: whoever receives
+            # from anybody takes the wrong one.
+            vary=both(shape=(2, 2, 1), samples=((2, 1),), tied=True, turned=True)
+            + both(shape=(1, 1, 1), samples=((2, 1),), tied=True)
+            + both(shape=(1, 3, 2), samples=((2, 1),), tied=True, turned=True),
         ),
         Criterion(
             "loss",
@@ -76,7 +84,13 @@ def on_meta(answer: Answer, rng: Rng) -> Finding:
             needs=(*_RIGHT, "uneven micro-batches"),
             how=look("loss"),
         ),
-        Criterion("all else kept", 1, "Parameters and batches stay as they are.", needs=_RIGHT, how=look("all else kept")),
+        Criterion(
+            "all else kept",
+            1,
+            "Parameters and batches stay as they are.",
+            needs=_RIGHT,
+            how=look("all else kept"),
+        ),
         Criterion(
             "each gradient once",
             2,

@@ -245,7 +245,9 @@ def tournament(answer: Answer, case: Meeting, rng: Rng) -> tuple[Finding, Looks]
     """Drawn models, and trainers with drawn tastes."""
     rounds = [case.drawn(rng) for _ in range(case.rounds)]
     made: PlainData = (case.kind, 2, case.groups)
-    given = [[(each.values[rank], each.likes[rank], each.seed) for each in rounds] for rank in range(case.ranks)]
+    given = [
+        [(each.values[rank], each.likes[rank], each.seed) for each in rounds] for rank in range(case.ranks)
+    ]
     run = answer.launch(trainers.met, made, per_rank(given), ranks=case.ranks)
     found = compare.first_failure(
         each.survivors(compare.column(run.results, number, case.rounds), f"round {number}: ")
