@@ -126,4 +126,4 @@ def spatial_conv2d(case: Convolved, given: Given) -> list[Tensor]:
     padding = weight.shape[2] // 2, weight.shape[3] // 2
     image = torch.cat([x for x, _ in given], 2)
     result = functional.conv2d(image, weight, stride=stride, padding=padding)
-    return list(result.split([-(-rows // stride) for rows in case.sizes], 2))
+    return list(torch.split(result, [-(-rows // stride) for rows in case.sizes], 2))

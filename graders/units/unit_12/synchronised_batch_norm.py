@@ -155,5 +155,5 @@ def synchronised_batch_norm(case: Parts, given: Given) -> list[Tensor]:
     pixels = torch.cat([part.reshape(-1, len(weight)) for part in parts])
     eps = 1e-5 if case.eps is None else case.eps
     y = functional.batch_norm(pixels, None, None, weight, bias, training=True, eps=eps)
-    split = y.split([part.numel() // len(weight) for part in parts])
+    split = torch.split(y, [part.numel() // len(weight) for part in parts])
     return [each.view(part.shape).movedim(-1, 1) for each, part in zip(split, parts, strict=True)]
