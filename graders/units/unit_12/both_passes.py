@@ -52,6 +52,11 @@ class Cut:
         return {}
 
     @property
+    def gradients_too(self) -> bool:
+        """Whether gradients are looked at, of all cases but the ordinary one."""
+        return True
+
+    @property
     def near(self) -> float:
         """How far results may be off; gradients ten times as far."""
         return {torch.float64: 1e-9, torch.float32: 1e-4, torch.bfloat16: 5e-3}[self.dtype]
@@ -108,7 +113,7 @@ class BothPasses(Stage[Features]):
     ) -> tuple[Finding, Looks]:
         numbers = range(len(self.names)) if case.only is None else (case.only,)
         backward = case != self.base
-        looked_at = [each for each in numbers if backward and each not in case.frozen]
+        looked_at = [each for each in numbers if backward and case.gradients_too and each not in case.frozen]
         found = compare.first_failure(self._findings(case, call, replies, looked_at))
         kept = compare.first_failure(self._unchanged(case, call, replies))
         looks: Looks = {KEPT: lambda: kept}

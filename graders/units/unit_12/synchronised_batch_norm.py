@@ -37,6 +37,10 @@ class Parts(Cut):
         return {} if self.eps is None else {"eps": self.eps}
 
     @property
+    def gradients_too(self) -> bool:
+        return not self.far
+
+    @property
     def near(self) -> float:
         return 1e-2 if self.far else {torch.float64: 1e-9, torch.float32: 1e-4}[self.dtype]
 
