@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
+from graders.grading.cases import vary
 from graders.grading.kit import Answer, Criterion, Finding, PlainData, compare, per_rank
 from graders.units.unit_12.drivers import space
 
@@ -21,7 +22,7 @@ def several_calls(needs: tuple[str, ...]) -> Criterion:
         "What backward needs belongs to one call, its group too: keep it in ctx, and results in new tensors. "
         "A hook on a tensor that is given stays on it for ever, and sees its other uses."
     )
-    return Criterion("several calls", 1, hint, needs=needs)
+    return Criterion("several calls", 1, hint, needs=needs, vary=vary(several=(True,)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,9 @@ from graders.grading.answer import DriverReply, PlainData
 
 @dataclass(frozen=True, slots=True)
 class PassesReply(DriverReply):
-    """result: what the answer returned; without: under no_grad. gradients: of the tensors given, where the
-    gradient `arrived` came to the result. given, arrived: these tensors afterwards. learning: whether each of
-    those given needs a gradient then.
+    """result: what the answer returned; without: under no_grad. gradients: of the tensors given.
+    given: these afterwards. learning: whether each of them needs a gradient then. arrived_kept: whether the
+    gradient that arrived at the result is as it was.
     """
 
     result: PlainData
@@ -19,7 +19,7 @@ class PassesReply(DriverReply):
     gradients: list[PlainData]
     given: list[Tensor]
     learning: list[bool]
-    arrived: PlainData
+    arrived_kept: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """Unit 12, training steps on a drawn mesh, and what the ranks should then have, beside one rank's step."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from itertools import chain
@@ -13,6 +13,7 @@ from course_lib.models import next_token_loss
 from course_lib.runtime.communication.events import Event
 from course_lib.training.mesh_transformer import MeshTransformer
 from graders.grading.kit import Answer, Finding, Kind, Observed, Rng, compare, per_rank
+from graders.units.unit_12.cases import ranks_in_mesh
 from graders.units.unit_12.drivers import step as drivers
 from graders.units.unit_12.drivers.step import Batch, StepReply
 
@@ -41,7 +42,7 @@ class Stepped:
         cls,
         rng: Rng,
         shape: tuple[int, int, int],
-        samples: list[list[int]],
+        samples: Sequence[Sequence[int]],
         *,
         tied: bool = False,
         turned: bool = False,
@@ -49,16 +50,15 @@ class Stepped:
         """samples: of each micro-batch in the first step, of the replicas in turn; the second has one more.
         turned: ranks are neighbours along the first axis of the mesh.
         """
-        numbers = torch.arange(prod(shape))
-        order = numbers.view(shape[::-1]).permute(2, 1, 0).flatten() if turned else numbers
+        order = ranks_in_mesh(shape, turned)
         batches = []
         for replica in range(shape[0]):
             first = samples[replica % len(samples)]
             batches.append([cls._batch(rng, sizes) for sizes in (first, [*first[::-1], samples[0][0]])])
-        return cls(shape, order.tolist(), batches, tied)
+        return cls(shape, order, batches, tied)
 
     @staticmethod
-    def _batch(rng: Rng, sizes: list[int]) -> Batch:
+    def _batch(rng: Rng, sizes: Sequence[int]) -> Batch:
         """Micro-batches of so many samples."""
         whole = [rng.integers(0, SIZES["vocabulary"] - 1, size, SIZES["context"] + 1) for size in sizes]
         return [(each[:, :-1].clone(), each[:, 1:].clone()) for each in whole]

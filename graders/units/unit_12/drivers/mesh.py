@@ -1,4 +1,4 @@
-"""Drivers of unit 12: places in a mesh, and groups along its axes."""
+"""Drivers of unit 12: groups along the axes of a mesh."""
 
 from dataclasses import dataclass
 
@@ -22,18 +22,6 @@ class GroupsReply(DriverReply):
     words: list[str]
     made: int
     own: int
-
-
-def places(answer: AnswerFunction, cases: list[tuple[int, tuple[int, ...]]]) -> list[PlainData]:
-    """What the answer returns for each rank and shape."""
-    return [answer(*case) for case in cases]
-
-
-def places_refused(
-    answer: AnswerFunction, cases: list[tuple[int, tuple[int, ...]]]
-) -> list[dict[str, PlainData]]:
-    """The same, or what it raises."""
-    return [outcome(answer, *case) for case in cases]
 
 
 def grouped(answer: AnswerFunction, shape: tuple[int, ...]) -> GroupsReply:

@@ -5,7 +5,6 @@ another shape ends in a finding about its shape.
 """
 
 import math
-from collections.abc import Sequence
 
 import torch
 import torch.distributed as dist
@@ -27,85 +26,55 @@ def arriving(result: Tensor, rank: int) -> Tensor:
     return arrived.masked_fill(result == 0, math.inf) if result.isinf().any() else arrived
 
 
-def exchanged(
-    answer: AnswerFunction,
-    x: Tensor,
-    width: int,
-    dim: int | None,
-    gaps: bool,
-    groups: list[list[int]],
-    frozen: list[int],
-) -> PassesReply:
-    """Both passes of the answer on a strip x, and forward under no_grad. dim: None for the default.
-
-    gaps: x, and what arrives in backward, stand transposed in memory. frozen: [0] if x needs no gradient.
-    """
-    options = group_option(groups) | ({} if dim is None else {"dim": dim})
-    return _passes(lambda strip: answer(strip, width, **options), [x], gaps, frozen)
+def passes(answer: AnswerFunction, cases: list[list[PlainData]]) -> list[PassesReply]:
+    """The passes of each case, one after another. cases: the arguments of `_passes`."""
+    return [_passes(answer, *case) for case in cases]
 
 
 def _passes(
-    function: AnswerFunction, tensors: list[Tensor], gaps: bool, frozen: Sequence[int] = ()
+    answer: AnswerFunction,
+    tensors: list[Tensor],
+    options: dict[str, PlainData],
+    groups: list[list[int]],
+    gaps: bool,
+    frozen: list[int],
+    backward: bool,
 ) -> PassesReply:
-    """What a function makes of tensors, and what they get where `arriving` arrives at its result. frozen:
-    those that need no gradient, by number.
+    """What the answer makes of tensors, and what they get where `arriving` arrives at its result, if backward
+    is asked for; and what it makes of them under no_grad.
+
+    gaps: tensors, and what arrives, stand transposed in memory. frozen: which need no gradient, by number.
     """
+    given_options = options | group_option(groups)
     leaves = [each.clone().requires_grad_(number not in frozen) for number, each in enumerate(tensors)]
-    given = [transposed(leaf) if gaps else leaf.clone() for leaf in leaves]
+    given = [transposed(leaf) if gaps and leaf.dim() > 1 else leaf.clone() for leaf in leaves]
     mark("forward")
-    result = function(*given)
+    result = answer(*given, **given_options)
     mark("backward")
     gradients: list[Tensor | None] = [None] * len(leaves)
-    arrived = None
-    if isinstance(result, Tensor):
+    kept = True
+    if backward and isinstance(result, Tensor):
         arrived = arriving(result, dist.get_rank())
         arrived = transposed(arrived) if gaps else arrived
+        before = arrived.clone()
         if result.requires_grad:
             torch.autograd.backward(sent(result, arrived))
             # PyTorch's functional collectives wait when their result is first used: it is copied.
             gradients = list(map(copied, leaves))
+        kept = arrived.equal(before)
     mark("forward under no_grad")
     with torch.no_grad():
         result, without = (
-            each.detach().clone() if isinstance(each, Tensor) else each for each in (result, function(*given))
+            each.detach().clone() if isinstance(each, Tensor) else each
+            for each in (result, answer(*given, **given_options))
         )
     learning = [each.requires_grad for each in given]
-    return PassesReply(result, without, gradients, [each.detach() for each in given], learning, arrived)
+    return PassesReply(result, without, gradients, [each.detach() for each in given], learning, kept)
 
 
 def copied(leaf: Tensor) -> Tensor | None:
     """A copy of the gradient that a leaf has."""
     return None if leaf.grad is None else leaf.grad.detach().clone()
-
-
-def convolved(
-    answer: AnswerFunction,
-    x: Tensor,
-    weight: Tensor,
-    stride: int | None,
-    frozen: list[int],
-    groups: list[list[int]],
-) -> PassesReply:
-    """Both passes of a convolution of this rank's x by this rank's weight. stride: None for the default.
-
-    frozen: which of the two, by number, need no gradient; with 0 in it x stands transposed in memory.
-    """
-    options = group_option(groups) | ({} if stride is None else {"stride": stride})
-    return _passes(lambda *given: answer(*given, **options), [x, weight], 0 in frozen, frozen)
-
-
-def normalised(
-    answer: AnswerFunction,
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor,
-    eps: float | None,
-    gaps: bool,
-    groups: list[list[int]],
-) -> PassesReply:
-    """Both passes of a normalisation of this rank's x. eps: None for the default. gaps: see `exchanged`."""
-    options = group_option(groups) | ({} if eps is None else {"eps": eps})
-    return _passes(lambda *given: answer(*given, **options), [x, weight, bias], gaps)
 
 
 def paced(answer: AnswerFunction, x: Tensor, width: int) -> None:

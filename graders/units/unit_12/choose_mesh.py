@@ -1,4 +1,4 @@
-"""Unit 12, the open task: sizes of the axes within the memory, scored by a step's simulated time."""
+"""The grader of `choose_mesh`: sizes of the axes within the memory, scored by a step's simulated time."""
 
 from dataclasses import asdict, replace
 from functools import cache

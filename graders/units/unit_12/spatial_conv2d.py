@@ -1,0 +1,129 @@
+"""The grader of `spatial_conv2d`."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from course_lib.runtime.communication.events import Event
+from graders.grading.cases import both, vary
+from graders.grading.communication import in_words
+from graders.grading.judging import feature
+from graders.grading.kit import Criterion, Finding, Kind, Rng
+from graders.units.unit_12.both_passes import Cut, Given, both_passes
+from graders.units.unit_12.cases import look
+from graders.units.unit_12.neighbours import one_message_each
+from graders.units.unit_12.several import several_calls
+
+RIGHT = ("result", "gradient of the image", "gradient of the weight")
+
+
+@dataclass(frozen=True, slots=True)
+class Convolved(Cut):
+    """kernel: rows and columns. stride: None for the default."""
+
+    kernel: tuple[int, int] = feature((3, 3), "a kernel of {}")
+    stride: int | None = feature(None, lambda stride: f"stride {stride}" if stride else "")
+
+    @property
+    def options(self) -> dict[str, int]:
+        return {} if self.stride is None else {"stride": self.stride}
+
+
+def drawn(rng: Rng, case: Convolved) -> Given:
+    """A strip for each rank, and the weight."""
+    weight = rng.normal(rng.integer(2, 4), 2, *case.kernel, dtype=case.dtype)
+    columns = rng.integer(4, 6)
+    return [[rng.normal(2, 2, rows, columns, dtype=case.dtype), weight] for rows in case.sizes]
+
+
+def halos_and_one_sum(
+    case: Convolved, given: Given, rank: int, label: str, calls: Sequence[Event]
+) -> Finding:
+    """Passes if there are halos, and one all-reduce in backward if the weight learns."""
+    where = f"in {label} rank {rank}" + (", whose weight is frozen," if 1 in case.frozen else "")
+    x, weight = given[rank]
+    sums = [call.op for call in calls if call.op not in ("send", "recv")]
+    wanted = ["all_reduce"] if label == "backward" and 1 not in case.frozen else []
+    if sums != wanted and (sums or len(given) > 1):
+        said = f"{where} calls {in_words(sums)} beside its messages; expected {in_words(wanted)}."
+        return Finding(False, said, Kind.TOO_MUCH if len(sums) > len(wanted) else Kind.OTHER)
+    most = max((call.nbytes for call in calls if call.op == "all_reduce"), default=0)
+    if most > weight.nbytes:
+        return Finding(
+            False, f"{where} sums {most:,} bytes; the weight has {weight.nbytes:,}.", Kind.TOO_MUCH
+        )
+    # With no rows to send, or none that learn, there may be no messages; and then as many as else.
+    width = case.kernel[0] // 2
+    needless = not width or (label == "backward" and 0 in case.frozen)
+    if needless and not any(call.op == "send" for call in calls):
+        return Finding(True, "Nothing has to be sent.")
+    neighbours = [other for other in (rank - 1, rank + 1) if 0 <= other < len(given)]
+    return one_message_each(where, calls, neighbours, x[:, :, :width].nbytes)
+
+
+@both_passes(
+    base=Convolved(),
+    names=("x_shard", "the weight"),
+    minutes=20,
+    difficulty=3,
+    rubric=(
+        Criterion("result", 3, "Above and below the padding is the neighbours'; left and right it is zeros."),
+        Criterion(
+            "gradient of the image",
+            1,
+            "Rows that a neighbour borrowed have a gradient there too.",
+            vary=vary(only=(0,)),
+        ),
+        Criterion(
+            "gradient of the weight",
+            3,
+            "Every rank used the weight on its own pixels: the whole gradient is the sum over ranks.",
+            vary=vary(only=(1,)),
+        ),
+        Criterion(
+            "strides and kernels",
+            2,
+            "How many rows the kernel needs above is weight.shape[2] // 2; how many columns, shape[3] // 2.",
+            needs=RIGHT,
+            vary=vary(kernel=((3, 5), (5, 1), (1, 3)), dtype=(torch.float64,), frozen=((0,), (1,)))
+            + both(sizes=(4, 2, 1), stride=2)
+            + both(sizes=(5,), stride=2)
+            + both(sizes=(6, 3, 3, 4), kernel=(5, 3), stride=3)
+            + both(gaps=True),
+        ),
+        Criterion(
+            "calls and bytes",
+            1,
+            "Halos in both passes; in backward one all-reduce of the weight's gradient, if there is one.",
+            needs=(*RIGHT, "strides and kernels"),
+            how=look("calls"),
+        ),
+        Criterion(
+            "group",
+            1,
+            "Both the halo and the sum are the group's.",
+            needs=RIGHT,
+            vary=vary(groups=("threes",)),
+        ),
+        several_calls((*RIGHT, "strides and kernels", "group")),
+    ),
+    hints=(
+        "Which padding does conv2d still have to add to a strip that has rows enough above and below, "
+        "with its halo?",
+        "Which pixels has this rank's weight seen, and which have the others' copies seen?",
+        "A hook on weight.view_as(weight) gets the gradient, and what it returns takes its place.",
+    ),
+    arguments=drawn,
+    calls=halos_and_one_sum,
+    beside=(Convolved(sizes=(4,), groups="alone"), Convolved(sizes=(2, 4, 3), kernel=(5, 1))),
+)
+def spatial_conv2d(case: Convolved, given: Given) -> list[Tensor]:
+    """The whole image's convolution, in strips."""
+    weight, stride = given[0][1], case.stride or 1
+    padding = weight.shape[2] // 2, weight.shape[3] // 2
+    image = torch.cat([x for x, _ in given], 2)
+    result = functional.conv2d(image, weight, stride=stride, padding=padding)
+    return list(torch.split(result, [-(-rows // stride) for rows in case.sizes], 2))
