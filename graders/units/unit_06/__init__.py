@@ -2,7 +2,8 @@
 
 UNIT = "06_tensor_parallel"
 SECTIONS = (
-    "conjugates",
+    "f",
+    "g",
     "layers",
     "halves",
     "randomness",

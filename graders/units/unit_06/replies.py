@@ -68,19 +68,6 @@ class LayoutReply(DriverReply):
 
 
 @dataclass(frozen=True, slots=True)
-class ConjugateReply(DriverReply):
-    """result: what came out of forward; without_gradient: of two more, under no_grad and for an x that needs
-    no gradient. gradient: what arrived at x in backward, by both ways. x, arriving: the arguments afterwards.
-    """
-
-    result: PlainData
-    without_gradient: tuple[PlainData, PlainData]
-    gradient: PlainData
-    x: Tensor
-    arriving: Tensor
-
-
-@dataclass(frozen=True, slots=True)
 class LayerReply(DriverReply):
     """initial: the parameters that the layer was made with, by name; random: what is drawn after that.
 

@@ -20,7 +20,6 @@ from graders.units.unit_06.modules import (
     without_gradient,
 )
 from graders.units.unit_06.replies import (
-    ConjugateReply,
     DrawnReply,
     EmbeddingReply,
     HalfReply,
@@ -30,31 +29,6 @@ from graders.units.unit_06.replies import (
     OverlapReply,
     SequenceReply,
 )
-
-
-def conjugate(
-    answer: AnswerFunction,
-    x: Tensor,
-    arriving: Tensor,
-    beside: Tensor,
-    groups: list[list[int]],
-) -> ConjugateReply:
-    """Both passes of the answer on x, of any shape. arriving: the gradient of what it returns, of x's shape
-    or one number for all of it. beside: the gradient that x gets by another way. groups: see `own_group`.
-    """
-    options = group_option(groups)
-    leaf = x.clone().requires_grad_()
-    given = leaf.clone()
-    gradient = arriving.clone().expand_as(x)
-    mark("forward")
-    result = answer(given, **options)
-    if groups:
-        # With two groups in one model both forward passes come before both backward passes.
-        answer(torch.zeros_like(x).requires_grad_())
-    mark("backward")
-    (found,) = torch.autograd.grad(sent(result, gradient) + sent(given, beside), leaf)
-    without = without_gradient(lambda x: answer(x, **options), x)
-    return ConjugateReply(result.detach(), without, found, given.detach(), gradient)
 
 
 def gradient_of(leaf: Tensor, result: Tensor, arriving: Tensor) -> Tensor | None:
