@@ -10,7 +10,7 @@ from graders.grading.judging import feature
 from graders.grading.kit import Rng
 from graders.units.ranks.features import Ranks
 
-OUTPUTS, GRADIENTS, PARAMETERS, ALL_GRADIENTS = "outputs", "gradients", "parameters", "all gradients"
+OUTPUTS, GRADIENTS, PARAMETERS = "outputs", "gradients", "parameters"
 SPREAD = "spread"
 """x stands transposed in memory, and along its last dimension the gradient that arrives is one number."""
 
@@ -23,7 +23,7 @@ class Case(Ranks):
 
     asked: of what it is about: outputs, gradients too, or parameters too. shape: of x, or of what stands in
     front of its last dimension. rest: by how much a width exceeds a multiple of the ranks. beside: whether x
-    gets a gradient by another way too. kind: what is special about the values, if anything.
+    gets a gradient by another way too.
     """
 
     asked: str = feature(OUTPUTS, lambda asked: "" if asked == OUTPUTS else f"with {asked}")
@@ -33,11 +33,8 @@ class Case(Ranks):
     dtype: torch.dtype = feature(torch.float32, lambda dtype: str(dtype).removeprefix("torch."))
     shape: tuple[int, ...] = feature((3, 4), lambda shape: f"shape {shape}")
     rest: int = feature(0, lambda rest: f"a width of {rest} more than divides" if rest else "")
-    width: int = 2
     bias: bool = feature(True, lambda bias: "" if bias else "bias=False")
     beside: bool = feature(True, lambda beside: "x used elsewhere too" if beside else "")
-    training: bool = feature(False, lambda training: "in training" if training else "")
-    kind: str = feature("", "{}")
 
     @property
     def tolerance(self) -> float:

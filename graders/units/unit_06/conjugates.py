@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 from graders.grading.answer import PlainData
 from graders.grading.kit import Finding, compare
-from graders.units.unit_06.replies import HalfReply, LayerReply, LossReply
+from graders.units.unit_06.replies import HalfReply, LossReply
 
 
 def results_of(
-    replies: Sequence[LayerReply | HalfReply | LossReply],
+    replies: Sequence[HalfReply | LossReply],
 ) -> dict[str, list[PlainData]]:
     """The ranks' results, with a gradient and without, each with its name."""
     return {

@@ -40,9 +40,7 @@ from graders.units.unit_06.stage import both_passes, calls_of, kept
             "Forward needs one sum; backward needs nobody.",
             needs=("value", "gradient"),
             how=calls_of(
-                lambda case, place, phase: (
-                    (["all_reduce"], place.x.nbytes) if phase == "forward" else ([], 0)
-                )
+                lambda case, place, phase: (["all_reduce"], place.x.nbytes) if phase == "forward" else ([], 0)
             ),
         ),
         Criterion("group", 1, "dist.all_reduce takes a group as well.", vary=vary(group=(1,))),

@@ -27,7 +27,7 @@ from graders.grading.kit import (
     per_rank,
 )
 from graders.units.unit_06.drivers import passing
-from graders.units.unit_06.cases import ALL_GRADIENTS, GRADIENTS, OUTPUTS, PARAMETERS, Case, Place
+from graders.units.unit_06.cases import GRADIENTS, OUTPUTS, PARAMETERS, Case, Place
 from graders.units.unit_06.drivers.passing import PassedReply
 
 Calls = list[tuple[str, list[Event]]]
@@ -45,14 +45,10 @@ class Seen:
 
 @dataclass(frozen=True)
 class BothPasses(Stage[Case]):
-    """made: what each place is given, and what must come of it. kind: one of the driver's MAKERS.
-
-    first: names of the gradients that are looked at before all are.
-    """
+    """made: what each place is given, and what must come of it. kind: one of the driver's MAKERS."""
 
     made: Callable[[Rng, Case], list[Place]]
     kind: str
-    first: tuple[str, ...]
 
     def together(self, case: Case) -> Hashable:
         return case.launched
@@ -87,10 +83,8 @@ class BothPasses(Stage[Case]):
                 for name, wanted in place.held.items():
                     yield compare.close(told.held.get(name), wanted, f"{name} of place {number}", 0, 0)
             elif case.asked != OUTPUTS:
-                names = self.first if case.asked == GRADIENTS and self.first else tuple(place.gradients)
-                for name in names:
-                    # Two steps, each with what came by another way.
-                    wanted = 2 * place.gradients[name]
+                for name, of_one_step in place.gradients.items():
+                    wanted = 2 * of_one_step
                     what = f"the gradient of {name} at place {number}, summed over two steps,"
                     tolerance = case.tolerance
                     yield compare.close(told.gradients.get(name), wanted, what, tolerance, tolerance)
@@ -112,14 +106,15 @@ def _given(rank: int, case: Case, places: list[Place]) -> dict[str, Any] | None:
 
 
 def _backward(case: Case) -> bool:
-    return case.asked in (GRADIENTS, ALL_GRADIENTS)
+    return case.asked == GRADIENTS
 
 
 def _results(case: Case, seen: Seen) -> Iterator[Finding]:
     """Of each place, with gradients and without; then whether all are alike, where they have to be."""
     for what, given in (
         ("what place {} returned", [told.result for told in seen.told]),
-        ("what place {} returned under torch.no_grad()", [told.again for told in seen.told]),
+        ("what place {} returned under torch.no_grad()", _again(seen, 0)),
+        ("what place {} returned for an x without gradient", _again(seen, 1)),
     ):
         for number, (result, place) in enumerate(zip(given, seen.places, strict=True)):
             yield _with_owner(
@@ -132,6 +127,10 @@ def _results(case: Case, seen: Seen) -> Iterator[Finding]:
             if place.alike:
                 same = f"{what.format(number)}, which all places have to have to the last bit,"
                 yield compare.close(result, given[0], same, 0, 0)
+
+
+def _again(seen: Seen, number: int) -> list[Any]:
+    return [compare.column([told.again], number, 2)[0] for told in seen.told]
 
 
 def _with_owner(
@@ -172,7 +171,7 @@ def _labels(case: Case) -> Iterator[str]:
     for step in ("first", "second") if _backward(case) else ("first",):
         yield from (f"{step} forward", f"{step} backward")
         yield from (f"{step} backward begins",) * _backward(case)
-    yield "without gradients"
+    yield from ("without gradients", "x without gradient")
 
 
 def both_passes(
@@ -183,14 +182,13 @@ def both_passes(
     difficulty: int,
     rubric: tuple[Criterion, ...],
     hints: tuple[str, ...],
-    first: tuple[str, ...] = (),
     name: str = "",
     possible: Callable[[Case], bool] = lambda case: True,
 ) -> Callable[[Callable[[Rng, Case], list[Place]]], Exercise]:
     """Register an exercise whose places must have what the function below says. See `BothPasses`."""
 
     def register(made: Callable[[Rng, Case], list[Place]]) -> Exercise:
-        judge = named_as(made, ByCases(base, BothPasses(made, kind, first), rubric, possible))
+        judge = named_as(made, ByCases(base, BothPasses(made, kind), rubric, possible))
         return exercise(rubric=rubric, minutes=minutes, difficulty=difficulty, hints=hints, name=name)(judge)
 
     return register
@@ -204,25 +202,12 @@ def kept(tried: Tried[Case]) -> Finding:
     seen: Seen = tried.seen
     found = []
     for number, (told, place) in enumerate(zip(seen.told, seen.places, strict=True)):
-        given = {"x": place.x, "the gradient that arrived": place.arriving} | _of_the_whole(place)
+        given = {"x": place.x, "the gradient that arrived": place.arriving}
         found += [
             compare.close(told.arguments.get(name), wanted, f"{name} at place {number}, afterwards,", 0, 0)
             for name, wanted in given.items()
         ]
-        found.append(compare.equal(told.changed, [], f"Of the module given to place {number} has changed"))
     return compare.first_failure(found)
-
-
-def _of_the_whole(place: Place) -> dict[str, Tensor]:
-    """Arguments beside x, by name."""
-    match place.rest:
-        case [Tensor() as target, int()]:
-            return {"target": target}
-        case [Tensor() as weight]:
-            return {"embedding.weight": weight}
-        case [*_, dict() as parameters]:
-            return parameters
-    return {}
 
 
 def small(tried: Tried[Case]) -> Finding:
