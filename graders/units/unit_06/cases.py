@@ -1,4 +1,4 @@
-"""The cases of unit 06: what ranks are called with in a forward and a backward pass, and what must come of it."""
+"""The cases of unit 06: what ranks are called with in both passes, and what must come of it."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -84,6 +84,7 @@ class Place:
 
 
 def nbytes_of(parameters: dict[str, Tensor]) -> int:
+    """Of their numbers."""
     return sum(each.nbytes for each in parameters.values())
 
 

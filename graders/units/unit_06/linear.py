@@ -14,6 +14,27 @@ LAYER = Case(ranks=3, shape=(8,))
 """shape: of x in front of its last dimension. Few sums might by chance be rounded alike on all ranks."""
 
 
+SHAPES_AND_GROUPS = (
+    Criterion(
+        "other widths and shapes",
+        2,
+        "Dimensions in front of the last are kept, however many, and in whatever order they stand in "
+        "memory; the first ranks' parts are one longer where a width cannot be shared out evenly.",
+        needs=("outputs", "gradients", "initial values"),
+        vary=vary(rest=(1,), bias=(False,), shape=((), (2, 3)))
+        + both(rest=2, ranks=4)
+        + both(layout=SPREAD, shape=(2, 3)),
+    ),
+    Criterion(
+        "group",
+        1,
+        "Rank and size are those of the group, and so is every call.",
+        needs=("outputs", "gradients"),
+        vary=both(group=1, ranks=2),
+    ),
+)
+
+
 def rubric(outputs: str, gradients: str, calls: str, *, by_outputs: bool) -> tuple[Criterion, ...]:
     """The criteria of a layer, with the hints in which the two differ."""
     phase_of_sum = "backward" if by_outputs else "forward"
@@ -43,27 +64,12 @@ def rubric(outputs: str, gradients: str, calls: str, *, by_outputs: bool) -> tup
         Criterion(
             "arguments unchanged", 1, "What comes in may be somebody else's, in both passes.", how=kept
         ),
-        Criterion(
-            "other widths and shapes",
-            2,
-            "Dimensions in front of the last are kept, however many, and in whatever order they stand in "
-            "memory; the first ranks' parts are one longer where a width cannot be shared out evenly.",
-            needs=("outputs", "gradients", "initial values"),
-            vary=vary(rest=(1,), bias=(False,), shape=((), (2, 3)))
-            + both(rest=2, ranks=4)
-            + both(layout=SPREAD, shape=(2, 3)),
-        ),
-        Criterion(
-            "group",
-            1,
-            "Rank and size are those of the group, and so is every call.",
-            needs=("outputs", "gradients"),
-            vary=both(group=1, ranks=2),
-        ),
+        *SHAPES_AND_GROUPS,
     )
 
 
 def possible(case: Case) -> bool:
+    """A vector cannot be transposed."""
     return case.layout != SPREAD or bool(case.shape)
 
 

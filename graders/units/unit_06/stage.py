@@ -26,8 +26,8 @@ from graders.grading.kit import (
     exercise,
     per_rank,
 )
-from graders.units.unit_06.drivers import passing
 from graders.units.unit_06.cases import GRADIENTS, OUTPUTS, PARAMETERS, Case, Place
+from graders.units.unit_06.drivers import passing
 from graders.units.unit_06.drivers.passing import PassedReply
 
 Calls = list[tuple[str, list[Event]]]
@@ -222,19 +222,20 @@ def small(tried: Tried[Case]) -> Finding:
 def calls_of(
     allowed: Callable[[Case, Place, str], tuple[Sequence[str], int]],
 ) -> Callable[[Tried[Case]], Finding]:
-    """A check that every place makes in a forward, and in a backward pass, these calls in any order, and gives
-    them no more bytes than that. The beginnings of names suffice.
+    """A check that every place makes these calls in each forward and each backward pass, in any order, and
+    gives them no more bytes than that. The beginnings of names suffice.
     """
 
     def check(tried: Tried[Case]) -> Finding:
         seen: Seen = tried.seen
         for number, (place, passes) in enumerate(zip(seen.places, seen.calls, strict=True)):
             for label, calls in passes:
-                if label in ("first backward", "second backward") and _backward(tried.case.features):
+                if label.endswith("backward"):
+                    # Between the passes the driver may ask for another forward.
                     continue
-                phase = "backward" if "backward" in label else "making" if label == "making" else "forward"
-                wanted, nbytes = ((), 0) if phase == "making" else allowed(tried.case.features, place, phase)
-                if phase == "backward" and not _backward(tried.case.features):
+                phase = "backward" if "backward" in label else "forward"
+                wanted, nbytes = allowed(tried.case.features, place, phase)
+                if label == "making":
                     wanted, nbytes = (), 0
                 finding = _as_wanted(calls, wanted, nbytes, f"place {number} {{}} in the {label} pass")
                 if not finding.passed:

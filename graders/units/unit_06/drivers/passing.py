@@ -52,11 +52,11 @@ def both_passes(
     the group that calls; None: the default group, and no `group` argument. kind: one of MAKERS.
     """
     groups: dict[tuple[int, ...], Any] = {}
-    for several in filter(None, members):
+    for calling in (each for each in members if each is not None):
         # Beside each group one of each of its ranks alone.
-        for each in ([*several], *([rank] for rank in several)):
-            if tuple(each) not in groups:
-                groups[tuple(each)] = dist.new_group(each)
+        for ranks in (calling, *([rank] for rank in calling)):
+            if tuple(ranks) not in groups:
+                groups[tuple(ranks)] = dist.new_group(ranks)
     told = []
     for number, (given, several) in enumerate(zip(cases, members, strict=True)):
         if given is None:
