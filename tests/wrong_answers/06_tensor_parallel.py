@@ -51,15 +51,6 @@ def f_is_g(x, group=None):
 
 
 @wrong("f", fails="gradient")
-def mean_of_gradients(x, group=None):
-    """As in data parallelism."""
-    result = x.view_as(x)
-    if result.requires_grad:
-        result.register_hook(lambda gradient: _summed(gradient, group) / dist.get_world_size(group))
-    return result
-
-
-@wrong("f", fails="value")
 def sums_in_both_passes(x, group=None):
     """An all-reduce that autograd differentiates has one in its backward."""
     return _conjugate(x, group, ["forward", "backward"])
@@ -120,23 +111,6 @@ def group_of_the_last_call(x, group=None):
     return _OneGroup.apply(x, group)
 
 
-@wrong("f", fails="gradient")
-def f_in_float(x, group=None):
-    """Sums up gradients of bfloat16 in float32, which autograd rounds again, but of matrices only."""
-    return _Passes.apply(
-        x, lambda x, _: x.view_as(x), lambda d, group: _summed(d.flatten(0, -2), group), group
-    )
-
-
-@wrong("f", fails="gradient")
-def hook_while_training(x, group=None):
-    """Takes it that what is not under no_grad needs a gradient; data does not."""
-    result = x.view_as(x)
-    if torch.is_grad_enabled():
-        result.register_hook(lambda gradient: _summed(gradient, group))
-    return result
-
-
 @wrong("g", fails="value")
 def straight_through(x, group=None):
     """The sum as a constant beside x: right in exact arithmetic, and rounded otherwise on every rank."""
@@ -151,18 +125,6 @@ def always_float(x, group=None):
         if x.dtype is torch.float64
         else _conjugate(x.float(), group, ["forward"])
     )
-
-
-@wrong("g", fails="value")
-def g_is_f(x, group=None):
-    """The two mixed up."""
-    return _conjugate(x, group, ["backward"])
-
-
-@wrong("g", fails="value")
-def mean_of_values(x, group=None):
-    """As in data parallelism."""
-    return _conjugate(x, group, ["forward"]) / dist.get_world_size(group)
 
 
 @wrong("g", fails="gradient")
@@ -272,15 +234,6 @@ class SumsAtX(_Column):
         return functional.linear(x, self.weight, self.bias)
 
 
-@wrong("ColumnParallelLinear", fails="gradients")
-class SumsOnce(_Column):
-    """Sums up in the first step alone."""
-
-    def forward(self, x):
-        self.used, first = True, not hasattr(self, "used")
-        return functional.linear(_f(x, self.group) if first else x, self.weight, self.bias)
-
-
 @wrong("ColumnParallelLinear", fails="outputs")
 class NeedsAnXToTrain(_Column):
     """Cannot be the first layer of a model, whose x is data."""
@@ -290,49 +243,6 @@ class NeedsAnXToTrain(_Column):
             x = x.view_as(x)
             x.register_hook(lambda gradient: _summed(gradient, self.group))
         return functional.linear(x, self.weight, self.bias)
-
-
-@wrong("ColumnParallelLinear", fails="other widths and shapes")
-class ViewsTheGradient(_Column):
-    """Both passes of its own, for gradients in the usual order: a transposed one has no such view."""
-
-    def forward(self, x):
-        class Product(torch.autograd.Function):
-            @staticmethod
-            def forward(ctx, x, weight, bias):
-                ctx.save_for_backward(x, weight)
-                return functional.linear(x, weight, bias)
-
-            @staticmethod
-            def backward(ctx, gradient):
-                x, weight = ctx.saved_tensors
-                rows = gradient.view(-1, gradient.shape[-1])
-                return (
-                    _summed(gradient @ weight, self.group),
-                    rows.T @ x.reshape(-1, x.shape[-1]),
-                    rows.sum(0),
-                )
-
-        bias = self.weight.new_zeros(len(self.weight)) if self.bias is None else self.bias
-        return Product.apply(x, self.weight, bias)
-
-
-@wrong("ColumnParallelLinear", fails="outputs")
-class NeedsAGradient(_Column):
-    """Cannot be evaluated: only what has a gradient has hooks."""
-
-    def forward(self, x):
-        x = x.view_as(x)
-        x.register_hook(lambda gradient: _summed(gradient, self.group))
-        return functional.linear(x, self.weight, self.bias)
-
-
-@wrong("ColumnParallelLinear", fails="gradients")
-class FAtTheEnd(_Column):
-    """Sums up gradients of outputs, of which each rank has others."""
-
-    def forward(self, x):
-        return _f(functional.linear(x, self.weight, self.bias), self.group)
 
 
 @wrong("ColumnParallelLinear", fails="other widths and shapes")
@@ -374,19 +284,6 @@ class AnotherSeedEach(_Column):
         torch.manual_seed(torch.initial_seed() + dist.get_rank(self.group))
 
 
-@wrong("ColumnParallelLinear", fails="other widths and shapes")
-class HasNoBias(_Column):
-    """Without a bias there is no such attribute."""
-
-    def make(self, whole):
-        super().make(whole)
-        if self.bias is None:
-            del self.bias
-
-    def forward(self, x):
-        return functional.linear(_f(x, self.group), self.weight, getattr(self, "bias", None))
-
-
 @wrong("ColumnParallelLinear", fails="memory")
 class KeepsTheWhole(_Column):
     """A slice of the whole matrix, which lives as long as the slice."""
@@ -406,15 +303,6 @@ class KeepsTheLinear(_Column):
         self.whole = [whole]
 
 
-@wrong("ColumnParallelLinear", fails="memory")
-class KeepsABuffer(_Column):
-    """The whole weight in a buffer, to be saved with the model."""
-
-    def make(self, whole):
-        super().make(whole)
-        self.register_buffer("whole", whole.weight.detach().clone())
-
-
 @wrong("ColumnParallelLinear", fails="calls and bytes")
 class AFForEach(_Column):
     """One f for the product and one for nothing: two all-reduces in backward."""
@@ -430,29 +318,6 @@ class SendsTheWhole(_Column):
     def make(self, whole):
         dist.broadcast(whole.weight.detach(), group_src=0, group=self.group)
         super().make(whole)
-
-
-@wrong("ColumnParallelLinear", fails="other widths and shapes")
-class FirstTakesTheRest(_Column):
-    """All parts are of one size but the first, which has all that is over."""
-
-    def make(self, whole):
-        size, rank = dist.get_world_size(self.group), dist.get_rank(self.group)
-        each = whole.out_features // size
-        sizes = [whole.out_features - (size - 1) * each, *[each] * (size - 1)]
-        self.weight = nn.Parameter(whole.weight.detach().split(sizes)[rank].clone())
-        self.bias = (
-            None if whole.bias is None else nn.Parameter(whole.bias.detach().split(sizes)[rank].clone())
-        )
-
-
-@wrong("ColumnParallelLinear", fails="initial values")
-class SeedsAnew(_Column):
-    """Draws from the seed and not from the state: all layers of a model begin with the same numbers."""
-
-    def make(self, whole):
-        torch.manual_seed(torch.initial_seed())
-        super().make(nn.Linear(whole.in_features, whole.out_features, whole.bias is not None))
 
 
 @wrong("ColumnParallelLinear", fails="arguments unchanged")
@@ -488,14 +353,6 @@ class AddsUpOnce(_Row):
     def forward(self, x):
         self.used, first = True, not hasattr(self, "used")
         return super().forward(x) if first else functional.linear(x, self.weight, self.bias)
-
-
-@wrong("RowParallelLinear", fails="outputs")
-class NeverAddsUp(_Row):
-    """Each rank goes on with its own part of the sum."""
-
-    def forward(self, x):
-        return functional.linear(x, self.weight, self.bias)
 
 
 @wrong("RowParallelLinear", fails="outputs")
@@ -540,15 +397,6 @@ class BiasInParts(_Row):
     def forward(self, x):
         bias = None if self.bias is None else self.bias / dist.get_world_size(self.group)
         return _g(functional.linear(x, self.weight, bias), self.group)
-
-
-@wrong("RowParallelLinear", fails="gradients")
-class SumsInBothPasses(_Row):
-    """A gradient that all ranks have already, summed up over them."""
-
-    def forward(self, x):
-        y = _conjugate(functional.linear(x, self.weight), self.group, ["forward", "backward"])
-        return y if self.bias is None else y + self.bias
 
 
 @wrong("RowParallelLinear", fails="initial values")
@@ -1454,14 +1302,6 @@ def backwards(x_BTD, group=None):
     """The last rank's tokens first."""
     forward = lambda x, group: torch.cat(_gathered(x, group).chunk(dist.get_world_size(group), 1)[::-1], 1)  # noqa: E731
     return _Passes.apply(x_BTD, forward, _scattered, group)
-
-
-@wrong("gather_sequence", fails="all tokens")
-def frees_what_it_gathered(x_BTD, group=None):
-    """Clears x, which others may need."""
-    whole = _Passes.apply(x_BTD, _gathered, _summed_and_cut, group)
-    x_BTD.data.zero_()
-    return whole
 
 
 @wrong("gather_sequence", fails="gradient")

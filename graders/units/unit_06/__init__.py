@@ -2,13 +2,16 @@
 
 UNIT = "06_tensor_parallel"
 SECTIONS = (
-    "conjugates",
-    "layers",
+    "f",
+    "g",
+    "column_parallel_linear",
+    "row_parallel_linear",
     "halves",
     "randomness",
     "vocabulary",
     "loss",
-    "sequences",
+    "gather_sequence",
+    "scatter_sequence",
     "sequence_layer",
     "layouts",
     "costs",

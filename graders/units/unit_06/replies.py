@@ -68,44 +68,13 @@ class LayoutReply(DriverReply):
 
 
 @dataclass(frozen=True, slots=True)
-class ConjugateReply(DriverReply):
-    """result: what came out of forward; without_gradient: of two more, under no_grad and for an x that needs
-    no gradient. gradient: what arrived at x in backward, by both ways. x, arriving: the arguments afterwards.
-    """
-
-    result: PlainData
-    without_gradient: tuple[PlainData, PlainData]
-    gradient: PlainData
-    x: Tensor
-    arriving: Tensor
-
-
-@dataclass(frozen=True, slots=True)
-class LayerReply(DriverReply):
-    """initial: the parameters that the layer was made with, by name; random: what is drawn after that.
-
-    kept: bytes of its floating tensors' memory. without_bias: whether bias is None. result: of forward, with
-    the parameters given; without_gradient: of two more, under no_grad and for an x that needs no gradient.
-    gradients: of two steps, by name; of x it is "x". x, arriving: the arguments afterwards.
-    """
-
-    initial: dict[str, Tensor]
-    random: Tensor
-    kept: int
-    without_bias: bool
-    result: PlainData
-    without_gradient: tuple[PlainData, PlainData]
-    gradients: dict[str, Tensor | None]
-    x: Tensor
-    arriving: Tensor
-
-
-@dataclass(frozen=True, slots=True)
 class HalfReply(DriverReply):
     """parameters: of what the answer returned, by name; kept: bytes of its floating tensors' memory.
 
-    result, without_gradient, gradients, x, arriving: as in LayerReply. given: the parameters of the module
-    given, afterwards; changed: what else of it is not as it was; alone: its result and the gradient of its x.
+    result: of forward; without_gradient: of two more, under no_grad and for an x that needs no gradient.
+    gradients: of two steps, by name; of x it is "x". x, arriving: the arguments afterwards. given: the
+    parameters of the module given, afterwards; changed: what else of it is not as it was; alone: its result
+    and the gradient of its x.
     """
 
     parameters: dict[str, Tensor]

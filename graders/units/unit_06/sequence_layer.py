@@ -1,7 +1,7 @@
 """Unit 06, sequence parallelism: a layer whose norm sees some of the tokens and whose matrices see all."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -60,7 +60,7 @@ CUT, ON_ALL = "gradients of what is cut", "gradients of what all have"
             "One all-gather and one reduce-scatter in each pass, and all-reduces of 3 D numbers in backward.",
             needs=(CUT, ON_ALL),
         ),
-        replace(GROUP, needs=(CUT, ON_ALL)),
+        Criterion("group", 1, GROUP.hint, needs=(CUT, ON_ALL)),
     ),
     hints=(
         "Between which two places are all tokens on every rank? Write down the shapes, [B, T / p, D] first.",

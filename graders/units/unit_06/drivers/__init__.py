@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from course_lib import Cluster, Link, mark
 from graders.grading.answer import AnswerFunction
 from graders.units.groups import group_option
-from graders.units.models import floating_bytes, load_values, sent, transposed
+from graders.units.models import floating_bytes, load_values, sent
 from graders.units.unit_06.modules import (
     changes,
     load_named,
@@ -20,11 +20,9 @@ from graders.units.unit_06.modules import (
     without_gradient,
 )
 from graders.units.unit_06.replies import (
-    ConjugateReply,
     DrawnReply,
     EmbeddingReply,
     HalfReply,
-    LayerReply,
     LayoutReply,
     LossReply,
     OverlapReply,
@@ -32,60 +30,9 @@ from graders.units.unit_06.replies import (
 )
 
 
-def conjugate(
-    answer: AnswerFunction,
-    x: Tensor,
-    arriving: Tensor,
-    beside: Tensor,
-    groups: list[list[int]],
-) -> ConjugateReply:
-    """Both passes of the answer on x, of any shape. arriving: the gradient of what it returns, of x's shape
-    or one number for all of it. beside: the gradient that x gets by another way. groups: see `own_group`.
-    """
-    options = group_option(groups)
-    leaf = x.clone().requires_grad_()
-    given = leaf.clone()
-    gradient = arriving.clone().expand_as(x)
-    mark("forward")
-    result = answer(given, **options)
-    if groups:
-        # With two groups in one model both forward passes come before both backward passes.
-        answer(torch.zeros_like(x).requires_grad_())
-    mark("backward")
-    (found,) = torch.autograd.grad(sent(result, gradient) + sent(given, beside), leaf)
-    without = without_gradient(lambda x: answer(x, **options), x)
-    return ConjugateReply(result.detach(), without, found, given.detach(), gradient)
-
-
 def gradient_of(leaf: Tensor, result: Tensor, arriving: Tensor) -> Tensor | None:
     """What the leaf gets where `arriving`, of its shape, arrives at the result; None without a history."""
     return torch.autograd.grad(sent(result, arriving), leaf)[0] if result.requires_grad else None
-
-
-def layer(
-    answer: AnswerFunction,
-    made: tuple[int, int, bool, int, list[list[int]]],
-    parameters: dict[str, Tensor],
-    x: Tensor,
-    arriving: Tensor,
-    gaps: bool,
-) -> LayerReply:
-    """Both passes of a layer. made: inputs, outputs, bias, a seed, and groups (see `own_group`).
-
-    parameters: what it is to have in them, by name, of this rank's shapes. arriving: the gradient of what it
-    returns. gaps: see `passes_of`.
-    """
-    inputs, outputs, bias, seed, groups = made
-    options = group_option(groups)
-    torch.manual_seed(seed)
-    torch.rand(1)
-    mark("making")
-    module = answer(inputs, outputs, bias, **options) if not bias else answer(inputs, outputs, **options)
-    random, initial = torch.rand(3), named_copies(module)
-    kept = floating_bytes(module)
-    load_named(module, parameters)
-    without_bias = module.bias is None
-    return LayerReply(initial, random, kept, without_bias, *passes_of(module, x, arriving, gaps))
 
 
 def half(
@@ -186,22 +133,6 @@ def loss(
     gradient = gradient_of(leaf, result, arriving)
     without = without_gradient(lambda x: answer(x, target, vocabulary, **options), logits)
     return LossReply(result.detach(), without, gradient, given.detach(), target)
-
-
-def sequence(
-    answer: AnswerFunction, x_BTD: Tensor, arriving_BTD: Tensor, layout: str, groups: list[list[int]]
-) -> SequenceReply:
-    """Both passes of the answer. layout "gaps": x stands transposed in memory, and the gradient that arrives
-    is one number a token [B, T, 1], expanded to x's width.
-    """
-    leaf = x_BTD.clone().requires_grad_()
-    given = transposed(leaf) if layout == "gaps" else leaf.clone()
-    options = group_option(groups)
-    mark("forward")
-    result = answer(given, **options)
-    mark("backward")
-    gradient = gradient_of(leaf, result, arriving_BTD.expand(-1, -1, x_BTD.shape[2]))
-    return SequenceReply(result.detach(), [gradient], given.detach())
 
 
 def sequence_mlp(
