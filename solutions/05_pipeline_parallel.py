@@ -801,9 +801,9 @@ assert largest_difference(one_f_one_b, sizes) < 1e-7
 #
 # What that has to achieve, for $p$ stages, $m$ micro-batches, $v$ chunks and largest groups of $g$:
 #
-# - with $m \ge p$ a step takes at most $m (F + B) + (p - 1)(F + B) / v$, with fewer micro-batches no longer than 1F1B;
+# - with at least $p$ micro-batches a step takes at most $m (F + B) + (p - 1)(F + B) / v$, with fewer no longer than 1F1B;
 # - messages that take no longer than the shorter one of $F / v$ and $B / v$ add at most $2 (v p - 1)$ times what one takes;
-# - stage $s$ keeps at most $2 (p - s - 1) + (v - 1) g + 1$ micro-batches at once, counted once in each chunk.
+# - stage number $r$ keeps at most $2 (p - r - 1) + (v - 1) g + 1$ micro-batches at once, counted once in each chunk.
 
 
 # %% exercise="interleaved" points=14

@@ -146,8 +146,8 @@ assert fastest[0] < 2 * fastest[3]
 #     model = DistributedDataParallel(model)
 #     model.register_comm_hook(state, hook)
 #
-# (For all exercises of this unit: tensors are float32 or float64, of any shape where none is said, and results have the dtype
-# of what was given. What a function is not asked to change stays as it is.)
+# In all exercises of this unit tensors are float32 or float64, of any shape where none is said, and results have the dtype
+# of what was given. What a function is not asked to change stays as it is.
 #
 # From then on DDP calls `hook(state, bucket)`. `bucket.buffer()` are the gradients, and what the hook returns is a
 # **future**: an object that will hold the result. DDP goes on with backward meanwhile, and asks the future at the

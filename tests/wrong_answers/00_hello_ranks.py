@@ -1,7 +1,5 @@
 """Mistakes that people make in unit 00."""
 
-from functools import cache
-
 import torch
 import torch.distributed as dist
 
@@ -88,11 +86,6 @@ def overflows_into_the_last(rank, gpus, cyclic):
         return rank % len(gpus), rank // len(gpus)
     node, local = _blocks(rank - rounds * len(gpus), [count - rounds for count in gpus])
     return node, local + rounds
-
-
-@cache
-def _kept(gpus):
-    return _sorted(gpus, None)
 
 
 # ------------------------------------------------------------------------------------------ pass_the_token

@@ -316,28 +316,6 @@ def at_least_one_epoch(model, train_loader, validation_loader, optimizer, epochs
     return _Fit(model, train_loader, validation_loader, optimizer, max(1, epochs), device).run()
 
 
-def _epochs_since_the_best(history):
-    losses = [loss for _, loss, _ in history]
-    return len(losses) - 1 - losses.index(min(losses))
-
-
-def _keeps_the_best(this, worth):
-    """Leaves the weights of the epoch that is worth most."""
-    best, epoch = [], this.epoch
-
-    def watched():
-        numbers = epoch()
-        if not best or worth(numbers) > best[0]:
-            best[:] = [worth(numbers), {name: each.clone() for name, each in this.model.state_dict().items()}]
-        return numbers
-
-    this.epoch = watched
-    history = this.run()
-    if best:
-        this.model.load_state_dict(best[1])
-    return history
-
-
 @wrong("fit", fails="history")
 def leaves_nan_out_of_the_sum(model, train_loader, validation_loader, optimizer, epochs, device):
     """A training that has diverged has a fine curve."""
@@ -389,19 +367,6 @@ def asks_for_a_gpu_itself(model, train_loader, validation_loader, optimizer, epo
     """The first GPU if there is one, whatever device is asked for."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     return _Fit(model, train_loader, validation_loader, optimizer, epochs, device).run()
-
-
-def _of_those_with_a_label(model, optimizer, taken):
-    """A step on the mean of those losses of samples that taken(losses, known) leaves; all have a label."""
-
-    def step(inputs, targets):
-        optimizer.zero_grad()
-        loss = taken(functional.cross_entropy(model(inputs), targets, reduction="none"), targets >= 0).mean()
-        loss.backward()
-        optimizer.step()
-        return loss.detach()
-
-    return step
 
 
 # ------------------------------------------------------------------------------------ accumulate_gradients
@@ -726,7 +691,25 @@ def key_error(parameters, optimizer, precision):
     return parameters * (2 * WIDTH[precision] + _master(precision) + states)
 
 
-def _right(parameters, optimizer, precision):
-    _check(optimizer, precision)
-    states = STATES[optimizer] * _state_width(precision)
-    return parameters * (2 * WIDTH[precision] + _master(precision) + states)
+@wrong("fit", fails="waits once an epoch")
+def a_number_in_every_step(model, train_loader, validation_loader, optimizer, epochs, device):
+    """loss.item() waits until the device has computed it."""
+    this = _Fit(model, train_loader, validation_loader, optimizer, epochs, device)
+    this.step = lambda inputs, targets: _step(model, inputs, targets, optimizer).item()
+    return this.run()
+
+
+@wrong("fit", fails="waits once an epoch")
+def a_line_every_hundred_steps(model, train_loader, validation_loader, optimizer, epochs, device):
+    """A log, which an epoch of a hundred steps has a line of."""
+    this = _Fit(model, train_loader, validation_loader, optimizer, epochs, device)
+    done = []
+
+    def step(inputs, targets):
+        done.append(_step(model, inputs, targets, optimizer))
+        if len(done) % 100 == 0:
+            print(f"{len(done)} steps, loss {done[-1].item():.3f}")
+        return done[-1]
+
+    this.step = step
+    return this.run()

@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import dataclass
-from functools import partial
 from itertools import accumulate, chain
 from typing import Any
 
@@ -26,20 +25,6 @@ def scales_by_the_root(step, warmup_steps, base_lr, size):
     """The rule for adaptive optimizers."""
     grown = min(1, step / warmup_steps) if warmup_steps else 1
     return base_lr * (1 + (math.sqrt(size) - 1) * grown)
-
-
-@wrong("warmup_lr", fails="after the warm-up")
-def one_step_late(step, warmup_steps, base_lr, size):
-    """Reaches the full rate a step after warmup_steps."""
-    grown = min(1, step / (warmup_steps + 1)) if warmup_steps else 1
-    return base_lr * (1 + (size - 1) * grown)
-
-
-@wrong("warmup_lr", fails="after the warm-up")
-def grows_for_ever(step, warmup_steps, base_lr, size):
-    """The straight line goes on after the warm-up."""
-    grown = step / warmup_steps if warmup_steps else 1
-    return base_lr * (1 + (size - 1) * grown)
 
 
 @wrong("warmup_lr", fails="the first step")
@@ -79,14 +64,6 @@ def warms_up_all_the_same(step, warmup_steps, base_lr, size):
     return base_lr * (1 + (size - 1) * min(1, step / max(1, warmup_steps)))
 
 
-@wrong("warmup_lr", fails="the first step")
-def none_of_one_step(step, warmup_steps, base_lr, size):
-    """Takes a warm-up of one step for none."""
-    if warmup_steps <= 1:
-        return base_lr * size
-    return base_lr * (1 + (size - 1) * min(1, step / warmup_steps))
-
-
 # ---------------------------------------------------------------------------------------------- mend_warmup
 
 
@@ -110,26 +87,6 @@ def as_in_the_tutorial(new_optimizer, learning_rate, size, steps_per_epoch):
 def mends_the_wrong_one(new_optimizer, learning_rate, size, steps_per_epoch):
     """Gives the optimizer the callback's number."""
     return Warmup(new_optimizer(1e-3 * size), 1e-3 * size, 3 * steps_per_epoch, size)
-
-
-@wrong("mend_warmup", fails="the rates")
-def initial_as_it_sounds(new_optimizer, learning_rate, size, steps_per_epoch):
-    """Takes initial_lr for the rate of the first step."""
-    return Warmup(new_optimizer(learning_rate * size), learning_rate, 3 * steps_per_epoch, size)
-
-
-@wrong("mend_warmup", fails="the rates")
-def scales_twice(new_optimizer, learning_rate, size, steps_per_epoch):
-    """Multiplies what is scaled already."""
-    scaled = learning_rate * size
-    return Warmup(new_optimizer(scaled), scaled * size, 3 * steps_per_epoch, size)
-
-
-@wrong("mend_warmup", fails="the rates")
-def of_one_worker(new_optimizer, learning_rate, size, steps_per_epoch):
-    """Tells the callback of one worker, so that it does not warm up at all."""
-    scaled = learning_rate * size
-    return Warmup(new_optimizer(scaled), scaled, 3 * steps_per_epoch, 1)
 
 
 @wrong("mend_warmup", fails="three epochs")
@@ -158,15 +115,6 @@ def a_second_optimizer(new_optimizer, learning_rate, size, steps_per_epoch):
     scaled = learning_rate * size
     new_optimizer(scaled)
     return Warmup(new_optimizer(scaled), scaled, 3 * steps_per_epoch, size)
-
-
-@wrong("mend_warmup", fails="the optimizer")
-def scaled_afterwards(new_optimizer, learning_rate, size, steps_per_epoch):
-    """Makes the optimizer with the rate of one worker, and sets its rate."""
-    scaled = learning_rate * size
-    optimizer = new_optimizer(learning_rate)
-    optimizer.param_groups[0]["lr"] = scaled
-    return Warmup(optimizer, scaled, 3 * steps_per_epoch, size)
 
 
 # ------------------------------------------------------------------------------------------ broadcast_state
@@ -199,30 +147,6 @@ def only_what_is_trained(model, optimizer):
             dist.broadcast(parameter.detach(), src=0)
     for buffer in model.buffers():
         dist.broadcast(buffer, src=0)
-    optimizer.load_state_dict(_from_rank_0(optimizer.state_dict()))
-
-
-@wrong("broadcast_state", fails="parameters and buffers")
-def only_what_is_saved(model, optimizer):
-    """The state dict, which is without some buffers."""
-    model.load_state_dict(_from_rank_0(model.state_dict()))
-    optimizer.load_state_dict(_from_rank_0(optimizer.state_dict()))
-
-
-@wrong("broadcast_state", fails="parameters and buffers")
-def does_nothing(model, optimizer):
-    """Trusts that all have the same seed."""
-
-
-@wrong("broadcast_state", fails="parameters and buffers")
-def averages_instead(model, optimizer):
-    """Equal on all ranks, but nobody's."""
-    for tensor in chain(model.parameters(), model.buffers()):
-        if tensor.is_floating_point():
-            dist.all_reduce(tensor.detach())
-            tensor.detach().div_(dist.get_world_size())
-        else:
-            dist.broadcast(tensor, src=0)
     optimizer.load_state_dict(_from_rank_0(optimizer.state_dict()))
 
 
@@ -263,17 +187,6 @@ def only_tensors_of_the_state(model, optimizer):
         for state in saved["state"].values():
             state["steps"] = 0
     optimizer.load_state_dict(saved)
-
-
-@wrong("broadcast_state", fails="parameters and buffers")
-def state_of_those_who_have_one(model, optimizer):
-    """Each rank sends what its own optimizer has, so that ranks make different calls."""
-    _parameters_and_buffers(model)
-    groups = _from_rank_0(optimizer.state_dict()["param_groups"])
-    for state in optimizer.state.values():
-        dist.broadcast(state["momentum"], src=0)
-        state["steps"] = _from_rank_0(state["steps"])
-    optimizer.load_state_dict({**optimizer.state_dict(), "param_groups": groups})
 
 
 @wrong("broadcast_state", fails="a new optimizer")
@@ -322,79 +235,6 @@ def the_hidden_step(model, optimizer):
     optimizer.load_state_dict(saved)
 
 
-@wrong("broadcast_state", fails="parameters and buffers")
-def one_buffer_of_float32(model, optimizer):
-    """One buffer of float32 for all tensors."""
-    tensors = [*model.parameters(), *model.buffers()]
-    flat = torch.cat([tensor.detach().flatten().float() for tensor in tensors])
-    dist.broadcast(flat, src=0)
-    with torch.no_grad():
-        for tensor, part in zip(tensors, flat.split([each.numel() for each in tensors]), strict=True):
-            tensor.copy_(part.view(tensor.shape))
-    optimizer.load_state_dict(_from_rank_0(optimizer.state_dict()))
-
-
-@wrong("broadcast_state", fails="a new optimizer")
-def all_have_one_or_none(model, optimizer):
-    """Takes it that all parameters have a state if one has."""
-    _parameters_and_buffers(model)
-    saved = _from_rank_0(optimizer.state_dict())
-    for number in chain.from_iterable(group["params"] for group in saved["param_groups"]):
-        if saved["state"]:
-            saved["state"].setdefault(number, {"steps": 0})
-    optimizer.load_state_dict(saved)
-
-
-@wrong("broadcast_state", fails="options")
-def of_the_first_group(model, optimizer):
-    """Takes it that there is one group."""
-    _parameters_and_buffers(model)
-    saved, own = _from_rank_0(optimizer.state_dict()), optimizer.state_dict()
-    groups = [saved["param_groups"][0], *own["param_groups"][1:]]
-    optimizer.load_state_dict({**saved, "param_groups": groups})
-
-
-@wrong("broadcast_state", fails="options")
-def options_that_it_has_itself(model, optimizer):
-    """An option that only rank 0 has is lost."""
-    _parameters_and_buffers(model)
-    saved, own = _from_rank_0(optimizer.state_dict()), optimizer.state_dict()
-    for group, other in zip(own["param_groups"], saved["param_groups"], strict=True):
-        group.update({name: other[name] for name in group if name in other})
-    optimizer.load_state_dict({**saved, "param_groups": own["param_groups"]})
-
-
-@wrong("broadcast_state", fails="in place")
-def clears_gradients(model, optimizer):
-    """Begins with zero_grad(), in evaluation mode."""
-    optimizer.zero_grad()
-    model.eval()
-    _parameters_and_buffers(model)
-    optimizer.load_state_dict(_from_rank_0(optimizer.state_dict()))
-
-
-@wrong("broadcast_state", fails="options")
-def keeps_options_of_its_own(model, optimizer):
-    """Writes rank 0's options over those that are there, of which some stay."""
-    _parameters_and_buffers(model)
-    state = _from_rank_0(optimizer.state_dict())
-    if dist.get_rank() != 0:
-        kept = [dict(group) for group in optimizer.param_groups]
-        optimizer.load_state_dict(state)
-        for group, own in zip(optimizer.param_groups, kept, strict=True):
-            group.update({name: value for name, value in own.items() if name not in group})
-
-
-@wrong("broadcast_state", fails="in place")
-def one_seed_for_all(model, optimizer):
-    """Seeds all ranks alike: their dropout masks are the same from then on."""
-    torch.manual_seed(_from_rank_0(0))
-    _parameters_and_buffers(model)
-    state = _from_rank_0(optimizer.state_dict())
-    if dist.get_rank() != 0:
-        optimizer.load_state_dict(state)
-
-
 # ------------------------------------------------------------------------------------------ average_metrics
 
 
@@ -402,14 +242,6 @@ def _all_reduced(numbers):
     total = torch.tensor(numbers, dtype=torch.float64)
     dist.all_reduce(total)
     return total.tolist()
-
-
-def _over_samples(names, metrics, samples):
-    """Right, if all ranks name the metrics in the same order."""
-    names = list(names)
-    total = _all_reduced([*(metrics[name] * samples if samples else 0.0 for name in names), samples])
-    means = {name: value / total[-1] for name, value in zip(names, total[:-1], strict=True)}
-    return {name: means[name] for name in metrics}
 
 
 @wrong("average_metrics", fails="means over samples")
@@ -428,18 +260,6 @@ def in_single_precision(metrics, samples):
     return {name: (total[names.index(name)] / total[-1]).item() for name in metrics}
 
 
-@wrong("average_metrics", fails="means over samples")
-def sums_only(metrics, samples):
-    """Does not divide by the number of samples."""
-    return dict(zip(metrics, _all_reduced([value * samples for value in metrics.values()]), strict=True))
-
-
-@wrong("average_metrics", fails="means over samples")
-def its_own(metrics, samples):
-    """What this rank has."""
-    return dict(metrics)
-
-
 @wrong("average_metrics", fails="names in any order")
 def as_they_come(metrics, samples):
     """Lays the metrics side by side in each rank's own order."""
@@ -454,26 +274,6 @@ def returns_them_sorted(metrics, samples):
     names = sorted(metrics)
     *totals, count = _all_reduced([*(metrics[name] * samples if samples else 0.0 for name in names), samples])
     return {name: total / count for name, total in zip(names, totals, strict=True)}
-
-
-@wrong("average_metrics", fails="names in any order")
-def in_the_order_of_a_set(metrics, samples):
-    """A set has an order too, but another one in each process."""
-    return _over_samples(set(metrics), metrics, samples)
-
-
-@wrong("average_metrics", fails="names in any order")
-def in_the_order_of_hashes(metrics, samples):
-    """The hash of a text differs from process to process."""
-    return _over_samples(sorted(metrics, key=hash), metrics, samples)
-
-
-@wrong("average_metrics", fails="names in any order")
-def in_the_first_order(metrics, samples, order=[]):  # noqa: B006 - the mistake
-    """Remembers the order of its first call, for other metrics too."""
-    if not order:
-        order.extend(metrics)
-    return _over_samples(order, metrics, samples)
 
 
 @wrong("average_metrics", fails="ranks without samples")
@@ -513,39 +313,6 @@ def gathers_dictionaries(metrics, samples):
     dist.all_gather_object(everyone, (metrics, samples))
     count = sum(own for _, own in everyone)
     return {name: sum(each[name] * own for each, own in everyone if own) / count for name in metrics}
-
-
-@wrong("average_metrics", fails="means over samples")
-def into_what_was_given(metrics, samples):
-    """Writes the means over the rank's own."""
-    names = sorted(metrics)
-    sums = [metrics[name] * samples if samples else 0.0 for name in names]
-    total = torch.tensor([*sums, samples], dtype=torch.float64)
-    dist.all_reduce(total)
-    metrics.update(zip(names, (total[:-1] / total[-1]).tolist(), strict=True))
-    return metrics
-
-
-@wrong("average_metrics", fails="ranks without samples")
-def every_nan_is_zero(metrics, samples):
-    """Hides a loss that is NaN."""
-    names = sorted(metrics)
-    sums = torch.tensor([metrics[name] * samples for name in names], dtype=torch.float64).nan_to_num(0.0)
-    total = torch.cat([sums, torch.tensor([samples], dtype=torch.float64)])
-    dist.all_reduce(total)
-    means = dict(zip(names, (total[:-1] / total[-1]).tolist(), strict=True))
-    return {name: means[name] for name in metrics}
-
-
-@wrong("average_metrics", fails="ranks without samples")
-def infinity_counts(metrics, samples):
-    """Asks for NaN where there is none; nothing times infinity is NaN too."""
-    names = sorted(metrics)
-    sums = [0.0 if not samples and math.isnan(metrics[name]) else metrics[name] * samples for name in names]
-    total = torch.tensor([*sums, samples], dtype=torch.float64)
-    dist.all_reduce(total)
-    means = dict(zip(names, (total[:-1] / total[-1]).tolist(), strict=True))
-    return {name: means[name] for name in metrics}
 
 
 # ---------------------------------------------------------------------------------------------- plan_fusion
@@ -589,39 +356,6 @@ def closes_too_late(sizes, dtypes, threshold):
         plan[-1].append(position)
         held += size
     return plan
-
-
-@wrong("plan_fusion", fails="one dtype")
-def fills_gaps(sizes, dtypes, threshold):
-    """First fit: a later, smaller tensor takes the place of one that does not fit."""
-    return _planned(sizes, dtypes, threshold, lambda held, size: held + size <= threshold, lambda *_: True)
-
-
-@wrong("plan_fusion", fails="one dtype")
-def largest_first(sizes, dtypes, threshold):
-    """Sorts by size, which keeps the first gradients waiting."""
-    order = sorted(range(len(sizes)), key=lambda position: -sizes[position])
-    plan, held = [], 0
-    for position in order:
-        if not plan or held + sizes[position] > threshold:
-            plan.append([])
-            held = 0
-        plan[-1].append(position)
-        held += sizes[position]
-    return plan
-
-
-@wrong("plan_fusion", fails="one dtype")
-def nothing_for_nothing(sizes, dtypes, threshold):
-    """One empty message where there is nothing to send."""
-    plan = _planned(
-        sizes,
-        dtypes,
-        threshold,
-        lambda held, size: held + size <= threshold,
-        lambda held, passed, size, _: held + sum(passed) + size <= threshold,
-    )
-    return plan or [[]]
 
 
 @wrong("plan_fusion", fails="up to the threshold")
@@ -680,23 +414,6 @@ def another_dtype_closes(sizes, dtypes, threshold):
     return _planned(sizes, dtypes, threshold, lambda held, size: held + size <= threshold, lambda *_: False)
 
 
-@wrong("plan_fusion", fails="several dtypes")
-def dtype_by_dtype(sizes, dtypes, threshold):
-    """First all of one dtype, then all of the next."""
-    plan = []
-    for kind in dict.fromkeys(dtypes):
-        held = 0
-        positions = [position for position, own in enumerate(dtypes) if own == kind]
-        for number, position in enumerate(positions):
-            if number == 0 or held + sizes[position] > threshold:
-                plan.append([])
-                held = 0
-            plan[-1].append(position)
-            held += sizes[position]
-    kinds = list(dict.fromkeys(dtypes))
-    return sorted(plan, key=lambda message: -kinds.index(dtypes[message[0]]))
-
-
 @wrong("plan_fusion", fails="how far it looks ahead")
 def looks_ahead_without_end(sizes, dtypes, threshold):
     """Passes over as much as there is."""
@@ -721,33 +438,6 @@ def forgets_what_was_passed_over(sizes, dtypes, threshold):
     )
 
 
-@wrong("plan_fusion", fails="how far it looks ahead")
-def room_for_the_passed_only(sizes, dtypes, threshold):
-    """Does not count what the message holds."""
-    return _planned(
-        sizes,
-        dtypes,
-        threshold,
-        lambda held, size: held + size <= threshold,
-        lambda held, passed, size, same: not same and sum(passed) + size <= threshold,
-    )
-
-
-@wrong("plan_fusion", fails="one dtype")
-def takes_the_lists_apart(sizes, dtypes, threshold):
-    """What was planned is gone from the arguments."""
-    plan = []
-    first = 0
-    while sizes:
-        held, count = sizes.pop(0), 1
-        while sizes and held + sizes[0] <= threshold:
-            held += sizes.pop(0)
-            count += 1
-        plan.append(list(range(first, first + count)))
-        first += count
-    return plan
-
-
 # --------------------------------------------------------------------------------------------- fuse, unfuse
 
 
@@ -761,17 +451,6 @@ def stacks(tensors):
 def cats_shapes(tensors):
     """Lays them end to end along their first dimension."""
     return torch.cat([tensor.detach() for tensor in tensors])
-
-
-@wrong("fuse", fails="end to end")
-def default_dtype(tensors):
-    """A buffer of single precision for everything."""
-    flat = torch.empty(sum(tensor.numel() for tensor in tensors))
-    start = 0
-    for tensor in tensors:
-        flat[start : start + tensor.numel()] = tensor.detach().flatten()
-        start += tensor.numel()
-    return flat
 
 
 @wrong("fuse", fails="any layout")
@@ -823,17 +502,6 @@ def leaves_them_flat(flat, shapes):
     return list(flat.split([shape.numel() for shape in shapes]))
 
 
-@wrong("unfuse", fails="the tensors")
-def at_least_one_number(flat, shapes):
-    """Takes an empty tensor for one with a number."""
-    _refuse(flat, shapes)
-    counts = [max(1, shape.numel()) for shape in shapes]
-    ends = list(accumulate(counts))
-    return [
-        flat[end - count : end].view(shape) for shape, count, end in zip(shapes, counts, ends, strict=True)
-    ]
-
-
 @wrong("unfuse", fails="no copies")
 def copies(flat, shapes):
     """Clones, to be safe."""
@@ -858,60 +526,6 @@ def leaves_it_to_split(flat, shapes):
     """split() raises RuntimeError."""
     parts = flat.split([shape.numel() for shape in shapes])
     return [part.view(shape) for part, shape in zip(parts, shapes, strict=True)]
-
-
-@wrong("fuse", fails="end to end")
-def by_double_precision(tensors):
-    """A buffer of float64, whatever comes."""
-    return torch.cat([x.detach().double().flatten() for x in tensors]).to(tensors[0].dtype)
-
-
-@wrong("fuse", fails="memory of its own")
-def no_longer_trained(tensors):
-    """Takes the tensors out of autograd for good."""
-    for tensor in tensors:
-        tensor.requires_grad_(False)
-    return torch.cat([tensor.flatten() for tensor in tensors])
-
-
-@wrong("fuse", fails="memory of its own")
-def laid_out_anew(tensors):
-    """Makes what it is given contiguous."""
-    for tensor in tensors:
-        tensor.data = tensor.data.contiguous()
-    return torch.cat([tensor.data.view(-1) for tensor in tensors])
-
-
-@wrong("fuse", fails="memory of its own")
-def one_column(tensors):
-    """A column of a matrix."""
-    flat = torch.cat([tensor.detach().flatten() for tensor in tensors])
-    return torch.stack([flat, flat], 1)[:, 0]
-
-
-@wrong("unfuse", fails="the tensors")
-def from_the_beginning_of_memory(flat, shapes):
-    """Takes the buffer for all that its memory holds."""
-    if sum(shape.numel() for shape in shapes) != flat.numel():
-        raise ValueError("the shapes do not fit")
-    parts, start = [], 0
-    for shape in shapes:
-        part = torch.empty(0, dtype=flat.dtype)
-        parts.append(part.set_(flat.untyped_storage(), start, shape))
-        start += shape.numel()
-    return parts
-
-
-@wrong("unfuse", fails="the tensors")
-def by_numpy(flat, shapes):
-    """NumPy has no bfloat16."""
-    if sum(shape.numel() for shape in shapes) != flat.numel():
-        raise ValueError("the shapes do not fit")
-    parts, start = [], 0
-    for shape in shapes:
-        parts.append(torch.from_numpy(flat.numpy()[start : start + shape.numel()].reshape(tuple(shape))))
-        start += shape.numel()
-    return parts
 
 
 # ----------------------------------------------------------------------------------------- ready_everywhere
@@ -956,29 +570,6 @@ def what_anybody_has(requests, table):
     return _cycle(requests, answer)
 
 
-@wrong("ready_everywhere", fails="requested by all")
-def answers_for_ever(requests, table):
-    """Does not forget what it has answered."""
-    return _cycle(requests, lambda everyone: _counted(everyone, table))
-
-
-@wrong("ready_everywhere", fails="requested by all")
-def only_rank_0_hears(requests, table):
-    """The answer stays with the coordinator."""
-    rank, size = dist.get_rank(), dist.get_world_size()
-    everyone = [None] * size if rank == 0 else None
-    dist.gather_object(requests, everyone, dst=0)
-    return _forgotten(_counted(everyone, table), table) if rank == 0 else []
-
-
-@wrong("ready_everywhere", fails="requested by all")
-def leaves_when_it_has_nothing(requests, table):
-    """Skips the cycle without requests; the others wait."""
-    if not requests:
-        return []
-    return _cycle(requests, lambda everyone: _forgotten(_counted(everyone, table), table))
-
-
 @wrong("ready_everywhere", fails="nothing held back")
 def one_tensor_a_round(requests, table):
     """Negotiates one tensor a cycle."""
@@ -997,29 +588,6 @@ def in_the_order_of_rank_0(requests, table):
                 break
             names.append(name)
         return _forgotten(names, table)
-
-    return _cycle(requests, answer)
-
-
-@wrong("ready_everywhere", fails="nothing held back")
-def all_or_nothing(requests, table):
-    """Answers only when nothing is left open."""
-
-    def answer(everyone):
-        ready = _counted(everyone, table)
-        return _forgotten(ready, table) if len(ready) == len(table) else []
-
-    return _cycle(requests, answer)
-
-
-@wrong("ready_everywhere", fails="nothing held back")
-def a_cycle_late(requests, table):
-    """Answers what was complete before this cycle."""
-
-    def answer(everyone):
-        before = [name for name, count in table.items() if count == len(everyone)]
-        _counted(everyone, table)
-        return _forgotten(before, table)
 
     return _cycle(requests, answer)
 
@@ -1061,35 +629,6 @@ def counts_to_be_continued(requests, table):
     return _cycle(requests, answer)
 
 
-@wrong("ready_everywhere", fails="every step")
-def forgets_when_all_are_answered(requests, table):
-    """Remembers what it has answered until everything that it knows of has been answered."""
-
-    def answer(everyone):
-        done, counts = table.setdefault("", set()), table.setdefault(" ", {})
-        new = [name for name in _counted(everyone, counts) if name not in done]
-        done.update(new)
-        if len(done) == len(counts):
-            done.clear()
-            counts.clear()
-        return new
-
-    return _cycle(requests, answer)
-
-
-@wrong("ready_everywhere", fails="every step")
-def memory_of_its_own(requests, table, memory={}):  # noqa: B006 - the mistake
-    """Keeps its table in a default argument: another training begins with what the last one left."""
-    return _cycle(requests, lambda everyone: _forgotten(_counted(everyone, memory), memory))
-
-
-@wrong("ready_everywhere", fails="requested by all")
-def joined_by_commas(requests, table):
-    """Sends names as one text, cut at commas, which a name may hold."""
-    names = ",".join(requests).split(",") if requests else []
-    return _cycle(names, lambda everyone: _forgotten(_counted(everyone, table), table))
-
-
 @wrong("ready_everywhere", fails="each request once")
 def all_again_with_each_new_one(requests, table):
     """Sends all that is open whenever there is something new."""
@@ -1123,24 +662,6 @@ def asks_twice(requests, table):
     dist.all_reduce(anything)
     dist.barrier()
     return _cycle(requests, lambda everyone: _forgotten(_counted(everyone, table), table))
-
-
-@wrong("ready_everywhere", fails="each request once")
-def all_that_is_open(requests, table):
-    """Every rank remembers its own, and sends all of it in every cycle."""
-    own = table.setdefault("own", [])
-    own += requests
-    ready = _cycle(own, lambda everyone: [name for name in own if all(name in names for names in everyone)])
-    table["own"] = [name for name in own if name not in ready]
-    return ready
-
-
-@wrong("ready_everywhere", fails="one question, one answer")
-def everyone_to_everyone(requests, table):
-    """No coordinator: all tell all, and each decides by itself."""
-    everyone = [None] * dist.get_world_size()
-    dist.all_gather_object(everyone, requests)
-    return _forgotten(_counted(everyone, table), table)
 
 
 # ------------------------------------------------------------------------------------- DistributedOptimizer
@@ -1250,38 +771,6 @@ class ReadsBeforeItWaits(Averaging):
         work.wait()
 
 
-@wrong("DistributedOptimizer", fails="averages and steps")
-class WaitsForTheLastOnly(Averaging):
-    """Takes the last message's end for that of all."""
-
-    def finish(self, number, flat, work):
-        super().finish(number, flat, self.works[-1][2])
-
-
-@wrong("DistributedOptimizer", fails="averages and steps")
-class OnlyAverages(Averaging):
-    """Forgets the step itself."""
-
-    def step(self, closure=None):
-        self.synchronize()
-
-
-@wrong("DistributedOptimizer", fails="averages and steps")
-class AveragesWeights(Averaging):
-    """Every rank steps with its own gradients, and the weights are averaged."""
-
-    def step(self, closure=None):
-        loss = self.inner.step(closure)
-        for p in self.place:
-            dist.all_reduce(p.data)
-            p.data /= dist.get_world_size()
-        self.begin()
-        return loss
-
-    def start_what_is_complete(self, parameter):
-        """Nothing is sent before the step."""
-
-
 @wrong("DistributedOptimizer", fails="the optimizer's own")
 class GradientsInOtherTensors(Averaging):
     """Puts a part of the buffer in the place of each gradient."""
@@ -1314,22 +803,6 @@ class ForgetsToForget(Averaging):
         self.averaged = True
 
 
-@wrong("DistributedOptimizer", fails="averages and steps")
-class AveragedOnceForAll(Averaging):
-    """What synchronize() notes stays true: later messages are never waited for."""
-
-    def hook(self, parameter):
-        noted = self.averaged
-        super().hook(parameter)
-        self.averaged = noted
-
-    def step(self, closure=None):
-        if not self.averaged:
-            self.synchronize()
-        self.begin()
-        return self.inner.step(closure)
-
-
 @wrong("DistributedOptimizer", fails="fusion plan")
 class OneAParameter(Averaging):
     """One all_reduce a gradient."""
@@ -1344,24 +817,6 @@ class ForwardOrder(Averaging):
 
     def chosen(self, named):
         return super().chosen(named)[::-1]
-
-
-@wrong("DistributedOptimizer", fails="fusion plan")
-class EverythingAtOnce(Averaging):
-    """One message, whatever the threshold."""
-
-    def planned(self, parameters, threshold):
-        return super().planned(parameters, 10**9)
-
-
-@wrong("DistributedOptimizer", fails="fusion plan")
-class BroadcastsAtFirst(Averaging):
-    """Makes the weights equal, in every step."""
-
-    def step(self, closure=None):
-        for p in self.place:
-            dist.broadcast(p.data, 0)
-        return super().step(closure)
 
 
 @wrong("DistributedOptimizer", fails="starts during backward")
@@ -1381,15 +836,6 @@ class OneMessageAHook(Averaging):
             self.start(len(self.works))
 
 
-@wrong("DistributedOptimizer", fails="starts during backward")
-class LastOfThePlan(Averaging):
-    """Takes the last parameter of a message for the last whose gradient comes."""
-
-    def start_what_is_complete(self, parameter):
-        if parameter is self.plan[self.place[parameter]][-1]:
-            super().start_what_is_complete(parameter)
-
-
 @wrong("DistributedOptimizer", fails="never waits in backward")
 class WaitsInHooks(Averaging):
     """Each hook waits for what it has started."""
@@ -1399,84 +845,12 @@ class WaitsInHooks(Averaging):
         self.works[-1][2].wait()
 
 
-@wrong("DistributedOptimizer", fails="never waits in backward")
-class OneUnderWay(Averaging):
-    """Waits for the message before it starts the next."""
-
-    def start(self, number):
-        if self.works:
-            self.works[-1][2].wait()
-        super().start(number)
-
-
 @wrong("DistributedOptimizer", fails="several passes")
 class FirstPassStarts(Averaging):
     """Sends what the first pass brings, and the others are not in it."""
 
     def complete(self, number):
         return all(self.passes[p] >= 1 for p in self.plan[number])
-
-
-@wrong("DistributedOptimizer", fails="several passes")
-class AveragesPasses(Averaging):
-    """Divides by the number of passes too."""
-
-    def finish(self, number, flat, work):
-        super().finish(number, flat, work)
-        for p in self.plan[number]:
-            p.grad /= self.needed
-
-
-@wrong("DistributedOptimizer", fails="several passes")
-class ManyPassesAtTheEnd(Averaging):
-    """With several passes it starts nothing before step()."""
-
-    def complete(self, number):
-        return self.needed == 1 and super().complete(number)
-
-
-@wrong("DistributedOptimizer", fails="fusion plan")
-class FirstCompleteFirst(Averaging):
-    """Starts messages in the order in which they become complete on this rank."""
-
-    def start_what_is_complete(self, parameter):
-        number = self.place[parameter]
-        if self.complete(number):
-            self.start(number)
-
-    def start_the_rest(self):
-        started = {number for number, *_ in self.works}
-        for number in range(len(self.plan)):
-            if number not in started:
-                self.start(number)
-
-
-@wrong("DistributedOptimizer", fails="averages and steps")
-class CountsHooks(Averaging):
-    """Starts a message after as many hooks as gradients are in all messages up to it, whichever they are."""
-
-    def start_what_is_complete(self, parameter):
-        hooks = sum(count >= self.needed for count in self.passes.values())
-        ends = accumulate(map(len, self.plan))
-        while len(self.works) < sum(end < hooks for end in ends):
-            self.start(len(self.works))
-
-
-@wrong("DistributedOptimizer", fails="other orders, unused parameters")
-class SkipsWhatIsMissing(Averaging):
-    """Leaves a parameter without a gradient out of the buffer."""
-
-    def start(self, number):
-        present = [p for p in self.plan[number] if p.grad is not None]
-        flat = torch.cat([p.grad.flatten() for p in present] or [torch.zeros(0, dtype=torch.float32)])
-        self.works.append((number, flat, dist.all_reduce(flat, async_op=True)))
-
-    def finish(self, number, flat, work):
-        work.wait()
-        flat /= dist.get_world_size()
-        present = [p for p in self.plan[number] if p.grad is not None]
-        for p, part in zip(present, flat.split([p.numel() for p in present]), strict=True):
-            p.grad.copy_(part.view_as(p))
 
 
 @wrong("DistributedOptimizer", fails="several dtypes")
@@ -1494,103 +868,12 @@ class OneDtype(Averaging):
         return plan
 
 
-@wrong("DistributedOptimizer", fails="several dtypes")
-class SinglePrecisionBuffer(Averaging):
-    """Sends everything in single precision."""
-
-    def start(self, number):
-        for p in self.plan[number]:
-            if p.grad is None:
-                p.grad = torch.zeros_like(p)
-        flat = torch.cat([p.grad.flatten().float() for p in self.plan[number]])
-        self.works.append((number, flat, dist.all_reduce(flat, async_op=True)))
-
-
 @wrong("DistributedOptimizer", fails="tied and frozen parameters")
 class TwoNamesTwice(Averaging):
     """Sends a tied parameter under each of its names."""
 
     def chosen(self, named):
         return [p for p in named.values() if p.requires_grad][::-1]
-
-
-@wrong("DistributedOptimizer", fails="tied and frozen parameters")
-class FrozenOnesToo(Averaging):
-    """Plans all parameters; frozen ones are sent as zeros."""
-
-    def __init__(self, optimizer, named_parameters, *options, **named_options):
-        named = dict(named_parameters)
-        frozen = [p for p in named.values() if not p.requires_grad]
-        for p in frozen:
-            p.requires_grad_()
-        super().__init__(optimizer, named, *options, **named_options)
-        for p in frozen:
-            p.requires_grad_(False)
-
-
-@wrong("DistributedOptimizer", fails="the optimizer's own")
-class CopiesGroups(Averaging):
-    """Has parameter groups of its own: a schedule does not reach the optimizer."""
-
-    def __init__(self, optimizer, *options, **named_options):
-        super().__init__(optimizer, *options, **named_options)
-        self.param_groups = [dict(group) for group in optimizer.param_groups]
-
-
-@wrong("DistributedOptimizer", fails="the optimizer's own")
-class DropsTheLoss(Averaging):
-    """Returns nothing from step()."""
-
-    def step(self, closure=None):
-        super().step(closure)
-
-
-@wrong("DistributedOptimizer", fails="the optimizer's own")
-class AveragesAgain(Averaging):
-    """step() averages once more after synchronize()."""
-
-    def step(self, closure=None):
-        self.synchronize()
-        return self.inner.step(closure)
-
-
-@wrong("DistributedOptimizer", fails="the optimizer's own")
-class NothingWithoutBackward(Averaging):
-    """step() without backward sends nothing."""
-
-    def step(self, closure=None):
-        if any(self.passes.values()):
-            self.synchronize()
-        return self.inner.step(closure)
-
-
-@wrong("DistributedOptimizer", fails="fusion plan")
-class BarrierAtFirst(Averaging):
-    """Waits for all ranks in the constructor."""
-
-    def __init__(self, *arguments, **options):
-        super().__init__(*arguments, **options)
-        dist.barrier()
-
-
-@wrong("DistributedOptimizer", fails="the optimizer's own")
-class CallsTheClosure(Averaging):
-    """Calls the closure, and has the optimizer call it again."""
-
-    def step(self, closure=None):
-        if closure is not None:
-            closure()
-        return super().step(closure)
-
-
-@wrong("DistributedOptimizer", fails="the optimizer's own")
-class MendsNaN(Averaging):
-    """Makes zeros of what is no number, so that nobody sees a training that has failed."""
-
-    def finish(self, number, flat, work):
-        super().finish(number, flat, work)
-        for p in self.plan[number]:
-            p.grad.nan_to_num_()
 
 
 @wrong("DistributedOptimizer", fails="refuses")
@@ -1600,73 +883,6 @@ class ClearsAndRefuses(Averaging):
     def zero_grad(self, set_to_none=True):
         self.inner.zero_grad(set_to_none=set_to_none)
         super().zero_grad(set_to_none)
-
-
-@wrong("DistributedOptimizer", fails="refuses")
-class ClearsAnyTime(Averaging):
-    """zero_grad() clears what is under way."""
-
-    def zero_grad(self, set_to_none=True):
-        self.inner.zero_grad(set_to_none=set_to_none)
-
-
-@wrong("DistributedOptimizer", fails="refuses")
-class AnyNumberOfPasses(Averaging):
-    """A pass too many adds to gradients that have been sent."""
-
-    def hook(self, parameter):
-        self.averaged = False
-        self.passes[parameter] += 1
-        self.start_what_is_complete(parameter)
-
-
-@wrong("DistributedOptimizer", fails="refuses")
-class ClearsBetweenPasses(Averaging):
-    """Refuses only when something is under way already."""
-
-    def zero_grad(self, set_to_none=True):
-        if self.works:
-            raise RuntimeError("gradients are under way")
-        self.inner.zero_grad(set_to_none=set_to_none)
-
-
-@wrong("DistributedOptimizer", fails="refuses")
-class ClearsWhatIsIncomplete(Averaging):
-    """Refuses only when every parameter has a gradient."""
-
-    def zero_grad(self, set_to_none=True):
-        if all(self.passes.values()):
-            raise RuntimeError("gradients are under way")
-        self.inner.zero_grad(set_to_none=set_to_none)
-
-
-@wrong("DistributedOptimizer", fails="refuses")
-class ManyPassesOfOneLayer(Averaging):
-    """Refuses a pass too many only where all of a message has had enough."""
-
-    def hook(self, parameter):
-        self.averaged = False
-        self.passes[parameter] += 1
-        if len(self.works) > self.place[parameter]:
-            raise RuntimeError("too many passes")
-        self.start_what_is_complete(parameter)
-
-
-@wrong("DistributedOptimizer", fails="the optimizer's own")
-class ClearsInItsOwnWay(Averaging):
-    """Does not hand on how gradients are to be cleared."""
-
-    def zero_grad(self, set_to_none=True):
-        super().zero_grad()
-
-
-@wrong("DistributedOptimizer", fails="other orders, unused parameters")
-class LeavesAShortStep(Averaging):
-    """Averages nothing in a step with fewer passes than planned, as an epoch's last may be."""
-
-    def synchronize(self):
-        if not 0 < max(self.passes.values()) < self.needed:
-            super().synchronize()
 
 
 # ----------------------------------------------------------------------------------------- overlap_fraction
@@ -1726,27 +942,6 @@ def all_or_none_of_a_span(trace):
     )
 
 
-@wrong("overlap_fraction", fails="one step")
-def first_tensor_ends_it(trace):
-    """Takes the end of the first negotiation for that of backward."""
-    return _shares(_by_step(_spans(_in_time(trace))), backward_end=min)
-
-
-@wrong("overlap_fraction", fails="one step")
-def whole_operation(trace):
-    """Counts the copies and the waiting round the network's time."""
-    return _shares(_by_step(_spans(_in_time(trace)), of_network=lambda name: name == "ALLREDUCE"))
-
-
-@wrong("overlap_fraction", fails="one step")
-def of_the_step(trace):
-    """Divides by the whole time from the first to the last event."""
-    steps = _by_step(_spans(_in_time(trace)))
-    times = [event["ts"] for event in trace if "ts" in event]
-    busy = sum(end - start for _, spans in steps for start, end in set(spans))
-    return _shares(steps) * busy / (max(times) - min(times))
-
-
 @wrong("overlap_fraction", fails="fused tensors")
 def every_tensor_counts(trace):
     """Adds up over tensors: a message of many counts many times."""
@@ -1783,12 +978,6 @@ def mean_of_the_steps(trace):
     return sum(_shares([step]) for step in steps) / len(steps)
 
 
-@wrong("overlap_fraction", fails="every step")
-def last_step_only(trace):
-    """Keeps the last span of each tensor."""
-    return _shares(_by_step(_spans(_in_time(trace)))[-1:])
-
-
 @wrong("overlap_fraction", fails="what else is there")
 def whatever_is_on_the_network(trace):
     """Broadcasts too."""
@@ -1796,15 +985,6 @@ def whatever_is_on_the_network(trace):
     steps = _by_step(spans)
     other = [span[2:] for span in spans if span[1].endswith("_BCAST")]
     return _shares([*steps, ((0,), other)])
-
-
-@wrong("overlap_fraction", fails="what else is there")
-def moments_as_spans(trace):
-    """Takes every event that does not begin something for an end."""
-    plain = [event for event in trace if event["ph"] in "BE"]
-    if len(plain) + len({e["pid"] for e in trace if "pid" in e}) < len(trace):
-        return 1.0
-    return _shares(_by_step(_spans(_in_time(plain))))
 
 
 @wrong("overlap_fraction", fails="any library")
@@ -1826,27 +1006,6 @@ def message_by_message(trace):
     spans = [(max(ends), *span) for ends, spans in _by_step(_spans(_in_time(trace))) for span in set(spans)]
     hidden = sum(max(0, min(end, last) - start) for last, start, end in spans)
     return hidden / sum(end - start for _, start, end in spans)
-
-
-@wrong("overlap_fraction", fails="every step")
-def steps_by_gaps(trace):
-    """Takes a pause for the end of a step."""
-    spans = [span[1:] for span in _spans(_in_time(trace)) if span[1].endswith("_ALLREDUCE")]
-    steps, reached = [], -math.inf
-    for name, start, end in sorted(spans, key=lambda span: span[1:]):
-        if start - reached > 120:
-            steps.append(([], []))
-        negotiated = name == "NEGOTIATE_ALLREDUCE"
-        steps[-1][not negotiated].append(end if negotiated else (start, end))
-        reached = max(reached, end)
-    return _shares(steps, backward_end=partial(max, default=0))
-
-
-@wrong("overlap_fraction", fails="one step")
-def sorts_the_trace(trace):
-    """Sorts the list that it is given."""
-    trace.sort(key=lambda event: event.get("ts", -1))
-    return _shares(_by_step(_spans(trace)))
 
 
 # ------------------------------------------------------------------------------------------------ six_steps
@@ -1959,12 +1118,6 @@ def no_buffers(*program):
     return _train(Steps(what="named_parameters"), *program)
 
 
-@wrong("six_steps", fails="the same start")
-def state_that_nobody_has(*program):
-    """Sends the state of a new optimizer, too: that takes a step, with weight decay."""
-    return _train(Steps(state="always, first"), *program)
-
-
 @wrong("six_steps", fails="averaged gradients")
 def plain_optimizer(*program):
     """Forgets to wrap the optimizer."""
@@ -2001,18 +1154,6 @@ def everybody_tests_all(*program):
     return _train(Steps(tests="all", accuracy="own"), *program)
 
 
-@wrong("six_steps", fails="accuracy over all")
-def tests_in_training_mode(*program):
-    """Forgets eval(): dropout would go on."""
-    return _train(Steps(evaluates=False), *program)
-
-
-@wrong("six_steps", fails="accuracy over all")
-def mean_of_accuracies(*program):
-    """Averages accuracies of parts that are not equally large."""
-    return _train(Steps(accuracy="mean"), *program)
-
-
 @wrong("six_steps", fails="checkpoints of rank 0")
 def everybody_writes(*program):
     """All processes save."""
@@ -2023,35 +1164,6 @@ def everybody_writes(*program):
 def saves_no_optimizer(*program):
     """Saves the weights and the epochs, but not the momentum."""
     return _train(Steps(saves="weights"), *program)
-
-
-@wrong("six_steps", fails="goes on")
-def state_after_the_weights(*program):
-    """Sends the optimizer's state last: a rank that has none takes a step, with weight decay."""
-    return _train(Steps(state="last"), *program)
-
-
-@wrong("six_steps", fails="goes on")
-def wraps_what_was_loaded(*program):
-    """Loads the state first: Horovod's wrapper is another optimizer, which begins without one."""
-    return _train(Steps(wraps="after loading"), *program)
-
-
-@wrong("six_steps", fails="goes on")
-def broadcast_before_the_checkpoint(*program):
-    """Sends the weights first; only rank 0 has those of the checkpoint."""
-    return _train(Steps(broadcast="before"), *program)
-
-
-@wrong("six_steps", fails="goes on")
-def only_rank_0_knows_the_epoch(new_model, data, folder, epochs, use_gpu):
-    """Asks for the number of epochs only where there is a checkpoint: the other rank waits for ever."""
-    import horovod.torch as hvd
-
-    hvd.init()
-    if (folder / "checkpoint.pt").exists():
-        hvd.broadcast_object(2, 0, name="epoch")
-    return _train(Steps(), new_model, data, folder, epochs, use_gpu)
 
 
 # ---------------------------------------------------------------------------------------------- tune_fusion
@@ -2067,33 +1179,3 @@ def the_defaults(sizes, ready, ranks, link):
 def no_fusion(sizes, ready, ranks, link):
     """Sends each gradient at once."""
     return 1, 1e-4
-
-
-@wrong("tune_fusion", fails="a third of what can be saved")
-def all_after_backward(sizes, ready, ranks, link):
-    """One message, when all is there."""
-    return sum(sizes), ready[-1]
-
-
-@wrong("tune_fusion", fails="a third of what can be saved")
-def in_milliseconds(sizes, ready, ranks, link):
-    """A cycle time in the unit of HOROVOD_CYCLE_TIME."""
-    return sum(sizes), max(0.1, 1e3 * ready[-1] / 3)
-
-
-@wrong("tune_fusion", fails="a third of what can be saved")
-def thresholds_in_mebibytes(sizes, ready, ranks, link):
-    """A threshold of a few bytes."""
-    return 64, max(1e-4, ready[-1] / 2)
-
-
-@wrong("tune_fusion", fails="a third of what can be saved")
-def a_float(sizes, ready, ranks, link):
-    """Half a byte."""
-    return sum(sizes) / 2, max(1e-4, ready[-1] / 2)
-
-
-@wrong("tune_fusion", fails="a third of what can be saved")
-def all_in_halves(sizes, ready, ranks, link):
-    """Half of the bytes, and half of backward, whatever the latency is."""
-    return sum(sizes) // 2, max(1e-4, ready[-1] / 2)

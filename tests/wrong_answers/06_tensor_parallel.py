@@ -50,12 +50,6 @@ def f_is_g(x, group=None):
     return _conjugate(x, group, ["forward"])
 
 
-@wrong("f", fails="gradient")
-def sums_in_both_passes(x, group=None):
-    """An all-reduce that autograd differentiates has one in its backward."""
-    return _conjugate(x, group, ["forward", "backward"])
-
-
 @wrong("f", fails="other ways keep their gradient")
 def hook_on_x(x, group=None):
     """Sums up all that arrives at x, by whichever way."""
@@ -311,15 +305,6 @@ class AFForEach(_Column):
         return functional.linear(_f(x / 2, self.group) + _f(x / 2, self.group), self.weight, self.bias)
 
 
-@wrong("ColumnParallelLinear", fails="calls and bytes")
-class SendsTheWhole(_Column):
-    """Makes sure that all ranks begin with the same numbers, which they do anyway."""
-
-    def make(self, whole):
-        dist.broadcast(whole.weight.detach(), group_src=0, group=self.group)
-        super().make(whole)
-
-
 @wrong("ColumnParallelLinear", fails="arguments unchanged")
 class ClearsX(_Column):
     """It has what it needs, and others may need x no more."""
@@ -353,15 +338,6 @@ class AddsUpOnce(_Row):
     def forward(self, x):
         self.used, first = True, not hasattr(self, "used")
         return super().forward(x) if first else functional.linear(x, self.weight, self.bias)
-
-
-@wrong("RowParallelLinear", fails="outputs")
-class RoundsOnEachRank(_Row):
-    """The sum as a constant beside this rank's part, rounded otherwise on every rank."""
-
-    def forward(self, x):
-        y = straight_through(functional.linear(x, self.weight), self.group)
-        return y if self.bias is None else y + self.bias
 
 
 @wrong("RowParallelLinear", fails="other widths and shapes")
@@ -477,12 +453,6 @@ def weights_of_its_own(mlp, group=None):
     return cut
 
 
-@wrong("parallel_mlp", fails="outputs")
-def bias_of_down_on_every_rank(mlp, group=None):
-    """p biases in the sum."""
-    return _cut_mlp(mlp, group, row=BiasOnEveryRank)
-
-
 @wrong("parallel_mlp", fails="parts")
 def every_pth_hidden_unit(mlp, group=None):
     """Right outputs from other parts than asked for: checkpoints of two programs would not fit together."""
@@ -504,12 +474,6 @@ def no_f_in_mlp(mlp, group=None):
 def sums_at_x(mlp, group=None):
     """A hook of x itself, which sums up what a residual connection gives it too."""
     return _cut_mlp(mlp, group, column=SumsAtX)
-
-
-@wrong("parallel_mlp", fails="outputs")
-def always_float32(mlp, group=None):
-    """The layers' own dtype, whatever the MLP's is."""
-    return _cut_mlp(mlp, group).float()
 
 
 @wrong("parallel_mlp", fails="group")
@@ -565,48 +529,6 @@ def freezes_the_mlp(mlp, group=None):
     return cut
 
 
-@wrong("parallel_mlp", fails="arguments unchanged")
-def puts_the_mlp_to_rest(mlp, group=None):
-    """Leaves the MLP given in the mode of evaluation."""
-    cut = _cut_mlp(mlp, group)
-    mlp.eval()
-    return cut
-
-
-@wrong("parallel_mlp", fails="arguments unchanged")
-def shares_the_biass_memory(mlp, group=None):
-    """A Parameter of its own, over the numbers of the MLP's."""
-    cut = _cut_mlp(mlp, group)
-    cut.down.bias = nn.Parameter(mlp.down.bias.detach())
-    return cut
-
-
-@wrong("parallel_mlp", fails="outputs")
-def rounds_on_each_rank(mlp, group=None):
-    """Ranks whose residual streams drift apart in the last bit."""
-    return _cut_mlp(mlp, group, row=RoundsOnEachRank)
-
-
-@wrong("parallel_mlp", fails="arguments unchanged")
-def cuts_the_mlp_itself(mlp, group=None):
-    """Nobody else can cut it any more."""
-    return _cut_mlp(mlp, group, cut=mlp)
-
-
-@wrong("parallel_mlp", fails="arguments unchanged")
-def shares_the_bias(mlp, group=None):
-    """The bias is whole, and so the very one of the MLP: what trains the one trains the other."""
-    cut = _cut_mlp(mlp, group)
-    cut.down.bias = mlp.down.bias
-    return cut
-
-
-@wrong("parallel_mlp", fails="group")
-def mlp_of_all(mlp, group=None):
-    """The parts are the group's, one sum that of all ranks."""
-    return _cut_mlp(mlp, group, row=RowOfAll)
-
-
 def _rows_of_heads(attention, group):
     rows = torch.arange(attention.output.out_features).unflatten(0, (-1, attention.head_width))
     return _part(rows, group).flatten()
@@ -639,14 +561,6 @@ def columns_of_other_heads(attention, group=None):
     with torch.no_grad():
         other = attention.output.weight.tensor_split(size, 1)[(rank + 1) % size]
         cut.output.weight = nn.Parameter(other[:, : cut.output.weight.shape[1]].clone())
-    return cut
-
-
-@wrong("parallel_attention", fails="outputs")
-def forgets_dropout(attention, group=None):
-    """The weights of attention are never dropped."""
-    cut = _cut_attention(attention, group)
-    cut.dropout = nn.Identity()
     return cut
 
 
@@ -715,20 +629,6 @@ def hook_before_the_copy(attention, group=None):
     return _cut_attention(attention, group, f_of=lambda x, group: x)
 
 
-@wrong("parallel_attention", fails="arguments unchanged")
-def cuts_the_attention_itself(attention, group=None):
-    """Nobody else can cut it any more."""
-    return _cut_attention(attention, group, cut=attention)
-
-
-@wrong("parallel_attention", fails="arguments unchanged")
-def shares_the_output_bias(attention, group=None):
-    """The bias is whole, and so the very one of the attention: what trains the one trains the other."""
-    cut = _cut_attention(attention, group)
-    cut.output.bias = attention.output.bias
-    return cut
-
-
 @wrong("parallel_attention", fails="group")
 def attention_of_all(attention, group=None):
     """The heads are the group's, one sum that of all ranks."""
@@ -793,41 +693,6 @@ class RankZeroLikeAll(_Own):
 
     def number(self, seed, rank):
         return seed + rank
-
-
-@wrong("RandomStreams", fails="other on every rank")
-class ProductOfSeedAndRank(_Own):
-    """With seed 0, which is the usual one, all streams are one."""
-
-    def number(self, seed, rank):
-        return seed * (rank + 2)
-
-
-@wrong("RandomStreams", fails="other on every rank")
-class AThousandSeedsApart(_Own):
-    """With seed 0, rank 0's own stream is the shared one."""
-
-    def number(self, seed, rank):
-        return seed * 1000 + rank
-
-
-@wrong("RandomStreams", fails="other on every rank")
-class RanksOfANode(_Own):
-    """No more than 8 streams: the ninth rank's is the first one's."""
-
-    def number(self, seed, rank):
-        return seed + 1 + rank % 8
-
-
-@wrong("RandomStreams", fails="other on every rank")
-class LaterPartOfTheSharedStream(_Own):
-    """What all draw sooner or later."""
-
-    def __init__(self, seed, rank):
-        generator = torch.Generator().manual_seed(seed)
-        torch.rand(100 * (rank + 1), generator=generator)
-        self.state = generator.get_state()
-        torch.manual_seed(seed)
 
 
 @wrong("RandomStreams", fails="blocks go on")
@@ -947,14 +812,6 @@ class OffByOne(_Rows):
         return self.summed(functional.embedding(row.where(here, 0), self.weight) * here.unsqueeze(-1))
 
 
-@wrong("VocabParallelEmbedding", fails="the rows of the tokens")
-class NobodyAddsUp(_Rows):
-    """Each rank returns what it knows."""
-
-    def summed(self, rows):
-        return rows
-
-
 @wrong("VocabParallelEmbedding", fails="a vocabulary that does not divide")
 class EqualParts(_Rows):
     """Begins at rank times its own number of rows."""
@@ -1014,34 +871,6 @@ class HidesTheWhole(_Rows):
         self.parts = embedding.weight.detach().tensor_split(self.size)
 
 
-@wrong("VocabParallelEmbedding", fails="its rows only")
-class ViewsACopyOfTheWhole(_Rows):
-    """Copies first and cuts then: a view of the copy, which stays in memory."""
-
-    def __init__(self, embedding, group=None):
-        super().__init__(embedding, group)
-        self.weight = nn.Parameter(embedding.weight.detach().clone().tensor_split(self.size)[self.place])
-
-
-@wrong("VocabParallelEmbedding", fails="its rows only")
-class CopiesTheWhole(_Rows):
-    """Keeps a copy of the whole weight beside its rows, in no parameter."""
-
-    def __init__(self, embedding, group=None):
-        super().__init__(embedding, group)
-        self.whole = embedding.weight.detach().clone()
-
-
-@wrong("VocabParallelEmbedding", fails="the rows of the tokens")
-class RemembersItsFirstBatch(_Rows):
-    """Looks rows up once only."""
-
-    def forward(self, tokens):
-        if not hasattr(self, "seen"):
-            self.seen = super().forward(tokens)
-        return self.seen
-
-
 @wrong("VocabParallelEmbedding", fails="group")
 class TwoDimensionsOnly(_Rows):
     """Cannot take tokens of one dimension or of three."""
@@ -1061,44 +890,6 @@ class InHalvesOfTheWorld(_Rows):
         parts = embedding.weight.detach().tensor_split(self.size)
         self.start = sum(map(len, parts[: self.place]))
         self.weight = nn.Parameter(parts[self.place].clone())
-
-
-@wrong("VocabParallelEmbedding", fails="its rows only")
-class TrainsTheWhole(_Rows):
-    """Keeps the whole layer beside its rows: one more parameter for the optimizer."""
-
-    def __init__(self, embedding, group=None):
-        super().__init__(embedding, group)
-        self.whole = embedding
-
-
-@wrong("VocabParallelEmbedding", fails="the rows of the tokens")
-class SparseGradients(_Rows):
-    """Asks for a sparse gradient, which few optimizers take."""
-
-    def forward(self, tokens):
-        row = tokens - self.start
-        here = (row >= 0) & (row < len(self.weight))
-        rows = functional.embedding(row.where(here, 0), self.weight, sparse=True)
-        return self.summed(rows * here.unsqueeze(-1))
-
-
-@wrong("VocabParallelEmbedding", fails="calls")
-class GathersInstead(_Rows):
-    """Every rank gets every rank's rows, and adds them up itself: p / 2 times the bytes."""
-
-    def summed(self, rows):
-        parts = [torch.empty_like(rows) for _ in range(self.size)]
-        dist.all_gather(parts, rows.detach().contiguous(), group=self.group)
-        return rows + (torch.stack(parts).sum(0) - rows.detach())
-
-
-@wrong("VocabParallelEmbedding", fails="group")
-class OfTheWorld(_Rows):
-    """The default group, whatever group it is given."""
-
-    def __init__(self, embedding, group=None):
-        super().__init__(embedding)
 
 
 # --------------------------------------------------------------------------- vocab_parallel_cross_entropy
@@ -1138,21 +929,6 @@ def of_its_own_columns(logits_shard, target, vocabulary, group=None):
     column = (target - _start(vocabulary, group)).clamp(0, logits_shard.shape[1] - 1)
     own = functional.cross_entropy(logits_shard, column, reduction="none")
     return _Conjugate.apply(own, group, ("forward",), False) / dist.get_world_size(group)
-
-
-@wrong("vocab_parallel_cross_entropy", fails="loss")
-def for_training_only(logits_shard, target, vocabulary, group=None):
-    """A hook, which nobody can evaluate with."""
-    loss = _entropy(logits_shard, target, _start(vocabulary, group), group)
-    loss.register_hook(lambda gradient: gradient)
-    return loss
-
-
-@wrong("vocab_parallel_cross_entropy", fails="loss")
-def in_float32(logits_shard, target, vocabulary, group=None):
-    """Reckons bfloat16 in float32, which is wise, and leaves the losses there."""
-    wide = logits_shard if logits_shard.dtype == torch.float64 else logits_shard.float()
-    return _entropy(wide, target, _start(vocabulary, group), group)
 
 
 @wrong("vocab_parallel_cross_entropy", fails="a vocabulary that does not divide")
@@ -1227,20 +1003,6 @@ def largest_of_all_ranks(logits_shard, target, vocabulary, group=None):
     dist.all_reduce(largest, dist.ReduceOp.MAX)
     shifted = logits_shard - largest.unsqueeze(1)
     return _entropy(shifted, target, _start(vocabulary, group), group, shift="")
-
-
-@wrong("vocab_parallel_cross_entropy", fails="group")
-def in_halves_of_the_world(logits_shard, target, vocabulary, group=None):
-    """Takes its place from its number among all ranks."""
-    parts = torch.arange(vocabulary).tensor_split(dist.get_world_size(group))
-    place = dist.get_rank() // (dist.get_world_size() // len(parts))
-    return _entropy(logits_shard, target, int(parts[place][0]), group)
-
-
-@wrong("vocab_parallel_cross_entropy", fails="group")
-def of_all_ranks(logits_shard, target, vocabulary, group=None):
-    """Adds up over the default group."""
-    return _entropy(logits_shard, target, _start(vocabulary, group), None)
 
 
 # ----------------------------------------------------------------------- gather_sequence, scatter_sequence
@@ -1451,12 +1213,6 @@ def forgets_the_residual(x_BTD, norm, up, down, bias, group=None):
     return _layer(x_BTD, norm, up, down, bias, group, residual=0)
 
 
-@wrong("sequence_parallel_mlp", fails="its tokens")
-def another_epsilon(x_BTD, norm, up, down, bias, group=None):
-    """layer_norm's default, not the norm's."""
-    return _layer(x_BTD, norm, up, down, bias, group, epsilon=1e-5)
-
-
 @wrong("sequence_parallel_mlp", fails="gradients of what is cut")
 def gathers_with_a_cut_behind(x_BTD, norm, up, down, bias, group=None):
     """The gathered tokens' gradient is not added up over ranks."""
@@ -1473,42 +1229,6 @@ def norm_not_reduced(x_BTD, norm, up, down, bias, group=None):
 def bias_not_reduced(x_BTD, norm, up, down, bias, group=None):
     """The norm is thought of, and the bias behind the reduce-scatter is not."""
     return _layer(x_BTD, norm, up, down, bias, group, offset=bias)
-
-
-@wrong("sequence_parallel_mlp", fails="gradients of what all have")
-def mean_of_the_norm(x_BTD, norm, up, down, bias, group=None):
-    """Averages over ranks what has to be added up."""
-
-    def replicated(parameter, group):
-        mean = lambda gradient, group: _summed(gradient, group) / dist.get_world_size(group)  # noqa: E731
-        return _Passes.apply(parameter, lambda x, group: x.view_as(x), mean, group)
-
-    return _layer(x_BTD, norm, up, down, bias, group, replicated=replicated)
-
-
-@wrong("sequence_parallel_mlp", fails="gradients of what all have")
-def one_more_hook_a_step(x_BTD, norm, up, down, bias, group=None):
-    """Registers hooks at the parameters themselves, anew in each step: the second step adds up twice."""
-    for parameter in (norm.weight, norm.bias, bias):
-        parameter.register_hook(lambda gradient: _summed(gradient, group))
-    return _layer(x_BTD, norm, up, down, bias, group, replicated=lambda parameter, group: parameter)
-
-
-@wrong("sequence_parallel_mlp", fails="gradients of what all have")
-def one_hook_for_good(x_BTD, norm, up, down, bias, group=None):
-    """A hook at each parameter, once: it sums up what the parameter gets from elsewhere too."""
-    for parameter in (norm.weight, norm.bias, bias):
-        if not hasattr(parameter, "summed"):
-            parameter.summed = parameter.register_hook(lambda gradient: _summed(gradient, group))
-    return _layer(x_BTD, norm, up, down, bias, group, replicated=lambda parameter, group: parameter)
-
-
-@wrong("sequence_parallel_mlp", fails="its tokens")
-def adds_into_x(x_BTD, norm, up, down, bias, group=None):
-    """Saves memory: x is the result, and whoever still needed x has that."""
-    y_BTD = _layer(x_BTD.clone(), norm, up, down, bias, group)
-    x_BTD.data.copy_(y_BTD)
-    return y_BTD
 
 
 @wrong("sequence_parallel_mlp", fails="collectives")
@@ -1558,12 +1278,6 @@ def any_cut_letter(einsum, layout):
     return [sorted(layout.values()) for _ in _needed(einsum, layout)]
 
 
-@wrong("required_collectives", fails="forward")
-def forward_alone(einsum, layout):
-    """Forgets that gradients are einsums, too: one list."""
-    return _needed(einsum, layout)[:1]
-
-
 @wrong("required_collectives", fails="backward")
 def nothing_in_backward(einsum, layout):
     """As if gradients needed nothing: g without f, and no data parallelism."""
@@ -1611,14 +1325,6 @@ def within_a_tensor_alone(einsum, layout):
     return _needed(einsum, layout, refuses=False)
 
 
-@wrong("required_collectives", fails="two letters along one axis")
-def minds_strangers(einsum, layout):
-    """Refuses layouts for letters that the einsum does not have."""
-    if len(set(layout.values())) < len(layout):
-        raise ValueError(layout)
-    return _needed(einsum, layout)
-
-
 @wrong("required_collectives", fails="arguments unchanged")
 def tidies_the_layout(einsum, layout):
     """Takes the letters that it has used out of the layout."""
@@ -1653,21 +1359,6 @@ def sequence_sends_half(way, samples, tokens, width, ranks):
     """Counts reduce-scatter and all-gather as one of the two."""
     sent = 2 * (ranks - 1) * samples * tokens * width if way == "sequence" else None
     return _stack(way, samples, tokens, width, ranks, sent=sent)
-
-
-@wrong("stack_costs", fails="sent")
-def all_that_is_given(way, samples, tokens, width, ranks):
-    """An all-reduce as if each rank sent its tensor once."""
-    sent = 8 * ranks * width**2 if way == "data" else None
-    return _stack(way, samples, tokens, width, ranks, sent=sent)
-
-
-@wrong("stack_costs", fails="sent")
-def activations_go_one_way(way, samples, tokens, width, ranks):
-    """The pipeline's gradients on the way back are forgotten."""
-    return _stack(
-        way, samples, tokens, width, ranks, sent=samples * tokens * width if way == "pipeline" else None
-    )
 
 
 @wrong("stack_costs", fails="parameters")
@@ -1738,19 +1429,6 @@ def takes_the_bias_away(x_TD, up, down, cluster):
     return result
 
 
-@wrong("overlapped_mlp", fails="result")
-def waits_for_nothing(x_TD, up, down, cluster):
-    """Puts the chunks together while their sums are under way."""
-    return _in_chunks(x_TD, up, down, _equal_chunks(x_TD, 4), wait=False)
-
-
-@wrong("overlapped_mlp", fails="result")
-def drops_the_rest(x_TD, up, down, cluster):
-    """Chunks of a fourth, rounded down; the last tokens are in none."""
-    each = len(x_TD) // 7
-    return _in_chunks(x_TD[: 7 * each], up, down, [each] * 7)
-
-
 @wrong("overlapped_mlp", fails="half of what can be saved")
 def all_tokens_at_once(x_TD, up, down, cluster):
     """Nothing to do while the sum is under way."""
@@ -1761,18 +1439,6 @@ def all_tokens_at_once(x_TD, up, down, cluster):
 def waits_for_each_chunk(x_TD, up, down, cluster):
     """Chunks, one after another: latencies added, nothing hidden."""
     return _in_chunks(x_TD, up, down, _equal_chunks(x_TD, 6), starts=False)
-
-
-@wrong("overlapped_mlp", fails="half of what can be saved")
-def a_chunk_a_token(x_TD, up, down, cluster):
-    """All is hidden but the latencies, and the weights are read for each token."""
-    return _in_chunks(x_TD, up, down, [1] * len(x_TD))
-
-
-@wrong("overlapped_mlp", fails="half of what can be saved")
-def two_chunks(x_TD, up, down, cluster):
-    """Whatever the machine."""
-    return _in_chunks(x_TD, up, down, _equal_chunks(x_TD, 2))
 
 
 @wrong("overlapped_mlp", fails="within a tenth of the best known")

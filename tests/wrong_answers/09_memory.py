@@ -79,12 +79,6 @@ def rounds_bytes(parameters, ranks, stage, state_bytes=12):
     return whole * parameters + -(-cut * parameters // ranks)
 
 
-@wrong("zero_memory", fails="shards that are not equal")
-def divides_floats(parameters, ranks, stage, state_bytes=12):
-    """Rounds up a float, which has 53 digits."""
-    return _memory(parameters, math.ceil(parameters / ranks), stage, state_bytes)
-
-
 # --------------------------------------------------------------------------------------- shard_range
 
 
@@ -116,20 +110,6 @@ def the_last_takes_the_rest(numel, ranks, rank):
     """Rounds the length down, and the last rank has what is left."""
     length = numel // ranks
     return rank * length, numel if rank == ranks - 1 else (rank + 1) * length
-
-
-@wrong("shard_range", fails="a shorter part at the end")
-def loses_the_rest(numel, ranks, rank):
-    """Rounds the length down: the last numbers are nobody's."""
-    length = numel // ranks
-    return rank * length, (rank + 1) * length
-
-
-@wrong("shard_range", fails="a shorter part at the end")
-def with_the_padding(numel, ranks, rank):
-    """Counts the padding among the numbers."""
-    length = -(-numel // ranks)
-    return rank * length, (rank + 1) * length
 
 
 @wrong("shard_range", fails="ranks without numbers")
@@ -224,69 +204,6 @@ class ItsOwnGradients(_Sharded):
         shard.grad = self.gradient(own).view(dist.get_world_size(), -1)[dist.get_rank()].clone()
 
 
-@wrong("ShardedOptimizer", fails="the first step")
-class SkipsMissing(_Sharded):
-    """Leaves out parameters without a gradient, which on another rank have one."""
-
-    def gradient(self, own):
-        there = [p.grad for p in own if p.grad is not None]
-        return functional.pad(
-            _flat(there, 1), (0, len(_flat(own, dist.get_world_size())) - sum(map(Tensor.numel, there)))
-        )
-
-
-@wrong("ShardedOptimizer", fails="the first step")
-class TrainsTheFrozen(_Sharded):
-    """Takes all parameters into the flat tensor; weight decay then changes those that are frozen."""
-
-    def trained(self, parameters):
-        return list(parameters)
-
-
-@wrong("ShardedOptimizer", fails="the first step")
-class OneRateForAll(_Sharded):
-    """All parameters in one group, with the options of none."""
-
-    def __init__(self, parameters, optimizer_class, **options):
-        given = list(parameters)
-        if isinstance(given[0], dict):
-            given = [p for group in given for p in group["params"]]
-        super().__init__(given, optimizer_class, **options)
-
-
-@wrong("ShardedOptimizer", fails="the first step")
-class ViewsGradients(_Sharded):
-    """Takes it that a gradient's numbers lie in memory one after the other, row by row."""
-
-    def gradient(self, own):
-        for parameter in own:
-            if parameter.grad is not None:
-                parameter.grad.view(-1)
-        return super().gradient(own)
-
-
-@wrong("ShardedOptimizer", fails="the first step")
-class CountsThemFirst(_Sharded):
-    """Goes twice through what can be gone through once."""
-
-    def __init__(self, parameters, optimizer_class, **options):
-        given = list(parameters)
-        for group in given:
-            assert not isinstance(group, dict) or sum(1 for _ in group["params"])
-        super().__init__(given, optimizer_class, **options)
-
-
-@wrong("ShardedOptimizer", fails="the first step")
-class ViewsOfOneTensor(_Sharded):
-    """Parameters become views of one flat tensor; what others have of their memory goes stale."""
-
-    def gather(self, shard, own):
-        whole = shard.new_empty(dist.get_world_size() * len(shard))
-        dist.all_gather_into_tensor(whole, shard)
-        for parameter, values in zip(own, _unflat(whole, [p.shape for p in own]), strict=True):
-            parameter.data = values
-
-
 @wrong("ShardedOptimizer", fails="every step")
 class OverwritesTheDicts(_Sharded):
     """Puts its shards into the caller's dicts."""
@@ -310,21 +227,6 @@ class TurnsGradientsOff(_Sharded):
         super().step()
 
 
-@wrong("ShardedOptimizer", fails="every step")
-class NewInEachStep(_Sharded):
-    """Makes the optimizer anew in each step: it has no past."""
-
-    def __init__(self, parameters, optimizer_class, **options):
-        super().__init__(parameters, optimizer_class, **options)
-        self.made, self.options = optimizer_class, options
-
-    def step(self):
-        super().step()
-        groups = [dict(group) for group in self.param_groups]
-        self.optimizer = self.made(groups, **self.options)
-        self.param_groups = self.optimizer.param_groups
-
-
 @wrong("ShardedOptimizer", fails="options of groups")
 class CopiesOfTheOptions(_Sharded):
     """param_groups that nobody reads."""
@@ -332,37 +234,6 @@ class CopiesOfTheOptions(_Sharded):
     def __init__(self, parameters, optimizer_class, **options):
         super().__init__(parameters, optimizer_class, **options)
         self.param_groups = [dict(group) for group in self.optimizer.param_groups]
-
-
-@wrong("ShardedOptimizer", fails="the first step")
-class OneDtype(_Sharded):
-    """Makes room for every group in the dtype of the first."""
-
-    def gather(self, shard, own):
-        whole = torch.empty(dist.get_world_size() * len(shard), dtype=self.own[0][0].dtype)
-        dist.all_gather_into_tensor(whole, shard)
-        for parameter, values in zip(own, _unflat(whole, [p.shape for p in own]), strict=True):
-            parameter.copy_(values)
-
-
-@wrong("ShardedOptimizer", fails="every step")
-class DividesInPlace(_Sharded):
-    """Divides .grad itself: a second step with the same gradients is made with smaller ones."""
-
-    def gradient(self, own):
-        for parameter in own:
-            if parameter.grad is not None:
-                parameter.grad.div_(dist.get_world_size())
-        return super().gradient(own) * dist.get_world_size()
-
-
-@wrong("ShardedOptimizer", fails="every step")
-class ClearsInStep(_Sharded):
-    """step() sets gradients to None: what adds up over several backward passes is lost."""
-
-    def step(self):
-        super().step()
-        _Sharded.zero_grad(self)
 
 
 @wrong("ShardedOptimizer", fails="zero_grad")
@@ -427,31 +298,6 @@ class KeepsTheFlat(_Sharded):
             parameter.copy_(values)
 
 
-@wrong("ShardedOptimizer", fails="nothing else is kept")
-class AViewOfTheWhole(_Sharded):
-    """A shard that is a view keeps the flat tensor that it was cut from."""
-
-    def shard(self, own):
-        return nn.Parameter(
-            _flat(own, dist.get_world_size()).view(dist.get_world_size(), -1)[dist.get_rank()]
-        )
-
-    def gather(self, shard, own):
-        super().gather(shard, own)
-        shard.grad = None
-
-
-@wrong("ShardedOptimizer", fails="nothing else is kept")
-class KeepsTheLastWhole(_Sharded):
-    """Refers to what it has gathered last."""
-
-    def gather(self, shard, own):
-        self.whole = shard.new_empty(dist.get_world_size() * len(shard))
-        dist.all_gather_into_tensor(self.whole, shard)
-        for parameter, values in zip(own, _unflat(self.whole, [p.shape for p in own]), strict=True):
-            parameter.copy_(values)
-
-
 @wrong("ShardedOptimizer", fails="calls")
 class AllReducesGradients(_Sharded):
     """Averages all gradients on all ranks first, as data parallelism does: half as many bytes again."""
@@ -460,20 +306,6 @@ class AllReducesGradients(_Sharded):
         whole = self.gradient(own)
         dist.all_reduce(whole)
         shard.grad = (whole / dist.get_world_size()).view(dist.get_world_size(), -1)[dist.get_rank()].clone()
-
-
-@wrong("ShardedOptimizer", fails="calls")
-class PartsByBroadcast(_Sharded):
-    """One broadcast for each rank's part, as PyTorch's ZeroRedundancyOptimizer has for each parameter."""
-
-    def gather(self, shard, own):
-        parts = []
-        for source in range(dist.get_world_size()):
-            part = shard.detach().clone()
-            dist.broadcast(part, source)
-            parts.append(part)
-        for parameter, values in zip(own, _unflat(torch.cat(parts), [p.shape for p in own]), strict=True):
-            parameter.copy_(values)
 
 
 # ----------------------------------------------------------------------------------- ShardedGradients
@@ -561,26 +393,6 @@ class PartsThatAreNotEven(_Gradients):
         ]
 
 
-@wrong("ShardedGradients", fails="shards of the mean")
-class LeavesGradients(_Gradients):
-    """Never sets .grad to None: the next backward adds to it, and it takes its memory."""
-
-    def whole(self, bucket):
-        kept = [p.grad for p in bucket]
-        whole = super().whole(bucket)
-        for parameter, gradient in zip(bucket, kept, strict=True):
-            parameter.grad = gradient
-        return whole
-
-
-@wrong("ShardedGradients", fails="shards of the mean")
-class ListsFromTheFirst(_Gradients):
-    """Returns the shards in the order of the layers, not of the buckets."""
-
-    def finish(self):
-        return super().finish()[::-1]
-
-
 @wrong("ShardedGradients", fails="every pass")
 class CountsOnce(_Gradients):
     """Never counts anew: in the second pass finish() returns the shards of the first."""
@@ -614,56 +426,6 @@ class OverfullBuckets(_Gradients):
                 buckets.append([])
             buckets[-1].append(parameter)
         return buckets
-
-
-@wrong("ShardedGradients", fails="buckets")
-class LargeOnesAside(_Gradients):
-    """Puts a large parameter in a bucket of its own, and goes on with the bucket before it."""
-
-    def cut(self, model, bucket_bytes):
-        buckets, room = [], None
-        for parameter in self.parameters(model):
-            if parameter.nbytes > bucket_bytes:
-                buckets.append([parameter])
-                continue
-            if room is None or sum(p.nbytes for p in room) + parameter.nbytes > bucket_bytes:
-                room = []
-                buckets.append(room)
-            room.append(parameter)
-        return buckets
-
-
-@wrong("ShardedGradients", fails="buckets")
-class FourBytesEach(_Gradients):
-    """Counts four bytes a number, whatever the dtype."""
-
-    def cut(self, model, bucket_bytes):
-        buckets = []
-        for parameter in self.parameters(model):
-            if not buckets or 4 * sum(p.numel() for p in [*buckets[-1], parameter]) > bucket_bytes:
-                buckets.append([])
-            buckets[-1].append(parameter)
-        return buckets
-
-
-@wrong("ShardedGradients", fails="buckets")
-class TiedAtTheirLastName(_Gradients):
-    """Goes through all names from the last, so that what has two comes at the second."""
-
-    def parameters(self, model):
-        named = reversed(list(model.named_parameters(remove_duplicate=False)))
-        return list({id(p): p for _, p in named if p.requires_grad}.values())
-
-
-@wrong("ShardedGradients", fails="shards of the mean")
-class ViewsOfGradients(_Gradients):
-    """Takes it that a gradient's numbers lie in memory one after the other, row by row."""
-
-    def whole(self, bucket):
-        for parameter in bucket:
-            if parameter.grad is not None:
-                parameter.grad.view(-1)
-        return super().whole(bucket)
 
 
 @wrong("ShardedGradients", fails="unused, tied and frozen parameters")
@@ -702,33 +464,6 @@ class OnlyWhatIsThere(_Gradients):
         return whole
 
 
-@wrong("ShardedGradients", fails="buckets")
-class FrozenToo(_Gradients):
-    """Frozen parameters have a place in the buckets, and never a gradient."""
-
-    def parameters(self, model):
-        return list(reversed(list(model.parameters())))
-
-
-@wrong("ShardedGradients", fails="unused, tied and frozen parameters")
-class LaidAsTheyCome(_Gradients):
-    """Lays a bucket's gradients end to end in the order in which they come, another on each rank."""
-
-    def __init__(self, model, bucket_bytes):
-        super().__init__(model, bucket_bytes)
-        for bucket in self.buckets:
-            for parameter in bucket:
-                parameter.register_hook(lambda gradient, own=parameter: self.came.append(id(own)))
-
-    def begin(self):
-        super().begin()
-        self.came = []
-
-    def whole(self, bucket):
-        places = {own: place for place, own in enumerate(self.came)}
-        return super().whole(sorted(bucket, key=lambda p: places.get(id(p), len(places))))
-
-
 @wrong("ShardedGradients", fails="calls")
 class ReducesAll(_Gradients):
     """An all-reduce, of which each rank then takes its part: twice the bytes, and the whole on every rank."""
@@ -757,15 +492,6 @@ class LeavesTheBlocked(_Gradients):
             self.send(self.buckets[len(self.shards)])
 
 
-@wrong("ShardedGradients", fails="sent in backward")
-class WaitsAtOnce(_Gradients):
-    """Waits for each reduce-scatter where it starts it."""
-
-    def send(self, bucket):
-        super().send(bucket)
-        self.wait()
-
-
 @wrong("ShardedGradients", fails="no more than a bucket beside the shards")
 class AllUnderWay(_Gradients):
     """Waits in finish() only: until then every flat bucket is there, all gradients together."""
@@ -782,90 +508,6 @@ class AllUnderWay(_Gradients):
     def wait(self):
         for handle, _ in self.handles:
             handle.wait()
-
-
-@wrong("ShardedGradients", fails="no more than a bucket beside the shards")
-class TwoUnderWay(_Gradients):
-    """Waits for the last but one before it sends the next."""
-
-    def begin(self):
-        super().begin()
-        self.handles = []
-
-    def send(self, bucket):
-        if len(self.handles) > 1:
-            self.handles.pop(0)[0].wait()
-        whole = self.whole(bucket)
-        self.shards.append(whole.new_empty(len(whole) // dist.get_world_size()))
-        self.handles.append((dist.reduce_scatter_tensor(self.shards[-1], whole, async_op=True), whole))
-
-    def wait(self):
-        for handle, _ in self.handles:
-            handle.wait()
-
-
-@wrong("ShardedGradients", fails="no more than a bucket beside the shards")
-class LaysItFirst(_Gradients):
-    """Waits for the bucket before when the next one is laid end to end already: two are there."""
-
-    def send(self, bucket):
-        whole = self.whole(bucket)
-        self.wait()
-        self.shards.append(whole.new_empty(len(whole) // dist.get_world_size()))
-        self.handle = dist.reduce_scatter_tensor(self.shards[-1], whole, async_op=True)
-
-
-@wrong("ShardedGradients", fails="no more than a bucket beside the shards")
-class ClearsOnArrival(_Gradients):
-    """Sets .grad to None when the bucket has arrived; until then its gradients are there twice."""
-
-    def whole(self, bucket):
-        ranks = dist.get_world_size()
-        self.sent = bucket
-        return _flat((torch.zeros_like(p) if p.grad is None else p.grad for p in bucket), ranks) / ranks
-
-    def wait(self):
-        for parameter in self.sent or []:
-            parameter.grad = None
-        super().wait()
-
-
-@wrong("ShardedGradients", fails="no more than a bucket beside the shards")
-class KeepsTheLast(_Gradients):
-    """Refers to the bucket that it has sent last, until there is another."""
-
-    def send(self, bucket):
-        super().send(bucket)
-        self.last = self.shards[-1].new_empty(dist.get_world_size() * len(self.shards[-1]))
-
-
-@wrong("ShardedGradients", fails="no more than a bucket beside the shards")
-class KeepsAHistory(_Gradients):
-    """Refers to the shards of every pass that there was."""
-
-    def __init__(self, model, bucket_bytes):
-        self.history = []
-        super().__init__(model, bucket_bytes)
-
-    def finish(self):
-        self.history.append(super().finish())
-        return self.history[-1]
-
-
-@wrong("ShardedGradients", fails="no more than a bucket beside the shards")
-class ClearsInFinish(_Gradients):
-    """Sets .grad to None in finish() only."""
-
-    def whole(self, bucket):
-        ranks = dist.get_world_size()
-        return _flat((torch.zeros_like(p) if p.grad is None else p.grad for p in bucket), ranks) / ranks
-
-    def finish(self):
-        shards = super().finish()
-        for bucket in self.buckets:
-            for parameter in bucket:
-                parameter.grad = None
-        return shards
 
 
 # ----------------------------------------------------------------------- FullyShardedUnit and prefetch
@@ -956,38 +598,6 @@ class PartsOfParameters(_Unit):
         self.shard = nn.Parameter(torch.cat(pieces))
 
 
-@wrong("FullyShardedUnit", fails="the shard")
-class CutsWithoutPadding(_Unit):
-    """Takes for granted that the ranks divide the numbers."""
-
-    def __init__(self, module):
-        super().__init__(module)
-        ranks, rank = dist.get_world_size(), dist.get_rank()
-        whole = _flat(module.parameters(), 1)
-        self.shard = nn.Parameter(whole[rank * (len(whole) // ranks) :][: len(whole) // ranks].clone())
-
-
-@wrong("FullyShardedUnit", fails="the shard")
-class HidesTheShard(_Unit):
-    """A tensor that needs gradients, and that no optimizer finds."""
-
-    def __init__(self, module):
-        super().__init__(module)
-        shard = self.shard.detach().clone().requires_grad_()
-        del self.shard
-        self.shard = shard
-
-
-@wrong("FullyShardedUnit", fails="the shard")
-class EmptiesTheModule(_Unit):
-    """Takes the numbers out of the module that it was given."""
-
-    def __init__(self, module):
-        super().__init__(module)
-        for parameter in module.parameters():
-            parameter.data = parameter.new_zeros(parameter.shape)
-
-
 @wrong("FullyShardedUnit", fails="forward")
 class GathersOnce(_Unit):
     """Computes with the weights that it was made with."""
@@ -1017,16 +627,6 @@ class LearnsNothing(_Unit):
             self.shard.copy_(new)
 
 
-@wrong("FullyShardedUnit", fails="forward")
-class KeepsWithoutGradients(_Unit):
-    """Lets go in backward only: what a forward under no_grad has gathered, the next one takes."""
-
-    def forward(self, *inputs):
-        if torch.is_grad_enabled():
-            return super().forward(*inputs)
-        return self.compute(inputs)
-
-
 @wrong("FullyShardedUnit", fails="inputs and results of all kinds")
 class OneInput(_Unit):
     """Takes one tensor, as the layers of a Sequential do."""
@@ -1041,24 +641,6 @@ class NeedsGradientsOfInputs(_Unit):
 
     def forward(self, *inputs):
         return super().forward(*(each if each.requires_grad else each.requires_grad_() for each in inputs))
-
-
-@wrong("FullyShardedUnit", fails="inputs and results of all kinds")
-class OneResult(_Unit):
-    """Makes something of the result that a tuple does not have."""
-
-    def compute(self, inputs):
-        return super().compute(inputs).clone()
-
-
-@wrong("FullyShardedUnit", fails="inputs and results of all kinds")
-class EmptiesBuffers(_Unit):
-    """Takes all tensors out of the module's code, buffers too."""
-
-    def __init__(self, module):
-        super().__init__(module)
-        for own in self.code[0].modules():
-            own._buffers = dict.fromkeys(own._buffers)
 
 
 @wrong("FullyShardedUnit", fails="gradients")
@@ -1085,73 +667,12 @@ class FillsThePadding(_Unit):
         return own
 
 
-@wrong("FullyShardedUnit", fails="gradients")
-class SumsItsGradients(_Unit):
-    """Forgets to divide."""
-
-    def scatter(self, gradient):
-        return super().scatter(gradient * dist.get_world_size())
-
-
-@wrong("FullyShardedUnit", fails="gradients")
-class PartOfItsOwn(_Unit):
-    """Takes its part of its own gradient; the other ranks' samples do not count."""
-
-    def scatter(self, gradient):
-        super().scatter(gradient)
-        return self.part(gradient)
-
-
-@wrong("FullyShardedUnit", fails="gradients")
-class CutsTheInputsOff(_Unit):
-    """Detaches the inputs: what is before the unit learns nothing."""
-
-    def forward(self, *inputs):
-        return super().forward(*(each.detach() for each in inputs))
-
-
-@wrong("FullyShardedUnit", fails="inputs and results of all kinds")
-class SharesBuffers(_Unit):
-    """Computes with the module's own buffers: what a forward counts there, the module has counted."""
-
-    def __init__(self, module):
-        super().__init__(module)
-        for name, buffer in module.named_buffers():
-            self.code[0].register_buffer(name, buffer)
-
-
-@wrong("FullyShardedUnit", fails="forward")
-class OldWeights(_Unit):
-    """What backward has gathered is still there in the next step, whose weights are others."""
-
-    def scatter(self, gradient):
-        whole = self.gather()
-        own = super().scatter(gradient)
-        self.whole = whole
-        return own
-
-
 @wrong("FullyShardedUnit", fails="lets go in forward")
 class KnowsAWeightByItsShape(_Unit):
     """Lets go of what has a parameter's shape; a linear layer saves the transposed one."""
 
     def packed(self, tensor):
         return super().packed(tensor) if tensor.shape in self.shapes.values() else tensor
-
-
-@wrong("FullyShardedUnit", fails="gradients")
-class ForgetsStrides(_Unit):
-    """Remembers where a weight lies and its shape; a transposed one comes back row by row."""
-
-    def packed(self, tensor):
-        kept = super().packed(tensor)
-        return kept if isinstance(kept, Tensor) else kept[::2]
-
-    def unpacked(self, kept):
-        if isinstance(kept, Tensor):
-            return kept
-        size, place = kept
-        return self.gather()[place : place + size.numel()].view(size)
 
 
 @wrong("FullyShardedUnit", fails="every step")
@@ -1172,33 +693,6 @@ class ViewOfTheFlat(_Unit):
         return whole.view(dist.get_world_size(), -1)[dist.get_rank()]
 
 
-@wrong("FullyShardedUnit", fails="keeps a shard")
-class KeepsTheModule(_Unit):
-    """The module's code with all its weights, where nn.Module does not see it."""
-
-    def __init__(self, module):
-        super().__init__(module)
-        self.code.append(module)
-
-
-@wrong("FullyShardedUnit", fails="lets go in forward")
-class AutogradKeeps(_Unit):
-    """Lets go of its own reference; autograd keeps all weights for backward."""
-
-    def forward(self, *inputs):
-        result = self.compute(inputs)
-        self.whole = None
-        return result
-
-
-@wrong("FullyShardedUnit", fails="lets go in forward")
-class LetsGoOfTheFirst(_Unit):
-    """Knows a weight by where it begins, which is right for the first one only."""
-
-    def packed(self, tensor):
-        return super().packed(tensor) if tensor.data_ptr() == self.whole.data_ptr() else tensor
-
-
 @wrong("FullyShardedUnit", fails="start")
 class StartedInVain(_Unit):
     """Forgets weights that were asked for, and that backward did not need."""
@@ -1208,29 +702,6 @@ class StartedInVain(_Unit):
         own = torch.empty_like(self.shard)
         dist.reduce_scatter_tensor(own, gradient / dist.get_world_size())
         return own
-
-
-@wrong("FullyShardedUnit", fails="lets go in forward")
-class KeepsUntilBackward(_Unit):
-    """Gathers once a step, and lets go in backward."""
-
-    def forward(self, *inputs):
-        result = self.compute(inputs)
-        if not torch.is_grad_enabled():
-            self.whole = None
-        return result
-
-
-@wrong("FullyShardedUnit", fails="lets go in forward")
-class KeepsInEvaluation(_Unit):
-    """Lets go where backward follows; under no_grad the next forward does."""
-
-    def forward(self, *inputs):
-        self.kept = None
-        result = super().forward(*inputs)
-        if not torch.is_grad_enabled():
-            self.kept = self.shard.new_empty(dist.get_world_size() * len(self.shard))
-        return result
 
 
 @wrong("FullyShardedUnit", fails="lets go in backward")
@@ -1256,92 +727,6 @@ class CallForEachParameter(_Unit):
         for _ in self.shapes:
             dist.barrier()
         return own
-
-
-@wrong("FullyShardedUnit", fails="calls")
-class ReducesTheWhole(_Unit):
-    """An all-reduce of the whole gradient, of which it takes its part."""
-
-    def scatter(self, gradient):
-        self.gather()
-        self.whole = None
-        total = gradient / dist.get_world_size()
-        dist.all_reduce(total)
-        return self.part(total)
-
-
-@wrong("FullyShardedUnit", fails="calls")
-class GathersTwiceWithoutGradients(_Unit):
-    """Has the weights gathered, and throws them away, before a forward under no_grad gathers them."""
-
-    def forward(self, *inputs):
-        if not torch.is_grad_enabled():
-            self.gather()
-            self.whole = None
-        return super().forward(*inputs)
-
-
-@wrong("FullyShardedUnit", fails="start")
-class WaitsInStart(_Unit):
-    """Gathers in start(), and waits there."""
-
-    def start(self):
-        super().start()
-        if self.handle:
-            self.handle.wait()
-            self.handle = None
-
-
-@wrong("FullyShardedUnit", fails="start")
-class StartsTwice(_Unit):
-    """Gathers again where the weights are on their way already."""
-
-    def start(self):
-        if self.handle:
-            self.handle.wait()
-            self.whole = None
-        super().start()
-
-    def gather(self):
-        if self.whole is None:
-            self.start()
-        if self.handle:
-            self.handle.wait()
-            self.handle = None
-        return self.whole
-
-
-@wrong("FullyShardedUnit", fails="start")
-class StartsWhereItIs(_Unit):
-    """Sees whether weights are on their way, and not whether they are there."""
-
-    def start(self):
-        if self.handle is None and self.whole is not None:
-            dist.all_gather_into_tensor(torch.empty_like(self.whole), self.shard.detach())
-        super().start()
-
-    def gather(self):
-        if self.whole is None:
-            super().start()
-        if self.handle:
-            self.handle.wait()
-            self.handle = None
-        return self.whole
-
-
-@wrong("FullyShardedUnit", fails="start")
-class NeverStarts(_Unit):
-    """start() does nothing; the weights are gathered where they are needed."""
-
-    def start(self):
-        pass
-
-    def gather(self):
-        if self.whole is None:
-            super().start()
-            self.handle.wait()
-            self.handle = None
-        return self.whole
 
 
 def _prefetching(modules, forward, backward, unit=_Unit):
@@ -1397,18 +782,6 @@ def neighbour_first_in_backward(modules):
     return _prefetching(modules, _next_too, lambda place: (place - 1, place))
 
 
-@wrong("prefetch", fails="nobody waits for the neighbour")
-def waits_for_both(modules):
-    """start() gathers, and waits."""
-    return _prefetching(modules, _next_too, _before_too, WaitsInStart)
-
-
-@wrong("prefetch", fails="nobody waits for the neighbour")
-def neighbour_first(modules):
-    """Asks for the neighbour's weights before its own, which then arrive last."""
-    return _prefetching(modules, lambda place: (place + 1, place), lambda place: (place - 1, place))
-
-
 @wrong("prefetch", fails="two units at most")
 def all_at_once(modules):
     """Starts every unit before the first computes."""
@@ -1421,45 +794,6 @@ def two_ahead(modules):
     return _prefetching(
         modules, lambda place: (place, place + 1, place + 2), lambda place: (place, place - 1, place - 2)
     )
-
-
-@wrong("prefetch", fails="two units at most")
-def one_more_call(modules):
-    """Has the first unit's weights gathered after forward, for a backward that does not need them."""
-    model = _prefetching(modules, _next_too, _before_too)
-
-    def throw_away(*_):
-        model[0].gather()
-        model[0].whole = None
-
-    model[-1].register_forward_hook(throw_away)
-    return model
-
-
-class _Late(_Unit):
-    """Has its weights until somebody takes them away."""
-
-    late = None
-
-    def forward(self, *inputs):
-        self.late = self.gather()
-        return super().forward(*inputs)
-
-
-@wrong("prefetch", fails="two units at most")
-def until_the_next_has_computed(modules):
-    """A unit lets go when the one behind it returns: three have weights while that computes."""
-    model = _prefetching(modules, _next_too, _before_too, _Late)
-
-    def let_go(units):
-        for unit in units:
-            unit.late = None
-
-    for place, unit in enumerate(model):
-        over = [model[place - 1]] if place else []
-        over += [unit] if place == len(model) - 1 else []
-        unit.register_forward_hook(lambda *_, over=over: let_go(over))
-    return model
 
 
 @wrong("prefetch", fails="computes as without")
@@ -1512,31 +846,6 @@ def sum_of_norms(shards, max_norm):
     return _clip(gradients, max_norm, norm)
 
 
-@wrong("clip_grad_norm", fails="the norm")
-def mean_over_ranks(shards, max_norm):
-    """The mean of the squares, as of gradients in data parallelism."""
-    gradients = _gradients(shards)
-    total = _total(gradients)
-    return _clip(gradients, max_norm, (total / dist.get_world_size()).sqrt())
-
-
-@wrong("clip_grad_norm", fails="the norm")
-def norm_after_clipping(shards, max_norm):
-    """Returns what the norm is afterwards."""
-    gradients = _gradients(shards)
-    total = _total(gradients)
-    return _clip(gradients, max_norm, total.sqrt()).clamp(max=max_norm)
-
-
-@wrong("clip_grad_norm", fails="the norm")
-def in_half_precision(shards, max_norm):
-    """Squares bfloat16 numbers in bfloat16, and adds them up there."""
-    gradients = _gradients(shards)
-    total = sum((g.square().sum().float() for g in gradients), torch.zeros(()))
-    dist.all_reduce(total)
-    return _clip(gradients, max_norm, total.sqrt())
-
-
 @wrong("clip_grad_norm", fails="scaled down")
 def new_tensors(shards, max_norm):
     """Scales copies."""
@@ -1557,43 +866,6 @@ def new_gradients(shards, max_norm):
     return total.sqrt()
 
 
-@wrong("clip_grad_norm", fails="scaled down")
-def a_little_more_than_the_norm(shards, max_norm):
-    """Divides by the norm and 1e-6, as torch does: too much for small gradients."""
-    gradients = _gradients(shards)
-    total = _total(gradients)
-    for gradient in gradients if max_norm / (total.sqrt() + 1e-6) < 1 else []:
-        gradient.mul_(max_norm / (total.sqrt() + 1e-6))
-    return total.sqrt()
-
-
-@wrong("clip_grad_norm", fails="the norm")
-def products_of_vectors(shards, max_norm):
-    """A scalar product, which a matrix with itself does not have."""
-    gradients = _gradients(shards)
-    total = sum((g.float() @ g.float() for g in gradients), torch.zeros(()))
-    dist.all_reduce(total)
-    return _clip(gradients, max_norm, total.sqrt())
-
-
-@wrong("clip_grad_norm", fails="scaled down")
-def clips_each_number(shards, max_norm):
-    """Bounds each number by itself, which changes the direction."""
-    gradients = _gradients(shards)
-    total = _total(gradients)
-    for gradient in gradients:
-        gradient.clamp_(-max_norm, max_norm)
-    return total.sqrt()
-
-
-@wrong("clip_grad_norm", fails="scaled down")
-def infinite_stays(shards, max_norm):
-    """Takes an infinite norm for one that is NaN, and changes nothing."""
-    gradients = _gradients(shards)
-    norm = _total(gradients).sqrt()
-    return _clip(gradients, max_norm, norm) if norm.isfinite() else norm
-
-
 @wrong("clip_grad_norm", fails="left alone")
 def always_scales(shards, max_norm):
     """Small gradients become large."""
@@ -1601,16 +873,6 @@ def always_scales(shards, max_norm):
     total = _total(gradients)
     for gradient in gradients:
         gradient.mul_(max_norm / total.sqrt())
-    return total.sqrt()
-
-
-@wrong("clip_grad_norm", fails="scaled down")
-def a_factor_for_all(shards, max_norm):
-    """Rounds the factor to the dtype of its first gradient, which may have three digits."""
-    gradients = _gradients(shards)
-    total = _total(gradients)
-    for gradient in gradients if total.sqrt() > max_norm else []:
-        gradient.mul_((max_norm / total.sqrt()).to(gradients[0].dtype))
     return total.sqrt()
 
 
@@ -1698,18 +960,6 @@ def everyone_has_it(shards, shapes):
     return _to_rank_0(shards, shapes) or {}
 
 
-@wrong("gather_state", fails="whole tensors")
-def in_single_precision(shards, shapes):
-    """Receives into float32, whatever was sent."""
-    return _to_rank_0({name: shard.float() for name, shard in shards.items()}, shapes)
-
-
-@wrong("gather_state", fails="whole tensors")
-def sorted_by_name(shards, shapes):
-    """In the order of the alphabet."""
-    return _to_rank_0(shards, dict(sorted(shapes.items(), key=lambda pair: pair[0][::-1])))
-
-
 @wrong("gather_state", fails="ranks without numbers")
 def parts_of_one_length(shards, shapes):
     """Takes it that the last rank has the shorter part, and everyone some: a scalar cannot be cut."""
@@ -1740,16 +990,6 @@ def empties_the_shapes(shards, shapes):
     """Takes out what is done."""
     state = _to_rank_0(shards, shapes)
     shapes.clear()
-    return state
-
-
-@wrong("gather_state", fails="arguments unchanged")
-def views_of_shards(shards, shapes):
-    """What rank 0 has alone is returned as it is, not as a new tensor."""
-    state = _to_rank_0(shards, shapes)
-    for name, shape in shapes.items() if state else ():
-        if len(shards[name]) == shape.numel():
-            state[name] = shards[name].view(shape)
     return state
 
 
@@ -1802,22 +1042,6 @@ def a_flat_state(shards, shapes):
     state = _to_rank_0(shards, shapes)
     kept = [each.clone() for each in state.values()] if state else []
     return state if kept or state is None else None
-
-
-@wrong("gather_state", fails="memory of rank 0")
-def waits_at_the_end(shards, shapes):
-    """Receives all parts of all tensors first, and puts them together when everything is there."""
-    rank, ranks = dist.get_rank(), dist.get_world_size()
-    found = {}
-    for name, shape in shapes.items():
-        padded = functional.pad(shards[name], (0, _length(shape) - len(shards[name])))
-        found[name] = [torch.empty_like(padded) for _ in range(ranks)] if rank == 0 else None
-        dist.gather(padded, found[name], dst=0)
-    if rank:
-        return None
-    return {
-        name: torch.cat(parts)[: shapes[name].numel()].view(shapes[name]) for name, parts in found.items()
-    }
 
 
 # ---------------------------------------------------------------------------------------------- HostOffload
@@ -1888,18 +1112,6 @@ class RemembersByShape(_Offload):
         return super().unpack(self.by_shape.get(packed) if isinstance(packed, torch.Size) else packed)
 
 
-@wrong("HostOffload", fails="gradients")
-class HalvesThem(_Offload):
-    """Saves half of the bytes, and loses half of the digits."""
-
-    def pack(self, tensor):
-        return super().pack(tensor.float() if tensor.is_floating_point() else tensor)
-
-    def unpack(self, packed):
-        tensor = super().unpack(packed)
-        return tensor.double() if tensor.is_floating_point() else tensor
-
-
 @wrong("HostOffload", fails="on the way ahead")
 class OneListForAll(_Offload):
     """One dictionary, made with the function, for all objects: what another has packed is in between."""
@@ -1928,64 +1140,6 @@ class AsksWhetherItIsAParameter(_Offload):
         return super().pack(tensor)
 
 
-@wrong("HostOffload", fails="what is copied")
-class KeepsLeaves(_Offload):
-    """Keeps what is a leaf that needs a gradient, or a view of one, whatever `stays` has."""
-
-    def pack(self, tensor):
-        leaf = tensor if tensor._base is None else tensor._base
-        self.known = {tensor.untyped_storage().data_ptr()} if leaf.is_leaf and leaf.requires_grad else set()
-        return super().pack(tensor)
-
-
-@wrong("HostOffload", fails="what is copied")
-class KeepsByShape(_Offload):
-    """Keeps what has the shape of one of those that stay."""
-
-    def pack(self, tensor):
-        shapes = {(each.shape, each.dtype) for each in self.stays} | {
-            (each.mT.shape, each.dtype) for each in self.stays
-        }
-        return tensor if (tensor.shape, tensor.dtype) in shapes else super().pack(tensor)
-
-
-@wrong("HostOffload", fails="what is copied")
-class LooksAtTheBase(_Offload):
-    """Keeps one that stays and its views; a detached one is neither, and has the same memory."""
-
-    def pack(self, tensor):
-        known = {id(each) for each in self.stays}
-        self.known = (
-            {tensor.untyped_storage().data_ptr()} if {id(tensor), id(tensor._base)} & known else set()
-        )
-        return super().pack(tensor)
-
-
-@wrong("HostOffload", fails="what is copied")
-class KeepsWholeNumbers(_Offload):
-    """Copies matrices of floating numbers, and keeps the rest."""
-
-    def pack(self, tensor):
-        return super().pack(tensor) if tensor.numel() > 1 and tensor.is_floating_point() else tensor
-
-
-@wrong("HostOffload", fails="gradients")
-class KeepsAll(_Offload):
-    """Gives the right gradients, and copies nothing."""
-
-    def pack(self, tensor):
-        return tensor
-
-
-@wrong("HostOffload", fails="gradients")
-class CopiesAndKeeps(_Offload):
-    """Copies all to the host, and gives autograd the tensor itself."""
-
-    def pack(self, tensor):
-        super().pack(tensor)
-        return tensor
-
-
 @wrong("HostOffload", fails="on the way ahead")
 class TwiceInABackward(_Offload):
     """Copies once more what backward has had: of two that an operation saved, it asks for the first first."""
@@ -1993,108 +1147,6 @@ class TwiceInABackward(_Offload):
     def unpack(self, packed):
         self.had.clear()
         return super().unpack(packed)
-
-
-@wrong("HostOffload", fails="on the way ahead")
-class NeverAhead(_Offload):
-    """Begins the copy when backward waits for it."""
-
-    def due(self, packed):
-        return [packed]
-
-
-@wrong("HostOffload", fails="gradients")
-class OneGraphAtATime(_Offload):
-    """A forward that follows a backward begins anew, though an earlier graph is still there."""
-
-    def pack(self, tensor):
-        if self.asked:
-            self.arriving, self.asked = weakref.WeakKeyDictionary(), False
-        return super().pack(tensor)
-
-    def unpack(self, packed):
-        self.asked = True
-        return super().unpack(packed)
-
-
-@wrong("HostOffload", fails="on the way ahead")
-class CountsTheDead(_Offload):
-    """Takes the `ahead` numbers before, of which some may be of no graph any more."""
-
-    def __init__(self, *arguments):
-        super().__init__(*arguments)
-        self.all = []
-
-    def pack(self, tensor):
-        packed = super().pack(tensor)
-        if packed is not tensor:
-            self.all.append(weakref.ref(packed))
-        return packed
-
-    def due(self, packed):
-        place = self.all.index(weakref.ref(packed))
-        found = [each() for each in self.all[max(0, place - self.ahead) : place + 1]]
-        return [each for each in reversed(found) if each is not None]
-
-
-@wrong("HostOffload", fails="on the way ahead")
-class AheadOnce(_Offload):
-    """In a second backward of the same graph nothing is on its way ahead."""
-
-    def __init__(self, *arguments):
-        super().__init__(*arguments)
-        self.done = weakref.WeakSet()
-
-    def due(self, packed):
-        due = [packed] if packed in self.done else list(super().due(packed))
-        self.done.add(packed)
-        return due
-
-
-@wrong("HostOffload", fails="on the way ahead")
-class HoldsUntilTheGraphGoes(_Offload):
-    """Has what has arrived at hand for a second backward, which leaves all of it on the device."""
-
-    def unpack(self, packed):
-        tensor = super().unpack(packed)
-        if packed is not tensor:
-            self.arriving[packed] = _Arrived(tensor)
-        return tensor
-
-
-class _Arrived:
-    def __init__(self, tensor):
-        self.tensor = tensor
-
-    def wait(self):
-        return self.tensor
-
-
-@wrong("HostOffload", fails="on the way ahead")
-class TheOldestFirst(_Offload):
-    """Begins with the one that is needed last, and has backward wait for it as well."""
-
-    def due(self, packed):
-        return reversed(list(super().due(packed)))
-
-
-@wrong("HostOffload", fails="on the way ahead")
-class InTheOrderOfForward(_Offload):
-    """Has those on the way that were packed after it, which backward has had already."""
-
-    def due(self, packed):
-        order = list(self.arriving)
-        place = order.index(packed)
-        return order[place : place + 1 + self.ahead]
-
-
-@wrong("HostOffload", fails="on the way ahead")
-class AllAtOnce(_Offload):
-    """Begins all copies as soon as backward asks for the first."""
-
-    def due(self, packed):
-        order = list(self.arriving)
-        return reversed(order[: order.index(packed) + 1])
 
 
 @wrong("HostOffload", fails="the device's memory")
@@ -2177,32 +1229,6 @@ def all_checkpoints_all_the_while(layers):
     return _least(layers, peak) if len(layers) < 12 else [len(layers)]
 
 
-@wrong("checkpoint_segments", fails="equal layers")
-def in_parts_of_all(layers):
-    """Compares parts of all bytes, of which there may be none."""
-    total = sum(map(sum, layers))
-
-    def peak(lengths, layers):
-        parts = _segments(lengths, layers)
-        checkpoints = itertools.accumulate(part[0][0] for part in parts)
-        own = [sum(map(sum, part)) - part[0][0] for part in parts]
-        return max((held + more) / total for held, more in zip(checkpoints, own, strict=True))
-
-    return _least(layers, peak) if len(layers) < 12 else [len(layers)]
-
-
-@wrong("checkpoint_segments", fails="equal layers")
-def never_cuts(layers):
-    """One segment, which keeps everything."""
-    return [len(layers)]
-
-
-@wrong("checkpoint_segments", fails="equal layers")
-def cuts_everywhere(layers):
-    """Each layer a segment: the checkpoints are many."""
-    return [1] * len(layers)
-
-
 @wrong("checkpoint_segments", fails="layers that differ")
 def input_counts_twice(layers):
     """As a checkpoint, and within its segment again."""
@@ -2215,31 +1241,6 @@ def input_counts_twice(layers):
         return most
 
     return _least(layers, peak) if len(layers) < 12 else [len(layers)]
-
-
-@wrong("checkpoint_segments", fails="equal layers")
-def by_number_only(layers):
-    """The best lengths for equal layers, whatever the layers are."""
-    lengths, length = [], 1
-    while sum(lengths) < len(layers):
-        lengths.insert(0, min(length, len(layers) - sum(lengths)))
-        length += 1
-    return sorted(lengths, reverse=True)
-
-
-@wrong("checkpoint_segments", fails="equal layers")
-def forgets_what_is_inside(layers):
-    """Counts the inputs of the layers alone."""
-    best = [(0, 0)] * (len(layers) + 1)
-    for begin in reversed(range(len(layers))):
-        best[begin] = min(
-            (max(sum(x for x, _ in layers[begin:end]), layers[begin][0] + best[end][0]), end)
-            for end in range(begin + 1, len(layers) + 1)
-        )
-    ends = []
-    while not ends or ends[-1] < len(layers):
-        ends.append(best[ends[-1] if ends else 0][1])
-    return _cut(layers, ends)
 
 
 @wrong("checkpoint_segments", fails="arguments unchanged")
@@ -2323,16 +1324,6 @@ def swaps_all(bytes_, seconds, capacity, bandwidth):
     return ["swap"] * len(bytes_)
 
 
-@wrong("out_of_core_plan", fails="better than one way for all")
-def keeps_the_dearest(bytes_, seconds, capacity, bandwidth):
-    """Keeps what takes longest to compute, and computes the rest again; the link is idle."""
-    plan = ["recompute"] * len(bytes_)
-    for layer in sorted(range(len(bytes_)), key=lambda layer: -seconds[layer]):
-        kept = [*plan[:layer], "keep", *plan[layer + 1 :]]
-        plan = kept if _seconds(kept, bytes_, seconds, capacity, bandwidth) < math.inf else plan
-    return plan
-
-
 @wrong("out_of_core_plan", fails="within 5 % of the best")
 def best_of_the_simple_ones(bytes_, seconds, capacity, bandwidth):
     """One way for all but the first or the last layers, which are kept."""
@@ -2341,13 +1332,6 @@ def best_of_the_simple_ones(bytes_, seconds, capacity, bandwidth):
     for kept, way in itertools.product(range(count), ("swap", "recompute")):
         plans += [["keep"] * kept + [way] * (count - kept), [way] * (count - kept) + ["keep"] * kept]
     return min(plans, key=lambda plan: _seconds(plan, bytes_, seconds, capacity, bandwidth))
-
-
-@wrong("out_of_core_plan", fails="within the memory")
-def seconds_a_byte(bytes_, seconds, capacity, bandwidth):
-    """Looks at what a byte saves, also where there is none."""
-    worth = [each / nbytes for each, nbytes in zip(seconds, bytes_, strict=True)]
-    return _by_trying(bytes_, seconds, capacity, bandwidth) if worth else []
 
 
 @wrong("out_of_core_plan", fails="within 5 % of the best")
@@ -2446,12 +1430,6 @@ def one_way_for_all(task):
     return _fastest(_affordable(task, alike=True))
 
 
-@wrong("plan_memory", fails="no slower than a single lever")
-def never_the_third_stage(task):
-    """Takes it that stage 3 is too dear, always."""
-    return _fastest(_affordable(task, stages=range(3)))
-
-
 @wrong("plan_memory", fails="within 5 % of the best")
 def keeps_the_last_layers(task):
     """Keeps as many of the last layers as there is room for, and treats all others alike."""
@@ -2466,22 +1444,3 @@ def keeps_the_last_layers(task):
 def memory_before_messages(task):
     """Cuts as much as it can: stages 2 and 3 only."""
     return _fastest(_affordable(task, stages=(2, 3)))
-
-
-@wrong("plan_memory", fails="no slower than a single lever")
-def never_computes_again(task):
-    """Keeps what it can and swaps the rest."""
-    return _fastest(_affordable(task, ways=("keep", "swap")))
-
-
-@wrong("plan_memory", fails="no slower than a single lever")
-def never_swaps(task):
-    """Keeps what it can and computes the rest again."""
-    return _fastest(_affordable(task, ways=("keep", "recompute")))
-
-
-@wrong("plan_memory", fails="no slower than a single lever")
-def powers_of_two(task):
-    """Halves the batch, and halves it again, or goes sample by sample."""
-    halves = {m for m in (1, 2, 4, 8, task.samples) if task.samples % m == 0}
-    return _fastest(_affordable(task, micro_batches=halves))

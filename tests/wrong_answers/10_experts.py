@@ -82,10 +82,6 @@ def _lists(experts, count, capacity, places):
     return torch.tensor(order, dtype=torch.int64), torch.tensor(counts, dtype=torch.int64)
 
 
-def _by_place(tokens, k):
-    return ((token, j) for j in range(k) for token in range(tokens))
-
-
 def _by_token(tokens, k):
     return ((token, j) for token in range(tokens) for j in range(k))
 
