@@ -1179,3 +1179,27 @@ def the_defaults(sizes, ready, ranks, link):
 def no_fusion(sizes, ready, ranks, link):
     """Sends each gradient at once."""
     return 1, 1e-4
+
+
+@wrong("tune_fusion", fails="a third of what can be saved")
+def all_after_backward(sizes, ready, ranks, link):
+    """One message, when all is there."""
+    return sum(sizes), ready[-1]
+
+
+@wrong("tune_fusion", fails="a third of what can be saved")
+def in_milliseconds(sizes, ready, ranks, link):
+    """A cycle time in the unit of HOROVOD_CYCLE_TIME."""
+    return sum(sizes), max(0.1, 1e3 * ready[-1] / 3)
+
+
+@wrong("tune_fusion", fails="a third of what can be saved")
+def thresholds_in_mebibytes(sizes, ready, ranks, link):
+    """A threshold of a few bytes."""
+    return 64, max(1e-4, ready[-1] / 2)
+
+
+@wrong("tune_fusion", fails="a third of what can be saved")
+def a_float(sizes, ready, ranks, link):
+    """Half a byte."""
+    return sum(sizes) / 2, max(1e-4, ready[-1] / 2)
