@@ -1,6 +1,5 @@
 """What ranks sent to whom: checks of calls, messages, bytes and virtual time, for all units."""
 
-from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -10,7 +9,6 @@ from course_lib.cluster.topology import Link
 from course_lib.runtime.communication.events import Event, Kind
 from graders.grading import kinds
 from graders.grading.answer import AnswerFailed, FailureKind, Observed
-from graders.grading.compare import at_most
 from graders.grading.exercise import Finding
 
 # --- Which calls
@@ -91,45 +89,6 @@ def payload_of(observed: Observed[Any], op: str, nbytes: int) -> Finding:
 
 
 # --- To whom
-
-
-def to_the_next_only(observed: Observed[Any]) -> Finding:
-    """Passes if each rank sends to the next one only, round the ring."""
-    ranks = len(observed.results)
-    for event, peer in _sends(observed):
-        following = (event.rank + 1) % ranks
-        if peer != following:
-            text = f"rank {event.rank} of {ranks} sends to rank {peer}"
-            return Finding(False, f"{text}; the next on the ring is {following}.")
-    return Finding(True, f"Each of {ranks} ranks sends to the next one only.")
-
-
-def bytes_between_nodes(observed: Observed[Any], per_node: int, allowed: int) -> Finding:
-    """Passes if the `per_node` ranks of no node together send more than `allowed` bytes to other nodes."""
-    sent: Counter[int] = Counter()
-    for event, peer in _sends(observed):
-        if event.rank // per_node != peer // per_node:
-            sent[event.rank // per_node] += event.sent
-    return at_most(
-        max(sent.values(), default=0),
-        allowed,
-        "Bytes that a node sends to other nodes",
-        kind=kinds.Kind.TOO_MUCH,
-    )
-
-
-def bytes_within_nodes(observed: Observed[Any], per_node: int, allowed: int) -> Finding:
-    """Passes if no rank sends more than `allowed` bytes to ranks of its own node, which has `per_node`."""
-    sent: Counter[int] = Counter()
-    for event, peer in _sends(observed):
-        if event.rank // per_node == peer // per_node:
-            sent[event.rank] += event.sent
-    return at_most(
-        max(sent.values(), default=0),
-        allowed,
-        "Bytes that a rank sends within its node",
-        kind=kinds.Kind.TOO_MUCH,
-    )
 
 
 def _sends(observed: Observed[Any]) -> Iterator[tuple[Event, int]]:

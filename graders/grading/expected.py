@@ -63,6 +63,17 @@ class Expected:
         return Finding(called.returned == self.returned, f"{where} returned {got}; expected {wanted}.")
 
 
+def of_another(finding: Finding, place: int, places: int, matches: Callable[[int], bool]) -> Finding | None:
+    """The finding of a wrong result, with the other place that must return it; None if there is none.
+
+    matches: whether the result is what this place must return.
+    """
+    for other in range(places):
+        if other != place and matches(other):
+            return replace(finding, seen=f"{finding.seen} It is what place {other} must return.")
+    return None
+
+
 def same(seen: Any, wanted: Any, what: str, tolerance: float) -> Finding:
     """Passes if a tensor or a float is close to the one wanted, a list or a dictionary in all its items, and
     anything else is equal. A tensor on the device meta is known by its name only; a NaN has to be just where

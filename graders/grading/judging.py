@@ -9,7 +9,7 @@ from typing import Any, Generic
 from graders.grading.answer import Answer, AnswerFailed, FailureKind
 from graders.grading.cases import Case, Change, Features, Space
 from graders.grading.compare import first_failure
-from graders.grading.exercise import Criterion, Finding, Findings
+from graders.grading.exercise import Criterion, Exercise, Finding, Findings, exercise
 from graders.grading.explanation import Explained, Tried, explained
 from graders.grading.rng import Rng
 
@@ -109,9 +109,17 @@ class NamedJudge(Generic[Features]):
         return self.judged(answer, rng)
 
 
-def named_as(function: Callable[..., Any], judged: ByCases[Features]) -> NamedJudge[Features]:
-    """The grader under this function's name, by which its exercise is known."""
-    return NamedJudge(judged, function.__name__, function.__module__, function.__doc__)
+def by_cases(
+    judged: ByCases[Features], *, minutes: int, difficulty: int, hints: tuple[str, ...], name: str = ""
+) -> Callable[[Callable[..., Any]], Exercise]:
+    """Register an exercise that is judged by these cases, under the name of the function below."""
+
+    def register(function: Callable[..., Any]) -> Exercise:
+        judge = NamedJudge(judged, function.__name__, function.__module__, function.__doc__)
+        rubric = judged.rubric
+        return exercise(rubric=rubric, minutes=minutes, difficulty=difficulty, hints=hints, name=name)(judge)
+
+    return register
 
 
 def _asked(ask: Callable[[Answer, Rng], Finding], answer: Answer, rng: Rng) -> Finding:

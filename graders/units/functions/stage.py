@@ -9,8 +9,8 @@ from graders.grading.cases import Features
 from graders.grading.exercise import Exercise
 from graders.grading.expected import Expected
 from graders.grading.explanation import Tried
-from graders.grading.judging import ByCases, Stage, named_as
-from graders.grading.kit import Answer, Criterion, Finding, Rng, compare, exercise
+from graders.grading.judging import ByCases, Stage, by_cases
+from graders.grading.kit import Answer, Criterion, Finding, Rng, compare
 from graders.units.functions import drivers
 
 Arguments = list[Any]
@@ -87,9 +87,7 @@ def of_function(
     def register(expected: Callable[[Features, Arguments], Expected]) -> Exercise:
         stage = kind(expected.__name__, arguments, expected, tolerance, driver, written)
         judged = ByCases(base, stage, rubric, possible)
-
-        judge = named_as(expected, judged)
-        return exercise(rubric=rubric, minutes=minutes, difficulty=difficulty, hints=hints)(judge)
+        return by_cases(judged, minutes=minutes, difficulty=difficulty, hints=hints)(expected)
 
     return register
 

@@ -9,9 +9,9 @@ from torch import Tensor
 from course_lib.runtime.communication.events import Event
 from graders.grading.called import ON_META, Called
 from graders.grading.exercise import Exercise
-from graders.grading.expected import Expected
+from graders.grading.expected import Expected, of_another
 from graders.grading.explanation import Tried
-from graders.grading.judging import ByCases, Stage, named_as
+from graders.grading.judging import ByCases, Stage, by_cases
 from graders.grading.kinds import Kind
 from graders.grading.kit import (
     Answer,
@@ -22,7 +22,6 @@ from graders.grading.kit import (
     Observed,
     Rng,
     compare,
-    exercise,
     per_rank,
 )
 from graders.grading.traffic import Allowed, Traffic, in_time, within
@@ -227,10 +226,12 @@ def _result(setting: Setting, expected: Sequence[Expected], called: Called, plac
     finding = of_place.result_in(called, what, setting.tolerance)
     if finding.passed or not isinstance(value, Tensor) or not isinstance(of_place.result, Tensor):
         return finding
-    for other, each in enumerate(expected):
-        if other != place and each.result_in(called, what, setting.tolerance).passed:
-            return replace(finding, seen=f"{finding.seen} It is what place {other} must return.")
-    return setting.explained(finding, value, of_place.result)
+
+    def matches(other: int) -> bool:
+        return expected[other].result_in(called, what, setting.tolerance).passed
+
+    told = of_another(finding, place, len(expected), matches)
+    return told or setting.explained(finding, value, of_place.result)
 
 
 def on_ranks(
@@ -262,9 +263,7 @@ def on_ranks(
         how = allowed, written, expected.__name__, options, calls, driver, what
         stage = OnRanks(arguments, expected, *how)
         judged = ByCases(base, stage, rubric, possible)
-
-        judge = named_as(expected, judged)
-        return exercise(rubric=rubric, minutes=minutes, difficulty=difficulty, hints=hints)(judge)
+        return by_cases(judged, minutes=minutes, difficulty=difficulty, hints=hints)(expected)
 
     return register
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor, nn
@@ -31,7 +32,7 @@ class Pieces:
     gpu: bool = feature(False, lambda gpu: "a GPU" if gpu else "")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Accumulation:
     """Micro-batches, and what the full batch that they make up would give."""
 
@@ -43,6 +44,7 @@ class Accumulation:
         how = self.how.loss, self.how.training, self.how.gpu
         return answer.call(drivers.accumulation, self.problem.values, self.micro_batches, *how)
 
+    @cached_property
     def expected(self) -> tuple[Tensor, list[Tensor]]:
         """Loss, a scalar, and gradients of the full batch, of the parameters' shapes."""
         model: nn.Module = self.problem.model()
@@ -68,7 +70,7 @@ def full_batch_loss(accumulation: Accumulation, seen: AccumulationReply) -> Find
     return compare.first_failure(
         [
             no_history(seen.history),
-            scalar_near(seen.loss, accumulation.expected()[0], "the loss over all samples"),
+            scalar_near(seen.loss, accumulation.expected[0], "the loss over all samples"),
             asks_for_no_number("accumulate_gradients", seen.waits),
         ]
     )
@@ -160,7 +162,7 @@ def accumulate_gradients(accumulation: Accumulation, seen: AccumulationReply) ->
         return Finding(False, f"accumulate_gradients {NOT_CALLED}; expected model(inputs).")
     if accumulation.how.nan:
         return nan_in_all(accumulation.problem, seen.gradients, "the gradient of")
-    _, expected = accumulation.expected()
+    _, expected = accumulation.expected
     found = close_to_all(accumulation.problem, seen.gradients, expected, "the gradient of {}")
     mistake = "" if found.passed else _mistake_in(accumulation, seen)
     text = f".grad is {mistake}; expected the gradient of the mean over all samples."
@@ -173,7 +175,7 @@ def _mistake_in(accumulation: Accumulation, seen: AccumulationReply) -> str:
         return ""
     got = _one_vector(seen.gradients)
     parts = [
-        _one_vector(replace(accumulation, micro_batches=[each]).expected()[1])
+        _one_vector(replace(accumulation, micro_batches=[each]).expected[1])
         for each in accumulation.micro_batches
     ]
     if got.shape != parts[0].shape:

@@ -7,8 +7,8 @@ from typing import Any, Generic, Protocol, TypeVar
 from graders.grading.cases import Features
 from graders.grading.exercise import Exercise
 from graders.grading.explanation import Tried
-from graders.grading.judging import ByCases, Stage, named_as
-from graders.grading.kit import Answer, Criterion, Finding, Rng, compare, exercise
+from graders.grading.judging import ByCases, Stage, by_cases
+from graders.grading.kit import Answer, Criterion, Finding, Rng, compare
 
 
 class Given(Protocol):
@@ -64,8 +64,12 @@ def watched(
     """
 
     def register(right: Callable[[Drawn, Any], Finding]) -> Exercise:
-        judge = named_as(right, ByCases(base, Watched(draw, right), rubric, possible))
-        return exercise(rubric=rubric, minutes=minutes, difficulty=difficulty, hints=hints)(judge)
+        return by_cases(
+            ByCases(base, Watched(draw, right), rubric, possible),
+            minutes=minutes,
+            difficulty=difficulty,
+            hints=hints,
+        )(right)
 
     return register
 

@@ -1,6 +1,7 @@
 """Trainings that are drawn for `fit`, and what must come out of each."""
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -46,7 +47,7 @@ class Epochs:
         return "NaN" in self.kind
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Course:
     """A training that is drawn: batches of different sizes for training, and others for validation."""
 
@@ -68,6 +69,11 @@ class Course:
             on_gpu,
             from_gpu,
         )
+
+    @cached_property
+    def right(self) -> tuple[list[tuple[float, float, float]], list[Tensor]]:
+        """What is expected in the end."""
+        return self.expected(self.how.epochs)
 
     def expected(self, epochs: int) -> tuple[list[tuple[float, float, float]], list[Tensor]]:
         """The history, and the parameters after so many epochs, of their shapes."""

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from itertools import pairwise
 
+from torch import Tensor
+
 from graders.grading.cases import both, vary
 from graders.grading.kit import Criterion, Finding, compare
 from graders.units.gpu import HOST, WAITS, gpu
@@ -20,7 +22,7 @@ _NAMES = ("training loss", "validation loss", "validation accuracy")
 
 def history_right(course: Course, seen: FitReply) -> Finding:
     """Passes if there are three floats for each epoch, and the right ones."""
-    expected, _ = course.expected(course.how.epochs)
+    expected, _ = course.right
     if type(seen.history) is not list or len(seen.history) != len(expected):
         return Finding(False, f"fit returned {seen.history!r:.80}; expected a list with a tuple an epoch.")
     return compare.first_failure(
@@ -168,16 +170,16 @@ def _weights_right(course: Course, seen: FitReply) -> Finding:
     if course.how.nan:
         return nan_in_all(course.problem, seen.parameters, "afterwards")
     epochs = course.how.epochs
-    found = _weights_after(course, seen, epochs)
+    _, expected = course.right
+    found = _weights_after(course, seen, epochs, expected)
     for earlier in range(1, epochs) if not found.passed else ():
-        if _weights_after(course, seen, earlier).passed:
+        if _weights_after(course, seen, earlier, course.expected(earlier)[1]).passed:
             text = f"the weights after {epochs} epochs are those after {compare.counted(earlier, 'epoch')}"
             return Finding(False, f"{text}; expected the last ones.")
     return found
 
 
-def _weights_after(course: Course, seen: FitReply, epochs: int) -> Finding:
-    _, expected = course.expected(epochs)
+def _weights_after(course: Course, seen: FitReply, epochs: int, expected: Sequence[Tensor]) -> Finding:
     what = f"{{}} after {compare.counted(epochs, 'epoch')}"
     return close_to_all(course.problem, seen.parameters, expected, what)
 

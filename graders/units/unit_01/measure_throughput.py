@@ -162,8 +162,6 @@ def rate_as_measured(measurement: Measurement) -> Finding:
     result = measurement.reply.result
     rate = compare.as_float(result)
     seen = compare.shown(result, 80) if math.isnan(rate) else f"{_digits(rate)} samples/s"
-    if rate < 0 and samples / rate < -0.5:
-        seen += " (the time of day was set back meanwhile)"
     if slowest <= rate <= fastest and _rounded(rate, samples):
         text = f"{compare.shown(result)}: the rate, or its time, has been rounded"
         return Finding(False, f"{text}; expected what the division gives.")

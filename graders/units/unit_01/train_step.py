@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -37,7 +38,7 @@ class Steps:
     gpu: bool = feature(False, lambda gpu: "a GPU" if gpu else "")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Training:
     """Such steps, drawn. stale: None if there are no gradients before."""
 
@@ -49,6 +50,11 @@ class Training:
     def seen(self, answer: Answer) -> list[StepReply]:
         arguments = self.problem.values, self.stale, self.batches, RATES, self.how.training, self.how.gpu
         return answer.call(drivers.steps, *arguments)
+
+    @cached_property
+    def right(self) -> tuple[list[Tensor], list[list[Tensor]]]:
+        """What is expected of this exercise."""
+        return self.expected()
 
     def expected(self, clears: bool = True) -> tuple[list[Tensor], list[list[Tensor]]]:
         """Each step's loss before its update, a scalar, and the parameters after it, of their shapes.
@@ -83,7 +89,7 @@ def some_steps(rng: Rng, how: Steps) -> Training:
 
 def losses_returned(training: Training, seen: list[StepReply]) -> Finding:
     """Passes if every step returned its loss before the update."""
-    losses, _ = training.expected()
+    losses, _ = training.right
     return compare.first_failure(
         scalar_near(step.loss, loss, f"the loss that step {number} returned")
         for number, (step, loss) in enumerate(compare.side_by_side(seen, losses), start=1)
@@ -162,7 +168,7 @@ def mode_kept(training: Training, seen: list[StepReply]) -> Finding:
 )
 def train_step(training: Training, seen: list[StepReply]) -> Finding:
     """One pass each way a step, and the parameters after it are those that torch's own SGD leads to."""
-    _, expected = training.expected()
+    _, expected = training.right
     if training.how.nan:
         updates = [nan_in_all(training.problem, step.parameters, "afterwards") for step in seen]
     else:

@@ -8,8 +8,8 @@ from typing import Any
 
 from graders.grading.cases import both, vary
 from graders.grading.explanation import Tried
-from graders.grading.judging import ByCases, Stage, feature
-from graders.grading.kit import Answer, Criterion, Finding, Findings, Rng, compare, exercise
+from graders.grading.judging import ByCases, Stage, by_cases, feature
+from graders.grading.kit import Answer, Criterion, Finding, Rng, compare
 from graders.units.unit_03.drivers import training as drivers
 from graders.units.unit_03.replies import Share
 
@@ -111,10 +111,10 @@ RUBRIC = (
 )
 
 
-@exercise(
+@by_cases(
+    ByCases(World(), OfWorlds(), RUBRIC),
     minutes=15,
     difficulty=2,
-    rubric=RUBRIC,
     hints=(
         "How much should a rank's mean loss count in the whole, and how much does it count in a plain mean?",
         "rank * n // p and (rank + 1) * n // p are the ends of parts that differ by one at most.",
@@ -122,9 +122,5 @@ RUBRIC = (
         "Averaging over p ranks gives 1 / p times the sum.",
     ),
 )
-def elastic_batch(answer: Answer, rng: Rng) -> Findings:
+def elastic_batch() -> None:
     """The same global batch on worlds that divide it and worlds that do not."""
-    return JUDGED(answer, rng)
-
-
-JUDGED = ByCases(World(), OfWorlds(), RUBRIC)

@@ -10,8 +10,8 @@ from typing import Any
 from course_lib.slurm.lint import Script, complaints_about, hours_of
 from course_lib.slurm.sites import site_named
 from graders.grading.cases import both, vary
-from graders.grading.judging import ByCases, Stage
-from graders.grading.kit import Answer, Criterion, Finding, Findings, Rng, compare, exercise
+from graders.grading.judging import ByCases, Stage, by_cases
+from graders.grading.kit import Answer, Criterion, Finding, Rng, compare
 from graders.units.unit_03.drivers import texts as drivers
 from graders.units.unit_03.forms import (
     DEFAULTS,
@@ -170,24 +170,20 @@ RUBRIC = (
 )
 
 
-@exercise(
+def possible(form: Form) -> bool:
+    """An empty field may be told of where there is a mistake in another."""
+    return not (form.strict and form.wrong)
+
+
+@by_cases(
+    ByCases(Form(), OfForms(), RUBRIC, possible),
     minutes=20,
     difficulty=2,
-    rubric=RUBRIC,
     hints=(
         "Which fields can be judged alone, and which only when you know what stands in another one?",
         "What do form.get(name) and `or` give together, if a field is missing, and if it is empty?",
         "How do two times compare that are tuples of hours, minutes and seconds?",
     ),
 )
-def form_to_script(answer: Answer, rng: Rng) -> Findings:
+def form_to_script() -> None:
     """The lecture's form, one at the limits, empty ones, and forms with mistakes."""
-    return JUDGED(answer, rng)
-
-
-def possible(form: Form) -> bool:
-    """An empty field may be told of where there is a mistake in another."""
-    return not (form.strict and form.wrong)
-
-
-JUDGED = ByCases(Form(), OfForms(), RUBRIC, possible)

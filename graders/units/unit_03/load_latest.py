@@ -8,8 +8,8 @@ from typing import Any
 
 from graders.grading.cases import both, vary
 from graders.grading.explanation import Tried
-from graders.grading.judging import ByCases, Stage, feature
-from graders.grading.kit import Answer, Criterion, Finding, Findings, PlainData, Rng, compare, exercise
+from graders.grading.judging import ByCases, Stage, by_cases, feature
+from graders.grading.kit import Answer, Criterion, Finding, PlainData, Rng, compare
 from graders.units.unit_03.drivers import files as drivers
 from graders.units.unit_03.states import State, draw_state
 from graders.units.unit_03.torn_files import DAMAGED, TORN, left_of
@@ -169,10 +169,15 @@ RUBRIC = (
 )
 
 
-@exercise(
+def possible(folder: Folder) -> bool:
+    """A folder that is not there has nothing in it; what has other names is judged where all can be read."""
+    return (folder.there or folder == Folder(there=False)) and not (folder.others and folder.torn)
+
+
+@by_cases(
+    ByCases(Folder(), OnFolders(), RUBRIC, possible),
     minutes=20,
     difficulty=3,
-    rubric=RUBRIC,
     hints=(
         "How can a file of the right length be told from a whole one?",
         're.fullmatch(r"step-([0-9]+)\\.pt", name) finds the number.',
@@ -180,14 +185,5 @@ RUBRIC = (
         "Put everything that reads a file into one `try`, and nothing else; catch `Exception`.",
     ),
 )
-def load_latest(answer: Answer, rng: Rng) -> Findings:
+def load_latest() -> None:
     """Folders as crashes leave them."""
-    return JUDGED(answer, rng)
-
-
-def possible(folder: Folder) -> bool:
-    """A folder that is not there has nothing in it; what has other names is judged where all can be read."""
-    return (folder.there or folder == Folder(there=False)) and not (folder.others and folder.torn)
-
-
-JUDGED = ByCases(Folder(), OnFolders(), RUBRIC, possible)

@@ -10,8 +10,8 @@ from course_lib.training.pipeline.costs import Costs, Timing, cost
 from graders.grading.cases import both, vary
 from graders.grading.exercise import Exercise
 from graders.grading.explanation import Tried
-from graders.grading.judging import ByCases, Stage, feature, named_as
-from graders.grading.kit import Answer, Criterion, Finding, Rng, compare, exercise
+from graders.grading.judging import ByCases, Stage, by_cases, feature
+from graders.grading.kit import Answer, Criterion, Finding, Rng, compare
 from graders.units.unit_05 import drivers
 from graders.units.unit_05.actions import action_of
 from graders.units.unit_05.peak_activations import peak
@@ -112,8 +112,7 @@ def schedule_of_steps(
 
     def register(limits: Callable[..., Any]) -> Exercise:
         judged = ByCases(base, OfSchedule(limits.__name__, kinds), rubric)
-        judge = named_as(limits, judged)
-        return exercise(rubric=rubric, minutes=minutes, difficulty=difficulty, hints=hints)(judge)
+        return by_cases(judged, minutes=minutes, difficulty=difficulty, hints=hints)(limits)
 
     return register
 

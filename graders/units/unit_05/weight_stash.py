@@ -8,8 +8,8 @@ from torch import Tensor
 from graders.grading.cases import vary
 from graders.grading.expected import same
 from graders.grading.explanation import Tried
-from graders.grading.judging import ByCases, Stage, feature, named_as
-from graders.grading.kit import Answer, Criterion, Finding, Rng, compare, exercise
+from graders.grading.judging import ByCases, Stage, by_cases, feature
+from graders.grading.kit import Answer, Criterion, Finding, Rng, compare
 from graders.units.unit_05 import drivers
 from graders.units.unit_05.pieces import Descent, Twice
 
@@ -226,12 +226,8 @@ RUBRIC = (
 )
 
 
-def WeightStash() -> None:  # noqa: N802
-    """PipeDream's weight stashing: Narayanan et al. (2019), section 3.3."""
-
-
-exercise(
-    rubric=RUBRIC,
+@by_cases(
+    ByCases(Training(), OfStash(), RUBRIC, lambda training: training.in_order or training.depth > 1),
     minutes=35,
     difficulty=4,
     hints=(
@@ -242,9 +238,6 @@ exercise(
         "torch.autograd.grad(output, [x, *copies], gradient) gives gradients as values. Where does the "
         "optimizer look for them?",
     ),
-)(
-    named_as(
-        WeightStash,
-        ByCases(Training(), OfStash(), RUBRIC, lambda training: training.in_order or training.depth > 1),
-    )
 )
+def WeightStash() -> None:  # noqa: N802
+    """PipeDream's weight stashing: Narayanan et al. (2019), section 3.3."""

@@ -11,8 +11,9 @@ from course_lib.runtime.communication.events import Event
 from course_lib.runtime.communication.events import Kind as EventKind
 from graders.grading.communication import in_words
 from graders.grading.exercise import Exercise
+from graders.grading.expected import of_another
 from graders.grading.explanation import Tried
-from graders.grading.judging import ByCases, Stage, named_as
+from graders.grading.judging import ByCases, Stage, by_cases
 from graders.grading.kit import (
     Answer,
     AnswerFailed,
@@ -23,7 +24,6 @@ from graders.grading.kit import (
     Observed,
     Rng,
     compare,
-    exercise,
     per_rank,
 )
 from graders.units.unit_06.cases import GRADIENTS, OUTPUTS, PARAMETERS, Case, Place
@@ -139,10 +139,11 @@ def _with_owner(
     """If it is what another place must return, that is said."""
     if finding.passed or not isinstance(result, Tensor):
         return finding
-    for other, each in enumerate(places):
-        if other != place and compare.close(result, each.result, "", tolerance, tolerance).passed:
-            return Finding(False, f"{finding.seen} It is what place {other} must return.", finding.kind)
-    return finding
+
+    def matches(other: int) -> bool:
+        return compare.close(result, places[other].result, "", tolerance, tolerance).passed
+
+    return of_another(finding, place, len(places), matches) or finding
 
 
 def _names(seen: dict[str, Any], wanted: dict[str, Any], place: int) -> Finding:
@@ -188,8 +189,8 @@ def both_passes(
     """Register an exercise whose places must have what the function below says. See `BothPasses`."""
 
     def register(made: Callable[[Rng, Case], list[Place]]) -> Exercise:
-        judge = named_as(made, ByCases(base, BothPasses(made, kind), rubric, possible))
-        return exercise(rubric=rubric, minutes=minutes, difficulty=difficulty, hints=hints, name=name)(judge)
+        judged = ByCases(base, BothPasses(made, kind), rubric, possible)
+        return by_cases(judged, minutes=minutes, difficulty=difficulty, hints=hints, name=name)(made)
 
     return register
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from graders.grading.cases import both, vary
 from graders.grading.judging import feature
 from graders.grading.kit import Answer, Criterion, Finding, Rng, compare
+from graders.units.one_by_one import one_by_one
 from graders.units.unit_08 import drivers
-from graders.units.unit_08.cases import one_by_one
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,8 @@ from course_lib.runtime.communication.events import Kind as EventKind
 from graders.grading.cases import both
 from graders.grading.judging import feature
 from graders.grading.kit import Answer, Criterion, Finding, Observed, Rng, communication, compare, per_rank
+from graders.units.one_by_one import one_by_one
 from graders.units.unit_08 import drivers
-from graders.units.unit_08.cases import one_by_one
 from graders.units.unit_08.drivers import DealtReply
 from graders.units.unit_08.on_the_server import STAR
 from graders.units.unit_08.problems import star

@@ -9,7 +9,7 @@ from graders.grading.cases import both
 from graders.grading.communication import seconds
 from graders.grading.explanation import Tried
 from graders.grading.kit import Answer, Criterion, Finding, Kind, Rng, compare
-from graders.units.unit_08.cases import one_by_one
+from graders.units.one_by_one import one_by_one
 from graders.units.unit_08.clients import SIDE, updated
 from graders.units.unit_08.rounds import AGAIN, FLOPS, MANY, Case, Held, Rounds, drawn, hold
 

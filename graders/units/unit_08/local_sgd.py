@@ -13,9 +13,9 @@ from graders.grading.explanation import Tried
 from graders.grading.judging import feature
 from graders.grading.kit import Answer, Criterion, Finding, Kind, Observed, Rng, compare, per_rank
 from graders.units.models import copies_of
+from graders.units.one_by_one import one_by_one
 from graders.units.optimizers import PlainSGD
 from graders.units.unit_08 import drivers
-from graders.units.unit_08.cases import one_by_one
 from graders.units.unit_08.replicas import (
     FROZEN,
     SHAPES,

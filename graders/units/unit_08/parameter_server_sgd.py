@@ -5,7 +5,7 @@ from torch import Tensor
 
 from graders.grading.cases import both, vary
 from graders.grading.kit import Answer, Criterion, Finding, Rng, communication, compare
-from graders.units.unit_08.cases import one_by_one
+from graders.units.one_by_one import one_by_one
 from graders.units.unit_08.on_the_server import STAR, W_UNCHANGED, Pace, Training, asked, train
 from graders.units.unit_08.problems import LINK, TOLERANCES, Problem, gradient_of
 

@@ -8,7 +8,7 @@ from graders.grading.explanation import Tried
 from graders.grading.judging import feature
 from graders.grading.kit import Answer, Criterion, Finding, Rng, compare
 from graders.units.functions import drivers
-from graders.units.unit_08.cases import one_by_one
+from graders.units.one_by_one import one_by_one
 
 EVERY, BUSIEST = "every number once", "busiest server"
 

@@ -6,7 +6,7 @@ import torch
 
 from graders.grading.cases import both
 from graders.grading.kit import Answer, Criterion, Finding, Rng
-from graders.units.unit_08.cases import one_by_one
+from graders.units.one_by_one import one_by_one
 from graders.units.unit_08.on_the_server import STAR, W_UNCHANGED, Pace, Training, asked, train
 
 EVERY, MESSAGES = "every gradient once", "messages and bytes"

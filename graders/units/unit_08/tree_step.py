@@ -12,8 +12,8 @@ from graders.grading.communication import MEASURED, duration_within, only_messag
 from graders.grading.explanation import Tried
 from graders.grading.judging import feature
 from graders.grading.kit import Answer, Criterion, Finding, Kind, Observed, Rng, compare, per_rank
+from graders.units.one_by_one import one_by_one
 from graders.units.unit_08 import drivers
-from graders.units.unit_08.cases import one_by_one
 from graders.units.unit_08.replicas import FROZEN, SHAPES, TRAINED, StepReply
 
 STEPS = 2

@@ -3,7 +3,7 @@ of the layers of a model. What arrives at a result in backward is a multiple of 
 """
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -11,11 +11,11 @@ from torch import Tensor
 
 from course_lib.runtime.communication.events import Event
 from graders.grading.exercise import Exercise
-from graders.grading.expected import Expected
+from graders.grading.expected import Expected, of_another
 from graders.grading.explanation import Tried
-from graders.grading.judging import ByCases, Stage, named_as
+from graders.grading.judging import ByCases, Stage, by_cases
 from graders.grading.kinds import Kind
-from graders.grading.kit import Answer, Criterion, Finding, Observed, Rng, compare, exercise, per_rank
+from graders.grading.kit import Answer, Criterion, Finding, Observed, Rng, compare, per_rank
 from graders.units.passes import calls_by_pass
 from graders.units.ranks.stage import Arguments
 from graders.units.unit_10 import drivers
@@ -182,11 +182,13 @@ def _result(setting: Setting, expected: Sequence[Expected], called: Passed, plac
     """Passes if this place returned what it must; if it is what another must return, that is said."""
     what = f"what {_where(setting, place)} returned"
     finding = _returned(setting, expected[place].result, called.value, what)
-    others = (other for other in range(len(expected)) if other != place and not finding.passed)
-    for other in others:
-        if _returned(setting, expected[other].result, called.value, what).passed:
-            return replace(finding, seen=f"{finding.seen} It is what place {other} must return.")
-    return finding
+    if finding.passed:
+        return finding
+
+    def matches(other: int) -> bool:
+        return _returned(setting, expected[other].result, called.value, what).passed
+
+    return of_another(finding, place, len(expected), matches) or finding
 
 
 def _returned(setting: Setting, wanted: Any, seen: Any, what: str) -> Finding:
@@ -217,8 +219,9 @@ def both_ways(
 
     def register(results: Results) -> Exercise:
         stage = BothWays(results.__name__, names, arguments, results, written)
-        judge = named_as(results, ByCases(base, stage, rubric, possible))
-        return exercise(rubric=rubric, minutes=minutes, difficulty=difficulty, hints=hints)(judge)
+        return by_cases(
+            ByCases(base, stage, rubric, possible), minutes=minutes, difficulty=difficulty, hints=hints
+        )(results)
 
     return register
 

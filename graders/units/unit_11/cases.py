@@ -11,8 +11,8 @@ from torch import Tensor
 from graders.grading.called import Called
 from graders.grading.exercise import Exercise
 from graders.grading.explanation import Tried
-from graders.grading.judging import ByCases, Stage, feature, named_as
-from graders.grading.kit import Answer, Criterion, Finding, PlainData, Rng, compare, exercise
+from graders.grading.judging import ByCases, Stage, by_cases, feature
+from graders.grading.kit import Answer, Criterion, Finding, PlainData, Rng, compare
 from graders.units.functions import drivers
 from graders.units.functions.stage import Arguments
 
@@ -98,10 +98,12 @@ def compressor(
     """Register an exercise of whose calls each row finds what the function below says."""
 
     def register(judged: Judged) -> Exercise:
-        grader: Any = ByCases(base or Numbers(), Compressors(arguments, judged), rubric)
-        return exercise(rubric=rubric, minutes=minutes, difficulty=difficulty, hints=hints)(
-            named_as(judged, grader)
-        )
+        return by_cases(
+            ByCases(base or Numbers(), Compressors(arguments, judged), rubric),
+            minutes=minutes,
+            difficulty=difficulty,
+            hints=hints,
+        )(judged)
 
     return register
 

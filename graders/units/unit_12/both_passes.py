@@ -9,8 +9,8 @@ from torch import Tensor
 
 from course_lib.runtime.communication.events import Event
 from graders.grading.exercise import Exercise
-from graders.grading.judging import ByCases, Stage, feature, named_as
-from graders.grading.kit import Answer, Criterion, Finding, Rng, compare, exercise, per_rank
+from graders.grading.judging import ByCases, Stage, by_cases, feature
+from graders.grading.kit import Answer, Criterion, Finding, Rng, compare, per_rank
 from graders.units.passes import calls_by_pass
 from graders.units.unit_12.cases import THREES, Looks
 from graders.units.unit_12.drivers import space
@@ -219,7 +219,8 @@ def both_passes(
     def register(results: Callable[[Features, Given], list[Tensor]]) -> Exercise:
         kept = any(row.name == KEPT for row in rubric)
         stage = BothPasses(base, names, arguments, results, calls, beside, kept)
-        judge = named_as(results, ByCases(base, stage, rubric, possible))
-        return exercise(rubric=rubric, minutes=minutes, difficulty=difficulty, hints=hints)(judge)
+        return by_cases(
+            ByCases(base, stage, rubric, possible), minutes=minutes, difficulty=difficulty, hints=hints
+        )(results)
 
     return register

@@ -1,4 +1,4 @@
-"""How most exercises of unit 08 are tried: each case has a launch of its own, for time is looked at."""
+"""How answers are tried each of whose cases has a launch of its own."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -6,8 +6,8 @@ from typing import Any
 
 from graders.grading.cases import Features
 from graders.grading.exercise import Exercise
-from graders.grading.judging import ByCases, Stage, named_as
-from graders.grading.kit import Answer, Criterion, Finding, Rng, exercise
+from graders.grading.judging import ByCases, Stage, by_cases
+from graders.grading.kit import Answer, Criterion, Finding, Rng
 
 TryOne = Callable[[Answer, Features, Rng], tuple[Finding, Any]]
 """Has the answer do one case: what is found of the results, and what rows that ask how may see."""
@@ -24,12 +24,21 @@ class OneByOne(Stage[Features]):
 
 
 def one_by_one(
-    *, base: Features, minutes: int, difficulty: int, rubric: tuple[Criterion, ...], hints: tuple[str, ...]
+    *,
+    base: Features,
+    minutes: int,
+    difficulty: int,
+    rubric: tuple[Criterion, ...],
+    hints: tuple[str, ...],
+    possible: Callable[[Features], bool] = lambda features: True,
 ) -> Callable[[TryOne[Features]], Exercise]:
-    """Register an exercise each of whose cases is tried by the function below. base: the ordinary case."""
+    """Register an exercise each of whose cases is tried by the function below.
+
+    base: the ordinary case. possible: which features do not exclude one another.
+    """
 
     def register(try_one: TryOne[Features]) -> Exercise:
-        judge = named_as(try_one, ByCases(base, OneByOne(try_one), rubric))
-        return exercise(rubric=rubric, minutes=minutes, difficulty=difficulty, hints=hints)(judge)
+        judged = ByCases(base, OneByOne(try_one), rubric, possible)
+        return by_cases(judged, minutes=minutes, difficulty=difficulty, hints=hints)(try_one)
 
     return register
