@@ -73,5 +73,10 @@ def units_on_processes(places: Places, efforts: Efforts, told: Callable[[str], o
         told(f"{unit.name}: {check.said or 'executed'} ({check.seconds:.0f} s)")
         return check
 
+    # The units with the longest source first: one that takes long and begins last keeps all others waiting.
+    by_length = sorted(
+        units, key=lambda unit: sum(len(cell.source) for cell in unit.notebook.cells), reverse=True
+    )
     with ThreadPoolExecutor(max(1, len(os.sched_getaffinity(0)) // _CORES_A_UNIT)) as pool:
-        return list(pool.map(executed, units))
+        found = {check.what: check for check in pool.map(executed, by_length)}
+    return [found[unit.name] for unit in units]
