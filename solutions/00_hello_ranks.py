@@ -533,15 +533,14 @@ ring_picture(ranks)
 def pass_the_token(token: Tensor) -> Tensor:
     """Pass a token once round the ring of all ranks; each rank adds its own rank to it.
 
-    token: on rank 0 the token; on the others a tensor of the same shape and dtype to receive into (its
-        values mean nothing).
-    The token starts at rank 0, goes to 1, 2, ..., p - 1 and back to 0. Each rank r adds r to the token
-    that it received, and sends it on.
-    Returns the token as this rank last had it: on rank r > 0 the start plus 1 + 2 + ... + r, on rank 0
-    the start plus 1 + 2 + ... + (p - 1).
-    Communication: each rank sends one message, to the rank after it, and receives one, from the rank
-    before it, with send and recv (or isend and irecv, and their wait), without tags. A single rank
-    sends nothing and returns the token.
+    token: on rank 0 the token; on the others a tensor of its shape and dtype to receive into.
+
+    The token starts at rank 0, goes from each rank to the next, and from the last back to 0. A rank adds
+    its number to the token that it received, sends it on, and returns it as it last had it: of four
+    ranks, rank 2 has the start plus 1 + 2, and rank 0 the start plus 1 + 2 + 3.
+
+    Each rank sends one message and receives one, with send and recv (or isend, irecv and their wait). A
+    single rank sends nothing and returns the token.
     """
     ### BEGIN SOLUTION
     rank, size = dist.get_rank(), dist.get_world_size()

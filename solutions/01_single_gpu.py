@@ -249,17 +249,15 @@ def fit(
 ) -> list[tuple[float, float, float]]:
     """Train for some epochs on a device, and validate after each. Call train_step and evaluate.
 
-    model: on any device, in any mode. optimizer: over its parameters, perhaps used before.
+    model: on any device. optimizer: over its parameters.
     train_loader, validation_loader: each pass over one yields batches (inputs [B, ...], targets [B]) in
-        the host's memory, in a new order; the last batch may be shorter. They have no len().
-    epochs: 0 or more.
+        the host's memory; the last batch may be shorter. They have no len().
 
     Moves the model and each batch to the device. Each epoch: in training mode one step on each batch of
-    train_loader, then validation on all of validation_loader. All epochs are run, even if a loss grows
-    or is NaN. While an epoch's steps go on, nothing waits for the device. Random states are left alone.
-    Returns (training loss, validation loss, validation accuracy) for each epoch, three floats, not
-    rounded; the training loss is the mean over the epoch's samples of the losses that train_step has
-    returned.
+    train_loader, then validation on all of validation_loader. While an epoch's steps go on, nothing
+    waits for the device. Random states are left alone. Returns (training loss, validation loss,
+    validation accuracy) for each epoch, not rounded; the training loss is the mean over the
+    epoch's samples of train_step's losses.
     """
     ### BEGIN SOLUTION
     model.to(device)
@@ -477,16 +475,14 @@ def measure_throughput(
 ) -> float:
     """Samples a second of a training step, on a device that works off a queue.
 
-    step(): queues one training step on batch_size samples, and may return before the device has done
-        it.
+    step(): queues one training step on batch_size samples, and may return before the device has done it.
     synchronize(): waits until the device has done all that has been queued.
-    warmup: steps that come first and are not measured, 0 or more. steps: those that are measured, at
-        least 1.
+    warmup: steps that come first and are not measured. steps: those that are measured, at least 1.
 
-    Calls step() warmup + steps times. The clock (time.perf_counter) runs from the moment when the
-    device has nothing left to do until it has done all measured steps. (Before the first step, too, the
-    queue may hold work of others.) Call synchronize() at most twice, and not between measured steps.
-    Returns samples a second, not rounded: the samples of the measured steps by that time.
+    Calls step() warmup + steps times. The clock, time.perf_counter, runs from the moment when the device
+    has nothing left to do until it has done all measured steps. Before the first step, too, the queue
+    may hold work. Calls synchronize() at most twice, and not between measured steps. Returns samples a
+    second, not rounded.
     """
     ### BEGIN SOLUTION
     for _ in range(warmup):

@@ -851,12 +851,12 @@ def predict_time(
 ) -> float:
     """Seconds that an all-reduce of nbytes on so many ranks takes.
 
-    alpha: seconds per message. beta: seconds per byte. gamma: seconds to add a received byte. algorithm
-    is one of
+    alpha: seconds per message. beta: seconds per byte. gamma: seconds to add a received byte.
+    algorithm is one of
         "master"            each rank in turn sends its tensor to rank 0, then rank 0 the sum to each
         "exchange"          all ranks at once send their tensor to each other one in turn, and add
         "tree"              reduce_tree, then broadcast_tree: ceil(log2 p) rounds each
-        "ring"              ring_all_reduce, in chunks of nbytes / ranks, which need not be whole
+        "ring"              ring_all_reduce, in chunks of nbytes / ranks
         "halving_doubling"  with c the largest power of two up to ranks: 2 log2 c rounds, and if
                             ranks > c one message of nbytes before, which is added, and one after
     A single rank takes 0 seconds.

@@ -558,13 +558,13 @@ def downpour_sgd(
 ) -> Tensor | None:
     """Asynchronous SGD as in DistBelief: rank 0 serves, all others work, each for steps of its own.
 
-    w, gradient, what is returned: as in parameter_server_sgd. A worker fetches the server's weights
+    w, gradient, result: as in parameter_server_sgd. A worker fetches the server's weights
     before the steps 0, n_fetch, 2 n_fetch ... In each it computes a gradient at its copy, takes lr
     times that off the copy, and adds it to a sum. After every n_push steps, and its last, it sends the
     sum and begins anew. The server takes lr times each sum off its weights as soon as it arrives.
 
-    Messages only, between a worker and rank 0: weights for each fetch, a sum for each push, for each of
-    them at most one of up to 16 bytes, and one more in the end.
+    Messages only, between a worker and rank 0: weights for each fetch, a sum for each push, and a short
+    one, of up to 16 bytes, with each and at the end.
     """
     ### BEGIN SOLUTION
     pushes = {min(begin + n_push, steps) for begin in range(0, steps, n_push)}
@@ -1320,16 +1320,15 @@ def federated_round(
 ) -> Tensor | None:
     """A round of federated averaging: rank 0 is the server, all others are clients with their own data.
 
-    w: [d], the weights; on clients only of their shape. samples: this rank's, [m, ...].
+    w: [d], the weights; on clients only of their shape. samples: [m, ...].
     client_update(w, samples): the weights after a training from w, which it may overwrite; called once
-    by a chosen client that has samples.
+        by a chosen client.
 
-    Chosen are max(1, round(fraction * clients)), at random; the seed alone says which. Rank 0 returns
-    the mean of their weights, in which m_k samples of n count m_k / n; w's numbers if n is 0.
+    Chosen are max(1, round(fraction * clients)), at random by the seed. Rank 0 returns the mean of their
+    weights, in which m_k samples of n count m_k / n; w's numbers if n is 0.
 
-    send and recv only: rank 0 sends w to each chosen client, which sends back its weights and, in at
-    most 16 bytes, its number of samples. They train at the same time; nobody else makes a call. w,
-    samples and random states stay.
+    Rank 0 sends w to each chosen client, which sends back its weights and, in at most 16 bytes, its
+    number of samples. They train at the same time; nobody else makes a call.
     """
     ### BEGIN SOLUTION
     rank, clients = dist.get_rank(), dist.get_world_size() - 1

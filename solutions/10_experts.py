@@ -109,6 +109,7 @@ def top_k_gate(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """Which experts each token goes to, and how much each of them counts.
 
     logits: [N, E] of any floating dtype, N tokens, perhaps none, and E experts, at least k.
+
     Returns weights [N, k], of the logits' dtype, and experts [N, k], int64: for each token the k
     experts with the largest logits, the largest first; of equal ones the lower number comes first.
     A token's weights are in proportion to its softmax over all experts, and add up to 1. Gradients
@@ -234,14 +235,13 @@ guesses.measured(times_the_operations_with_8_times_the_experts=more)
 def dispatch_plan(experts: Tensor, count: int, capacity: int | None = None) -> tuple[Tensor, Tensor]:
     """Which choices travel, in which order, and how many go to each expert.
 
-    experts: int64 [N, k], as from top_k_gate: the experts of N tokens, perhaps none, each from 0 to
-    count - 1.
+    experts: int64 [N, k], as from top_k_gate: the experts of N tokens, each from 0 to count - 1.
+    capacity: how many choices an expert keeps; None: all.
 
-    Returns order [R] and counts [count], both int64, on the device of experts. order: the numbers
-    n k + j of the choices that travel, those of expert 0 first, then those of expert 1, and so on;
-    counts: how many there are of each. Of one expert, all tokens' first choices (j = 0) come before
-    their second ones, and within these lower tokens before higher ones. Of its choices, in this order,
-    an expert keeps the first `capacity` (None: all); the others are dropped.
+    Returns order [R] and counts [count], both int64. order has the numbers n k + j of the choices that
+    travel, those of expert 0 first, then those of expert 1, and so on; counts says how many there are of
+    each. In an expert's queue stand all tokens' first choices (j = 0), in the order of tokens, then all
+    second ones, and so on. It keeps the first ones; the others are dropped.
     """
     ### BEGIN SOLUTION
     tokens, k = experts.shape
@@ -340,23 +340,27 @@ assert launch(exchange_of_equal_parts, ranks=3).results == [[0, 10, 20], [1, 11,
 # And backward? The gradient of a row arises where its expert is, and is wanted where the row came from. So it travels the same way back: an
 # all-to-all with the two lists of sizes exchanged. `dist.all_to_all_single` knows nothing of autograd; `Travel` is where you tell it. Only `dispatch` is
 # judged, and `combine` can use `Travel` too.
+#
+# For all that ranks do together from here on, four things hold:
+#
+# - `group` has the p ranks that have experts, equally many each; None stands for all ranks.
+# - Tensors are of any floating dtype. Arguments stay as they are. All ranks need a gradient of an argument, or none.
+# - A rank may have no tokens, and an expert may get none.
+# - Collectives and messages are those that a docstring names, and no others.
 
 
 # %% exercise="dispatch" points=12
 def dispatch(x_RD: Tensor, counts: Tensor, group: dist.ProcessGroup | None = None) -> tuple[Tensor, Tensor]:
     """Send each row to the rank of its expert.
 
-    x_RD: R rows of D numbers, of any floating dtype, perhaps none: those for expert 0 first, then those
-        for expert 1, and so on. counts: int64 [E], how many there are for each, as from dispatch_plan.
-    group: the p ranks that have experts (None: all), each E / p of them: rank r has experts r E / p to
-        (r + 1) E / p - 1.
+    x_RD: R rows of D numbers, those for expert 0 first, then those for expert 1, and so on.
+    counts: int64 [E], how many there are for each, as from dispatch_plan. Of p ranks, rank r has the
+        experts r E / p to (r + 1) E / p - 1.
 
-    Returns y_TD and received [p, E / p], int64. y_TD: the rows that came here, T in all, rank by rank,
-    and those of one rank expert by expert. received: how many came from each rank for each of the
-    experts here. x_RD gets, for each row, the gradient that arrives at it on its expert's rank; it may
-    need none, on all ranks alike.
+    Returns y_TD and received [p, E / p], int64. y_TD has the T rows that came here, rank by rank, and
+    those of one rank expert by expert; received says how many came from each rank for each expert here.
 
-    Calls: in forward two dist.all_to_all_single, of counts and of rows; in backward one, of gradients.
+    Calls: in forward two dist.all_to_all_single, of counts and of rows; in backward one.
     """
     ### BEGIN SOLUTION
     sent = counts.view(dist.get_world_size(group), -1)
@@ -402,12 +406,11 @@ def combine(
     """Send each row back to where it came from, and add up each token's.
 
     y_TD: one row for each that dispatch returned here, in the same order: what its expert made of it.
-    plan: order [R] and counts [E], from dispatch_plan; received [p, E / p]: from dispatch, both on this
-    rank. weights: [N, k], of y's dtype, of this rank's N tokens.
+    plan: order [R] and counts [E], from dispatch_plan. received: [p, E / p], from dispatch.
+    weights: [N, k], of y's dtype, of this rank's N tokens.
 
     Returns [N, D]: for each token the sum of weight times row over those of its k choices that
-    travelled, and zeros where none did. Gradients flow to y_TD and to the weights; both, either or none
-    of them may need one, on all ranks alike.
+    travelled; zeros where none did. Gradients flow to y_TD and to weights.
 
     Calls: one dist.all_to_all_single in forward, one in backward, each of rows.
     """
@@ -464,22 +467,17 @@ assert [each.tolist() for each in run.results] == [[0, 3, 3, 1], [2, 2, 0, 3]]
 
 # %% exercise="ExpertParallelMLP" points=16
 class ExpertParallelMLP(nn.Module):
-    """A layer of experts, cut over ranks: every rank has some of the experts, and tokens of its own.
+    """A layer of experts, cut over ranks: each has some experts, and tokens of its own.
 
-    layer = ExpertParallelMLP(whole, capacity_factor=None, group=None)
+    whole: a Mixture of E experts. The layer keeps copies of its gate, `gate`, and of this rank's E / p
+        experts, `experts`, an nn.ModuleList; nothing else of it.
+    layer(x): x [..., D], N tokens, perhaps none. Returns what `whole` would. An expert has room for
+        ceil(capacity_factor N k / E) of this rank's choices, and is called once.
+    layer.routing: of the last forward, probabilities [N, E], with gradient, and experts chosen.
+    layer.average_gradients(): after backward, makes all gradients, in place, those of the mean of all
+        ranks' losses.
 
-    whole: a Mixture of E experts, the same on all p ranks.
-    layer.gate: a copy of whole.gate. layer.experts: an nn.ModuleList of copies of this rank's E / p
-        experts, as dispatch deals them. The layer keeps nothing of the others.
-    layer(x): x [..., D], N tokens, perhaps none. Returns what `whole` would, but for what is dropped:
-        each expert has room for ceil(capacity_factor N k / E) of this rank's choices. An expert is
-        called once a forward, also for no rows.
-    layer.routing: of the last forward, the probabilities [N, E], with gradient, and the experts chosen.
-    layer.average_gradients(): called on all ranks after backward. Makes all gradients those of the mean
-        over ranks of the losses, in place; a gate without one counts as zeros, a frozen one stays.
-
-    Calls: those of dispatch and combine (in backward, dispatch's only where x needs a gradient); in
-    average_gradients one all-reduce, unless the gate is frozen.
+    Calls: those of dispatch and combine, and one all-reduce of the gate's gradient.
     """
 
     def __init__(
@@ -601,18 +599,16 @@ def load_balancing_loss(
 ) -> Tensor:
     """What is added, times a small factor, to this rank's loss, so that the load becomes even.
 
-    probabilities: [N, E], of any floating dtype: the softmax of the gate's logits of this rank's N
-    tokens, as many as any other rank's. They need no gradient where the gate is frozen. experts: int64
-    [N, k]: what these tokens chose.
+    probabilities: [N, E], the softmax of the gate's logits of this rank's N tokens; all ranks have
+        equally many.
+    experts: int64 [N, k], what these tokens chose.
 
     Returns a scalar of the probabilities' dtype: E times the sum over experts of f_e P_e. f_e: of all
     choices of all ranks, the part that went to expert e. P_e: the mean probability of expert e, of this
     rank's tokens. Gradients flow through P_e only.
 
-    Calls: one collective in forward, of E numbers.
-
-    W. Fedus et al., Switch Transformers, 2022, equations 4 to 6, where k = 1; equation 4 has the factor
-    too.
+    Calls: one collective in forward, of E numbers. (W. Fedus et al., Switch Transformers, 2022,
+    equations 4 to 6, for k = 1.)
     """
     ### BEGIN SOLUTION
     count = probabilities.shape[1]
@@ -694,15 +690,14 @@ figure
 def hierarchical_all_to_all(x: Tensor, gpus_per_node: int, group: dist.ProcessGroup | None = None) -> Tensor:
     """An all-to-all of equal blocks, in which two nodes exchange one message each way.
 
-    x: [p, ...] of any dtype, of one shape on the group's p ranks: x[r] is for rank r. gpus_per_node: g,
-    which divides p. Rank r of the group is on node r // g.
+    x: [p, ...], on the group's p ranks: x[r] is for rank r.
+    gpus_per_node: g, which divides p. Rank r of the group is on node r // g.
 
     Returns a new tensor of x's shape: at [r] what rank r had for this rank.
 
-    Calls: only point-to-point ones (dist.send, recv, isend, irecv, batch_isend_irecv); a send may wait
-    for its receive. From each node to each other one there goes one message, with the g^2 blocks that
-    are for it. With m nodes, no rank sends more than ceil(m / g) of these messages. Messages within a
-    node may be any, but from a rank to itself, which Gloo cannot carry.
+    Calls: point-to-point ones only. From each node to each other one there goes one message, with the
+    g^2 blocks that are for it; of m nodes' messages no rank sends more than ceil(m / g). Within a node
+    any may go, but none from a rank to itself, which Gloo cannot carry. A send may wait for its receive.
     """
     ### BEGIN SOLUTION
     g, rank = gpus_per_node, dist.get_rank(group)
@@ -1300,15 +1295,13 @@ assert off < 1e-6
 def place_experts(loads: list[int], ranks: int, slots: int) -> list[list[int]]:
     """Which experts each rank holds, so that the fullest rank has as little to do as possible.
 
-    loads: how many tokens each expert gets, E numbers. slots: for how many experts each rank has room;
-    ranks times slots is at least E.
+    loads: how many tokens each expert gets, E numbers.
+    slots: for how many experts each rank has room; ranks times slots is at least E.
 
-    Returns for each rank the list of its experts, at most `slots` different ones, in any order. Every
-    expert is on one rank at least. One that is on several shares its tokens equally among them: of 90
-    tokens on three ranks each computes 30. Its score is the number of tokens of the rank that has most:
-    two points each are for a score that, on every task, (1) is at most the mean of the best known one
-    and that of experts laid out one after another, ceil(E / ranks) a rank; (2) is at most 1.1 times the
-    best known one; (3) at most 1.02 times.
+    Returns for each rank the list of its experts, at most `slots` different ones. Every expert is on one
+    rank at least. One that is on several shares its tokens equally among them: of 90 tokens on three
+    ranks each computes 30. The score is the tokens of the rank that has most. Full marks are for at most
+    1.02 times the best score known; the rows say what less is worth.
     """
     ### BEGIN SOLUTION
     copies = [1] * len(loads)

@@ -886,14 +886,14 @@ class PowerSGD:
         compressed = PowerSGD(rank=2)
         model.register_comm_hook(compressed, PowerSGD.hook)
 
-    hook returns a future of the buffer, in which gradients have become, on all ranks, what stands
-    for their mean. If rank (n + m) < n m for the n rows (the first dimension) and m columns of one,
+    hook returns a future of the buffer, in which gradients have become what stands for their mean. For
+    one of n rows (the first dimension) and m columns, if rank (n + m) < n m:
         M: the gradient, and what was lost of those before.
         Q, [m, rank]: this parameter's last; at first torch.randn, in its dtype.
         P = M Q, summed over ranks; then its columns are made orthonormal.
         Q = transpose(M) P, its mean over ranks.
         P transpose(Q) stands for the mean.
-    Others become their means. A bucket has at most two all-reduces, of rank (n + m) numbers a matrix.
+    Others become their means. A bucket has at most two all-reduces.
     """
 
     def __init__(self, rank: int, seed: int = 0) -> None:
@@ -1574,13 +1574,13 @@ assert milliseconds == {"LUMI-G": [11.9, 12.3, 7.1, 3.0], "H100 pod": [7.6, 7.0,
 def design_hook(steps: int) -> tuple[Any, Callable[[Any, dist.GradBucket], torch.futures.Future[Tensor]]]:
     """A state and a hook for DDP, as register_comm_hook takes them, that come to a loss with few bytes.
 
-    Called once on each rank before a training of so many steps: plain SGD, a network with one
-    hidden layer. All gradients, some 600 numbers in float32, come in one bucket, always in one
-    order. What the hook makes of them is up to you, as long as all ranks have the same.
+    Called once on each rank before a training of so many steps: plain SGD, a network with one hidden
+    layer. All gradients, some 600 numbers in float32, come in one bucket, always in one order. What the
+    hook makes of them is up to you, as long as all ranks have the same.
 
-    Mean gradients, all-reduced as they are, reach some loss in two fifths of the steps. You are
-    there when the mean loss of all samples is at most 1.1 times that. What counts is the bytes of
-    all ranks by then; full marks are for a twenty-fifth of those of the mean gradients.
+    Mean gradients, all-reduced as they are, reach some loss in two fifths of the steps. You are there
+    when the mean loss is at most 1.1 times that. The bytes of all ranks by then count; full marks are
+    for a twenty-fifth of those of the mean gradients.
     """
     ### BEGIN SOLUTION
     ranks = dist.get_world_size()

@@ -95,12 +95,14 @@ guesses = predict(
 def mesh_coordinates(rank: int, shape: tuple[int, ...]) -> tuple[int, ...]:
     """Where a rank stands in a mesh: one coordinate for each axis.
 
-    shape: how many ranks stand along each axis, at least 1, for any number of axes; none at all is a
-    mesh of one rank. Ranks are numbered from (0, ..., 0, 0) on; next comes (0, ..., 0, 1): coordinates
-    of the last axis are counted through first, those of the first axis last.
+    shape: how many ranks stand along each axis, at least 1; of any number of axes. No axis at all is a
+        mesh of one rank.
 
-    Returns the coordinates, ints, each at least 0 and less than its axis is long. Also for a mesh of
-    10^18 ranks it takes no longer than a moment. Raises ValueError for a rank that is not in the mesh.
+    Rank 0 is at (0, ..., 0, 0), rank 1 at (0, ..., 0, 1): coordinates of the last axis are counted
+    through first, those of the first axis last.
+
+    Returns the coordinates as ints. Also a mesh of 10^18 ranks takes no longer than a moment. Raises
+    ValueError for a rank that is not in the mesh.
     """
     ### BEGIN SOLUTION
     place = []
@@ -172,15 +174,14 @@ for rank, (data, stage, share) in enumerate(places):
 def groups(shape: tuple[int, ...], rank: int) -> list[dist.ProcessGroup]:
     """This rank's process group along each axis of a mesh that has all ranks.
 
-    shape: as in mesh_coordinates. rank: the one that calls; every rank of the default group calls once,
-    at the same place of its program.
+    shape: as in mesh_coordinates. rank: the one that calls. Every rank calls once.
 
-    Returns a list with a group for each axis, in the order of the axes. The group of an axis has, in
-    ascending order, the ranks whose coordinates differ from this rank's along this axis at most; along
-    an axis of size 1 that is the rank alone. They are made by dist.new_group, each group of the mesh
-    once, not once a rank; the default group may serve where all ranks are in one. None is taken from a
-    DeviceMesh, or from an earlier call. Raises ValueError on every rank if the shape is not one of as
-    many ranks as there are, before any group is made.
+    Returns a list of groups, in the order of the axes. The group of an axis has, in ascending order, the
+    ranks that differ from this one along this axis at most: along an axis of size 1 this rank alone.
+
+    Make them with dist.new_group (none of a DeviceMesh): each group of the mesh once, not once a rank.
+    Where one has all ranks, the default group may serve. Raises ValueError on every rank, before any
+    group is made, if the mesh has more or fewer ranks than there are.
     """
     ### BEGIN SOLUTION
     if math.prod(shape) != dist.get_world_size():
@@ -236,22 +237,17 @@ guesses.measured(different_groups_in_a_mesh_of_2_x_2_x_4=len(different))
 
 # %% exercise="hsdp_average" points=9
 def hsdp_average(gradients: list[Tensor], within: dist.ProcessGroup, across: dist.ProcessGroup) -> Tensor:
-    """This rank's shard of the mean of gradients over all ranks of some nodes.
+    """This rank's shard of the mean of gradients over all ranks of all nodes.
 
-    gradients: of this rank, tensors of any shapes and of one floating dtype, n numbers in all, n at
-        least 1; on every rank the same shapes. Each is read in the order of its indices, and they
-        follow one another. They stay as they are.
-    within: the g ranks of this rank's node. across: the ranks at the same place in `within` of all N
-        nodes that have this model. Each may be a rank alone, and ranks may have any numbers; others may
-        be in neither.
+    gradients: tensors of any shapes, the same on every rank, n numbers in all. Read in the order of
+        their indices, they follow one another. They stay as they are.
+    within: the g ranks of this node.
+    across: the ranks at the same place in `within` of all nodes.
 
-    Returns a new tensor [s], s = ceil(n / g), of the gradients' dtype. The rank at place i of `within`
-    gets the numbers i s to (i + 1) s of the mean over all N g ranks, and zeros where there are no more
-    numbers.
+    Returns a new tensor of s = ceil(n / g) numbers of their dtype: on the rank at place i of `within`
+    the numbers i s to (i + 1) s of the mean over all ranks, and zeros beyond the last one.
 
-    Calls: one reduce-scatter in `within` and one all-reduce in `across`, no others; either may be left
-    out where a group has one rank. To other nodes no rank sends more than an all-reduce of s numbers
-    over N ranks takes.
+    Calls: one reduce-scatter in `within` and one all-reduce of s numbers in `across`.
     """
     ### BEGIN SOLUTION
     g, nodes = dist.get_world_size(within), dist.get_world_size(across)
@@ -351,37 +347,34 @@ for rank, (_, names) in enumerate(parts):
 # The mesh says where a rank stands: `mesh.get_local_rank("pipeline")` is its coordinate along an axis, `mesh.size(1)` how long that axis is. Messages along an
 # axis go by `group=mesh.get_group("pipeline")` with `group_dst` and `group_src`, which are places within the group. `dst` and `src` would be numbers in the whole world;
 # `dist.get_process_group_ranks(group)` has them. Do not compute them: ranks may stand in a mesh in any order.
+#
+# **The model.** On the first stage it takes tokens [B, T], on the others what the stage before returned, float [B, T, D]. On the last it returns
+# logits. `model.empty(B, T)` is room for what arrives, on the right device. Call it once for each micro-batch. The attribute `shared` of a parameter
+# is True if the first and the last stage have a copy of it each; if there is one stage, its gradient is whole. The model may be on the device
+# "meta", whose tensors have shapes but no numbers; so make new tensors where the model is, and ask for no numbers.
+#
+# **What may travel in a step:**
+#
+# - Across each cut, in each direction, one message a micro-batch, point to point.
+# - Along data, each gradient in one all-reduce, after the last micro-batch.
+# - For shared parameters the sum of the two copies' gradients: a message each way, or a collective in a group of these two ranks.
+# - For the loss, collectives of at most 8 bytes. And what the model itself sums.
+#
+# The pipeline has to be full: with m micro-batches and p stages, stage s sends min(m, p - s) micro-batches on before the first of them is back.
 
 
 # %% exercise="step_3d" points=18
 def step_3d(model: MeshTransformer, batch: list[tuple[Tensor, Tensor]], mesh: DeviceMesh) -> Tensor:
-    """Forward and backward of one step of training on a mesh, all gradients averaged; the loss.
+    """One training step on a mesh: forward, backward, and gradients averaged. Returns the loss.
 
-    mesh: with the axes "data", "pipeline" and "tensor", in this order, on all ranks; any of them may
-        have one rank, and ranks may stand in it in any order.
-    model: this rank's part of the model, whose parameters have no .grad yet. The first stage's takes
-        tokens [B, T], the others' what the stage before returned, and the last one's returns logits.
-        What crosses is float [B, T, D]; model.empty(B, T) is room for it, on the right device. Ranks
-        along "tensor" call it alike. It is called once for each micro-batch. It may be on the device
-        "meta", whose tensors have no data: new ones are made on its device, and nothing asks for their
-        numbers. Each parameter has an attribute `shared`: True if the first and the last stage have a
-        copy of it each; if the mesh has one stage, there is one copy, with the whole gradient.
-    batch: of this replica, micro-batches (tokens [B, T], targets [B, T]), int64, at least one. Their B
-        may differ. Every rank of the replica has them. Replicas have other samples, as many altogether,
-        perhaps in more or fewer micro-batches.
+    model: this rank's part of the model. No parameter has a .grad yet.
+    batch: of this replica, at least one micro-batch (tokens [B, T], targets [B, T]), of any sizes B. All
+        ranks of a replica have it. Replicas have equally many samples in all.
+    mesh: with the axes "data", "pipeline" and "tensor", in this order; each may have one rank.
 
-    The loss of the whole batch is the mean of next_token_loss over all samples of all replicas.
-    Afterwards each parameter's .grad is its gradient, the same on all ranks that have a copy; no
-    parameter has changed, nor has the batch. Returns the loss, float32 [], detached, the same on all
-    ranks.
-
-    With m micro-batches and p stages, stage s sends min(m, p - s) micro-batches on to s + 1, or more,
-    before the first of them is back. Activations, and their gradients, cross each cut once a
-    micro-batch, point to point, in one message each. Along "data" each gradient is in one all-reduce,
-    after the last micro-batch. Copies of shared parameters are summed between these two stages, by a
-    message each way or in a group of the two ranks. Beside this and what the model itself sums, no
-    collective has more than 8 bytes. Nothing stays behind: a second call, with .grad None again and
-    another batch, is as the first.
+    The loss is the mean of next_token_loss over all samples of all replicas: float32 [], detached, the
+    same on all ranks. Afterwards each parameter's .grad is its gradient.
+    Parameters and batch stay as they are. What may travel is listed above.
     """
     ### BEGIN SOLUTION
     pipeline, data = mesh.get_group("pipeline"), mesh.get_group("data")
@@ -536,18 +529,14 @@ assert along["data"][1] == 4 * of_64.results[8] / 2**20
 def grad_norm_3d(parameters: Iterable[nn.Parameter], mesh: DeviceMesh) -> Tensor:
     """The norm of the whole model's gradient, the same on every rank: float32 [].
 
-    parameters: of this rank, perhaps none, to be gone through once. Their .grad, of any shape and
-        floating dtype, are averaged already; or None, which counts as zeros. Each parameter has two
-        attributes, bools: tensor_model_parallel: True if ranks along "tensor" have another part of it
-        each; False if all of them have a copy with the same gradient. shared: True if the first and the
-        last stage have a copy of it each, with the same gradient; where there is one stage, it is there
-        once. False if one stage has it.
-    mesh: with the axes "data", "pipeline" (stages) and "tensor", in this order. Ranks that differ along
-        "data" have the same parameters and gradients.
+    parameters: of this rank, perhaps none. Their .grad are averaged already; None counts as zeros.
+        tensor_model_parallel: True if ranks along "tensor" have a part of it each, False if copies.
+        shared: True if the first and the last stage have a copy each; one stage alone has one copy.
+    mesh: with the axes "data", "pipeline" and "tensor", in this order.
 
-    Each number of the model counts once, however many ranks have it; if one is infinite, or NaN, so is
-    the norm. Squares are added in float32, or in more. Nothing is changed. Calls: at most two
-    all-reduces, each of one number, none of them along "data"; no others.
+    Each number of the model counts once; if one is infinite, or NaN, so is the norm. Squares are added
+    in float32, or in more. Nothing is changed. Calls: at most two all-reduces of one number each, none
+    along "data".
     """
     ### BEGIN SOLUTION
     first_stage, first_share = (mesh.get_local_rank(axis) == 0 for axis in ("pipeline", "tensor"))
@@ -645,29 +634,28 @@ figure
 # The exchange costs latency, twice in every convolution, so it matters who waits for whom. `dist.send` may return only when
 # its message has been received. If every rank first sends down, then receives from above, only the last one, which has
 # nobody below, is free to receive at once; the one above it comes next, and so on up. That ends well, but the more ranks there are, the longer it takes.
+#
+# For all layers that you write from here to section 7, four things hold:
+#
+# - `group` has the ranks that share an image; None stands for all.
+# - Tensors are float32 or float64. Arguments stay as they are, and so does the gradient that arrives in backward.
+# - Each rank has a loss of its own. Gradients are those of the sum of all ranks' losses. An argument needs a gradient on all ranks or on none.
+# - A layer may be called several times in one graph, in any groups, beside other uses of its arguments; and backward may run twice.
 
 
 # %% exercise="halo_exchange" points=15
 def halo_exchange(x: Tensor, width: int, group: dist.ProcessGroup | None = None, dim: int = 2) -> Tensor:
     """This rank's strip of an image, with the neighbours' nearest rows on both sides.
 
-    x: 4 dimensions (samples, channels, rows, columns), of any floating dtype. Images are cut into
-        strips along dimension dim, 2 or 3; what follows says rows, as for 2. In the order of the
-        group's ranks (None: all) strips follow one another downwards. They may differ in height, and
-        each has at least `width` rows.
+    x: [samples, channels, rows, columns]. Along dimension dim, 2 or 3, the image is cut into strips, in
+        the order of the ranks. (What follows says rows, as for 2.) Each has at least `width` rows.
     width: at least 0.
 
-    Returns a tensor with 2 width more rows than x: the last `width` rows of the rank before, x, the
-    first `width` rows of the rank after. The first rank of the group has zeros above, the last one
-    zeros below. The gradient of x is that of all copies: what arrives here at its own rows, plus what
-    arrives at copies of them on the neighbours. x and the gradient that arrives stay as they are. All
-    ranks need a gradient, or none. Several calls, in any groups, may stand in one graph, beside other
-    uses of x, and backward may run twice.
+    Returns the last `width` rows of the rank before, x, and the first `width` rows of the rank after, in
+    one tensor. Above the first strip and below the last one are zeros.
 
-    Messages only (send, recv, isend, irecv, batch_isend_irecv): in forward and in backward each rank
-    sends each of its neighbours one message of `width` rows. (With width 0 it may send none; that is
-    not counted.) However many ranks there are, a pass takes at most as long as four such messages one
-    after another.
+    Messages only: in each pass, each rank sends each neighbour one message of `width` rows. However many
+    ranks there are, a pass takes no longer than four such messages.
     """
     ### BEGIN SOLUTION
     return Halo.apply(x, width, group, dim)
@@ -780,21 +768,16 @@ def spatial_conv2d(
 ) -> Tensor:
     """This rank's strip of a convolution of an image that is cut into strips.
 
-    x_shard: [samples, channels, rows, columns], float32 or float64: this rank's strip, in order as for
-        halo_exchange (group: None for all ranks). Strips may differ in height; each has at least k // 2
-        rows, and all but the last one a multiple of `stride`. weight: [filters, channels, k, l], k and
-        l odd, the same on all ranks.
+    x_shard: a strip as for halo_exchange. Each has at least k // 2 rows, and all but the last one a
+        multiple of `stride`.
+    weight: [filters, channels, k, l], k and l odd, the same on all ranks.
 
-    Returns [samples, filters, ceil(rows / stride), ceil(columns / stride)], rows of this strip: all
-    ranks' results, one below the other, are conv2d of the whole image by weight, with this stride and
-    with k // 2 rows and l // 2 columns of zeros on each side. With a loss on each rank, gradients are
-    those of the sum of all these losses: x_shard gets its rows' part, the weight, on every rank, the
-    whole. Either may need no gradient, then on no rank. Arguments stay as they are. Several calls, in
-    any groups, also with one weight, may stand in one graph, beside other uses of the arguments, and
-    backward may run twice.
+    Returns [samples, filters, ceil(rows / stride), ceil(columns / stride)]: this strip of conv2d of the
+    whole image, with k // 2 rows and l // 2 columns of zeros on each side. In backward the weight gets
+    the whole gradient, on every rank.
 
-    Calls: messages between neighbours as in halo_exchange with k // 2 rows, once in forward, once in
-    backward; and in backward one dist.all_reduce of the weight's gradient, if it needs one. No others.
+    Calls: messages as in halo_exchange with k // 2 rows, in each pass, and one dist.all_reduce of
+    the weight's gradient, if it needs one.
     """
     ### BEGIN SOLUTION
     height, width = weight.shape[2:]
@@ -1032,22 +1015,16 @@ if torch.__version__.startswith("2.13."):
 def filter_parallel_conv(
     x_shard: Tensor, weight_shard: Tensor, group: dist.ProcessGroup | None = None
 ) -> Tensor:
-    """This rank's filters' results, from channels that are cut over ranks.
+    """This rank's filters' results, from an image whose channels are cut over ranks.
 
-    x_shard: [samples, C / p, rows, columns], float32 or float64: of C channels those of this rank, of p
-        in the group (None: all). weight_shard: [F / p, C, k, l], k and l odd: of F filters those of
-        this rank, for all channels. C and F are multiples of p; rank r of the group has the r-th part
-        of the channels, and of the filters.
+    x_shard: [samples, C / p, rows, columns]: of C channels the r-th part, on rank r of p.
+    weight_shard: [F / p, C, k, l], k and l odd: the r-th part of F filters, for all channels.
 
-    Returns [samples, F / p, rows, columns]: conv2d of the whole image, by this rank's filters, with k
-    // 2 rows and l // 2 columns of zeros on each side. With a loss on each rank, gradients are those of
-    the sum of all these losses. Either may need no gradient, then on no rank. Arguments stay as they
-    are. Several calls, in any groups, may stand in one graph, beside other uses of the arguments, and
-    backward may run twice.
+    Returns [samples, F / p, rows, columns]: conv2d of the whole image by this rank's filters, with
+    k // 2 rows and l // 2 columns of zeros on each side.
 
-    Calls: one all-gather in forward, of x_shard, and one reduce-scatter in backward (none on any rank,
-    if no x_shard needs a gradient). In each a rank sends at most (p - 1) / p of the whole image's
-    bytes.
+    Calls: one all-gather of x_shard in forward, and one reduce-scatter in backward, if x_shard needs a
+    gradient. In each a rank sends at most (p - 1) / p of the whole image's bytes.
     """
     ### BEGIN SOLUTION
     return padded_conv2d(Gather.apply(x_shard, group), weight_shard)
@@ -1108,9 +1085,7 @@ def channel_parallel_conv(
     x_shard, group: as for filter_parallel_conv. weight_shard: [F, C / p, k, l]: all F filters, for this
         rank's channels.
 
-    Returns [samples, F / p, rows, columns], as filter_parallel_conv does; so are the gradients those of
-    the sum of all ranks' losses. Either may need no gradient, then on no rank. Arguments stay as they
-    are, and several calls may stand in one graph, as there.
+    Returns [samples, F / p, rows, columns], the same as filter_parallel_conv.
 
     Calls: one reduce-scatter in forward, and one all-gather in backward, of the gradient that arrives.
     In each a rank sends at most (p - 1) / p of the whole result's bytes.
@@ -1226,21 +1201,15 @@ def synchronised_batch_norm(
 ) -> Tensor:
     """Batch normalisation of this rank's part, by mean and variance over all ranks' parts.
 
-    x_shard: [samples, C, rows, columns], float32 or float64: this rank's part of the batch, of the
-        image, or of both. Parts may differ in all but C, and one may be empty; together they are not.
-    weight, bias: [C], of x_shard's dtype, any numbers, 0 too, the same on all ranks of the group (None:
-        all).
+    x_shard: [samples, C, rows, columns]: a part of the batch or of the image. Parts may differ in
+        all but C, and one may be empty.
+    weight, bias: [C], the same on all ranks. All three need a gradient, or none.
 
-    Returns (x_shard - mean) / sqrt(variance + eps) * weight + bias, for each channel; mean and variance
-    are those of all samples and pixels of all ranks, the variance divided by their number n. Also where
-    a channel's mean is some thousands of standard deviations away from 0 it is exact to 0.01 in
-    float32. With a loss on each rank, gradients are those of the sum of all these losses: x_shard gets
-    its part, weight and bias, on every rank, the whole. All three need a gradient, or none. They stay
-    as they are. Several calls, in any groups, may stand in one graph, beside other uses of the three,
-    and backward may run twice.
+    Returns (x_shard - mean) / sqrt(variance + eps) * weight + bias, with a channel's mean and
+    variance over all ranks, exact to 0.01 even if the mean is 3,000 standard deviations. In backward,
+    weight and bias get the whole gradient, on every rank.
 
-    Calls: one collective in forward, to which a rank gives at most 2 C + 1 numbers, and one in
-    backward, of at most 2 C; a number has at most eight bytes.
+    Calls: one collective in each pass: forward of at most 2 C + 1 numbers a rank, backward of 2 C.
     """
     ### BEGIN SOLUTION
     return Normalise.apply(x_shard, weight, bias, eps, group)
@@ -1356,23 +1325,16 @@ def tournament(
 ) -> float:
     """One round: trainers meet in pairs, and each goes on with the better of two models.
 
-    model: on every rank of the group (None: all) of the same layers; what it holds differs.
-    score: score(model) says how good a model of this kind is on this rank's own samples: larger is
-        better. Other ranks may think otherwise. NaN is a model that has diverged: any number, even an
-        infinite one, is better.
-    seed: the same on all ranks. With torch.randperm(p, generator=torch.Generator().manual_seed(seed)),
-        of p ranks, those at places 0 and 1 of it meet, those at 2 and 3, and so on; an odd one rests.
+    model: of the same layers on every rank of the group (None: all), with other numbers.
+    score: score(model) is larger for a better model, on this rank's own samples. NaN is a model that has
+        diverged: any number is better.
+    seed: the same on all ranks. Of torch.randperm(p, generator=torch.Generator().manual_seed(seed)),
+        places 0 and 1 meet, 2 and 3, and so on; an odd one rests.
 
-    Afterwards `model` holds, on each rank, its own or its partner's parameters and buffers (all of
-    them, of any dtype, in whatever order they stand in memory, here and there), whichever has the
-    larger score here; its own if they are equally good. Returns that score.
+    Afterwards `model` holds, in its own tensors, the parameters and buffers of the better model, its own
+    if both are equal. Returns that score. Global random states stay.
 
-    Parameters and buffers stay the same objects, which an optimizer knows, with their requires_grad and
-    gradients. The mode of each module stays, and so do the global random states of PyTorch, Python and
-    NumPy. Between rounds models learn: nothing of a round holds in the next one.
-
-    Messages only (send, recv, isend, irecv, batch_isend_irecv): each of a pair sends the other its
-    parameters and buffers, one that is shared by two modules once, and nothing else.
+    Messages only: partners send each other each parameter and buffer once.
     """
     ### BEGIN SOLUTION
     order = torch.randperm(dist.get_world_size(group), generator=torch.Generator().manual_seed(seed)).tolist()
@@ -1896,7 +1858,15 @@ assert list(spread.values()) == [1, 2]
 #
 # So estimate. What a step takes has five parts, and you have met each: what a device computes, the all-reduces
 # within each block (unit 06), the stages that wait (unit 05), the messages between stages, and the gradients at the end (unit 02).
-# Your function is not given the simulator; it decides with arithmetic alone, and is then held against simulations of all meshes.
+# Your function is not given the simulator; it decides with arithmetic alone, and is then held against simulations of all meshes. This counts in a step:
+#
+# - Only matrix products take computing time, at `cluster.flops`.
+# - A message of n bytes takes `link.seconds(n)`. The link is `cluster.intra_node`, or from node to node `cluster.inter_node`, which is in nothing better. Each device has a network card of its own.
+# - An all-reduce is a ring of 2 (p - 1) rounds with a p-th of the tensor in each message. A round is over when its slowest message has come. A replica may begin in the middle of a node.
+# - A tensor group sums in the repeated forward, too: ALL_REDUCES of `mesh_step` says how often, and may be imported.
+# - Activations, weights and gradients have 2 bytes a number. Of each block a device has $(4 D^2 + 2 D F) / \text{tensor} + 9 D + F$ gradients; F is `model.inner`.
+#
+# The docstrings of `memory_bytes` and `step_time` say the rest.
 #
 # Blocks alone count here, in time and in memory. Embedding and head are left out, and so is what your `step_3d` does for weights that the first and the
 # last stage share: to add up their two gradients. For a model with a large vocabulary and few blocks that would be too simple.
@@ -1908,26 +1878,15 @@ def choose_mesh(
 ) -> tuple[int, int, int]:
     """(data, pipeline, tensor): on which mesh a step takes the least time, of those that fit.
 
-    devices: how many there are, which is cluster.size and the product of the three. memory: bytes of
-    each. batch: samples of a step, each of model.context tokens; they pass a pipeline one by one, so
-    each is a micro-batch. The step is that of course_lib.training.mesh_step, whose docstrings say all
-    that counts:
+    devices: how many there are: cluster.size, at most 32, and the product of the three.
+    memory: bytes of each device.
+    batch: samples of a step, each of model.context tokens, and each a micro-batch.
 
-    - Job(model, batch, cluster, memory).problem(Mesh(...)) says whether the step can be cut so at all.
-    - memory_bytes(job, mesh) is what a device holds. It has to be at most memory, and some mesh fits.
-    - step_time(job, mesh) simulates the step. Its docstring says what there is to it. It cannot be
-      called here: your function is called on a simulated rank, and such a rank cannot launch others.
+    With job = Job(model, batch, cluster, memory), of course_lib.training.mesh_step, a mesh fits if
+    job.problem(Mesh(...)) finds nothing and memory_bytes(job, mesh) is at most `memory`. Some mesh
+    does. step_time(job, mesh) simulates the step, and cannot be called here; above stands what counts.
 
-    Of computing, only matrix products take time, at cluster.flops. Each device has a network card of
-    its own. A message of n bytes takes link.seconds(n), where link is cluster.intra_node or, from node
-    to node, cluster.inter_node, which is in nothing better. An all-reduce is a ring of 2 (p - 1)
-    rounds, with a p-th of the tensor in each message; a round is over when its slowest message has
-    come. Micro-batches, weights and gradients have 2 bytes a number; a block has
-    (4 D^2 + 2 D F) / tensor + 9 D + F gradients on a device.
-    A tensor group sums in the repeated forward, too: ALL_REDUCES there says how often, and may be
-    imported. F is model.inner. A replica may begin in the middle of a node.
-
-    Full marks are for a step within 5 % of the shortest. There are up to 32 devices.
+    Full marks are for a step within 5 % of the shortest.
     """
     ### BEGIN SOLUTION
     job = Job(model, batch, cluster, memory)
