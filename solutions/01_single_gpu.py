@@ -475,14 +475,14 @@ def measure_throughput(
 ) -> float:
     """Samples a second of a training step, on a device that works off a queue.
 
-    step(): queues one training step on batch_size samples, and may return before the device has done it.
+    step(): queues one training step on batch_size samples; may return before the device has done it.
     synchronize(): waits until the device has done all that has been queued.
     warmup: steps that come first and are not measured. steps: those that are measured, at least 1.
 
-    Calls step() warmup + steps times. The clock, time.perf_counter, runs from the moment when the device
-    has nothing left to do until it has done all measured steps. Before the first step, too, the queue
-    may hold work. Calls synchronize() at most twice, and not between measured steps. Returns samples a
-    second, not rounded.
+    Calls step() warmup + steps times. The clock, time.perf_counter, runs from the moment when the
+    device has nothing left to do until it has done all measured steps. Before the first step, too, the
+    queue may hold work. Calls synchronize() at most twice, and not between measured steps. Returns
+    samples a second, not rounded.
     """
     ### BEGIN SOLUTION
     for _ in range(warmup):

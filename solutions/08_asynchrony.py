@@ -1324,8 +1324,8 @@ def federated_round(
     client_update(w, samples): the weights after a training from w, which it may overwrite; called once
         by a chosen client.
 
-    Chosen are max(1, round(fraction * clients)), at random by the seed. Rank 0 returns the mean of their
-    weights, in which m_k samples of n count m_k / n; w's numbers if n is 0.
+    Chosen are max(1, round(fraction * clients)), at random by the seed. Rank 0 returns the mean of
+    their weights, in which m_k samples of n count m_k / n; w's numbers if n is 0.
 
     Rank 0 sends w to each chosen client, which sends back its weights and, in at most 16 bytes, its
     number of samples. They train at the same time; nobody else makes a call.

@@ -239,9 +239,9 @@ def dispatch_plan(experts: Tensor, count: int, capacity: int | None = None) -> t
     capacity: how many choices an expert keeps; None: all.
 
     Returns order [R] and counts [count], both int64. order has the numbers n k + j of the choices that
-    travel, those of expert 0 first, then those of expert 1, and so on; counts says how many there are of
-    each. In an expert's queue stand all tokens' first choices (j = 0), in the order of tokens, then all
-    second ones, and so on. It keeps the first ones; the others are dropped.
+    travel, those of expert 0 first, then those of expert 1, and so on; counts says how many there are
+    of each. In an expert's queue stand all tokens' first choices (j = 0), in the order of tokens, then
+    all second ones, and so on. It keeps the first ones; the others are dropped.
     """
     ### BEGIN SOLUTION
     tokens, k = experts.shape
@@ -697,7 +697,8 @@ def hierarchical_all_to_all(x: Tensor, gpus_per_node: int, group: dist.ProcessGr
 
     Calls: point-to-point ones only. From each node to each other one there goes one message, with the
     g^2 blocks that are for it; of m nodes' messages no rank sends more than ceil(m / g). Within a node
-    any may go, but none from a rank to itself, which Gloo cannot carry. A send may wait for its receive.
+    any may go, but none from a rank to itself, which Gloo cannot carry. A send may wait for its
+    receive.
     """
     ### BEGIN SOLUTION
     g, rank = gpus_per_node, dist.get_rank(group)
@@ -1298,10 +1299,10 @@ def place_experts(loads: list[int], ranks: int, slots: int) -> list[list[int]]:
     loads: how many tokens each expert gets, E numbers.
     slots: for how many experts each rank has room; ranks times slots is at least E.
 
-    Returns for each rank the list of its experts, at most `slots` different ones. Every expert is on one
-    rank at least. One that is on several shares its tokens equally among them: of 90 tokens on three
-    ranks each computes 30. The score is the tokens of the rank that has most. Full marks are for at most
-    1.02 times the best score known; the rows say what less is worth.
+    Returns for each rank the list of its experts, at most `slots` different ones. Every expert is on
+    one rank at least. One that is on several shares its tokens equally among them: of 90 tokens on
+    three ranks each computes 30. The score is the tokens of the rank that has most. Full marks are for
+    at most 1.02 times the best score known; the rows say what less is worth.
     """
     ### BEGIN SOLUTION
     copies = [1] * len(loads)

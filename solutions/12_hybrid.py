@@ -176,8 +176,9 @@ def groups(shape: tuple[int, ...], rank: int) -> list[dist.ProcessGroup]:
 
     shape: as in mesh_coordinates. rank: the one that calls. Every rank calls once.
 
-    Returns a list of groups, in the order of the axes. The group of an axis has, in ascending order, the
-    ranks that differ from this one along this axis at most: along an axis of size 1 this rank alone.
+    Returns a list of groups, in the order of the axes. The group of an axis has, in ascending order,
+    the ranks that differ from this one along this axis at most: along an axis of size 1 this rank
+    alone.
 
     Make them with dist.new_group (none of a DeviceMesh): each group of the mesh once, not once a rank.
     Where one has all ranks, the default group may serve. Raises ValueError on every rank, before any
@@ -368,8 +369,8 @@ def step_3d(model: MeshTransformer, batch: list[tuple[Tensor, Tensor]], mesh: De
     """One training step on a mesh: forward, backward, and gradients averaged. Returns the loss.
 
     model: this rank's part of the model. No parameter has a .grad yet.
-    batch: of this replica, at least one micro-batch (tokens [B, T], targets [B, T]), of any sizes B. All
-        ranks of a replica have it. Replicas have equally many samples in all.
+    batch: of this replica, at least one micro-batch (tokens [B, T], targets [B, T]), of any sizes B.
+        All ranks of a replica have it. Replicas have equally many samples in all.
     mesh: with the axes "data", "pipeline" and "tensor", in this order; each may have one rank.
 
     The loss is the mean of next_token_loss over all samples of all replicas: float32 [], detached, the
@@ -651,11 +652,11 @@ def halo_exchange(x: Tensor, width: int, group: dist.ProcessGroup | None = None,
         the order of the ranks. (What follows says rows, as for 2.) Each has at least `width` rows.
     width: at least 0.
 
-    Returns the last `width` rows of the rank before, x, and the first `width` rows of the rank after, in
-    one tensor. Above the first strip and below the last one are zeros.
+    Returns the last `width` rows of the rank before, x, and the first `width` rows of the rank after,
+    in one tensor. Above the first strip and below the last one are zeros.
 
-    Messages only: in each pass, each rank sends each neighbour one message of `width` rows. However many
-    ranks there are, a pass takes no longer than four such messages.
+    Messages only: in each pass, each rank sends each neighbour one message of `width` rows. However
+    many ranks there are, a pass takes no longer than four such messages.
     """
     ### BEGIN SOLUTION
     return Halo.apply(x, width, group, dim)
@@ -1326,13 +1327,13 @@ def tournament(
     """One round: trainers meet in pairs, and each goes on with the better of two models.
 
     model: of the same layers on every rank of the group (None: all), with other numbers.
-    score: score(model) is larger for a better model, on this rank's own samples. NaN is a model that has
-        diverged: any number is better.
+    score: score(model) is larger for a better model, on this rank's own samples. NaN is a model that
+        has diverged: any number is better.
     seed: the same on all ranks. Of torch.randperm(p, generator=torch.Generator().manual_seed(seed)),
         places 0 and 1 meet, 2 and 3, and so on; an odd one rests.
 
-    Afterwards `model` holds, in its own tensors, the parameters and buffers of the better model, its own
-    if both are equal. Returns that score. Global random states stay.
+    Afterwards `model` holds, in its own tensors, the parameters and buffers of the better model, its
+    own if both are equal. Returns that score. Global random states stay.
 
     Messages only: partners send each other each parameter and buffer once.
     """
@@ -1864,7 +1865,7 @@ assert list(spread.values()) == [1, 2]
 # - A message of n bytes takes `link.seconds(n)`. The link is `cluster.intra_node`, or from node to node `cluster.inter_node`, which is in nothing better. Each device has a network card of its own.
 # - An all-reduce is a ring of 2 (p - 1) rounds with a p-th of the tensor in each message. A round is over when its slowest message has come. A replica may begin in the middle of a node.
 # - A tensor group sums in the repeated forward, too: ALL_REDUCES of `mesh_step` says how often, and may be imported.
-# - Activations, weights and gradients have 2 bytes a number. Of each block a device has $(4 D^2 + 2 D F) / \text{tensor} + 9 D + F$ gradients; F is `model.inner`.
+# - Activations, weights and gradients have 2 bytes a number. Of each block a device has `(4 D^2 + 2 D F) / tensor + 9 D + F` gradients; D is `model.width`, F `model.inner`.
 #
 # The docstrings of `memory_bytes` and `step_time` say the rest.
 #
