@@ -103,7 +103,7 @@ def test_the_first_failure_is_told_and_nothing_after_it_asked_for() -> None:
 
     assert first_failure(findings()) == Finding(False, "two")
     right = [Finding(True, "one"), Finding(True, "two")]
-    assert first_failure(right) == right[1]
+    assert first_failure(right) == right[0]
     assert first_failure(right, "all") == Finding(True, "all")
 
 

@@ -158,8 +158,8 @@ def test_a_failure_names_its_case_what_came_before_and_how_to_type_it() -> None:
     assert seen[MILK] == (
         "With 4 ounces, tea, milk, after a call with 8 ounces, tea: cold\nTry it: pour(4, 'tea')"
     )
-    assert seen[SIZE] == "right with 0 ounces; 1 ounces; 8 ounces."
-    assert seen[DRINK] == "right with coffee; cocoa; 16 ounces, water."
+    assert seen[SIZE] == "Tried and right: 0 ounces; 1 ounce; 8 ounces."
+    assert seen[DRINK] == "Tried and right: coffee; cocoa; 16 ounces, water."
 
 
 def test_features_in_words() -> None:

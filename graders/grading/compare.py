@@ -18,15 +18,19 @@ Other = TypeVar("Other")
 
 
 def first_failure(findings: Iterable[Finding], passed: str = "") -> Finding:
-    """The first finding that did not pass, else one that says `passed`, or else the last.
+    """The first finding that did not pass, else one that says `passed`, or else the first of all, for that is
+    about the ordinary case.
 
     Those after a failure are not asked for. Where there is none at all, nothing has been shown: it fails.
     """
-    finding = Finding(False, "There was nothing to look at.")
+    first = None
     for finding in findings:
         if not finding.passed:
             return finding
-    return Finding(True, passed) if passed and finding.passed else finding
+        first = first or finding
+    if first is None:
+        return Finding(False, "There was nothing to look at.")
+    return Finding(True, passed) if passed else first
 
 
 def side_by_side(seen: Sequence[Item], expected: Sequence[Other]) -> Iterator[tuple[Item, Other]]:
@@ -54,7 +58,7 @@ def close(seen: Any, expected: Tensor, what: str, rtol: float = 1e-5, atol: floa
     # equal_nan stays off: a NaN where a number is expected is wrong.
     # The first is many times as fast, and no tensor with a NaN in it is equal to any.
     if torch.equal(seen, expected) or torch.allclose(seen, expected, rtol=rtol, atol=atol):
-        return Finding(True, f"{what} is as expected: {shown(expected)}.")
+        return Finding(True, f"{what} is {shown(expected)}.")
     text = f"{what} is {shown(seen)}; expected {shown(expected)}"
     kind, words = _likeness(seen, expected, rtol, atol)
     return Finding(False, f"{text}{_difference(seen, expected, rtol, atol)}{words}.", kind)
@@ -69,15 +73,15 @@ def close_on_all_ranks(
             close(seen, wanted, f"{what} on rank {rank}", rtol, atol)
             for rank, (seen, wanted) in enumerate(side_by_side(results, expected))
         ),
-        f"{what} is as expected on all {len(expected)} ranks.",
+        f"{what} is right on each of {len(expected)} ranks.",
     )
 
 
 def equal(seen: Any, expected: Any, what: str) -> Finding:
     """Passes if `same(seen, expected)`."""
     passed = same(seen, expected)
-    verb = "is" if passed else f"expected {shown(expected)}, got"
-    return Finding(passed, f"{what}: {verb} {shown(seen)}.")
+    wanted = "" if passed else f"expected {shown(expected)}, got "
+    return Finding(passed, f"{what}: {wanted}{shown(seen)}.")
 
 
 def same(seen: Any, expected: Any) -> bool:
@@ -102,7 +106,8 @@ def near(
     """Passes if seen is a finite real number within rtol of expected, or of `least` where that is more."""
     passed = abs(as_float(seen) - expected) <= rtol * max(least, abs(expected))
     text = f"a tensor, {shown(seen)}" if isinstance(seen, Tensor) else f"{shown(seen)}{unit}"
-    return Finding(passed, f"{what} is {text}; expected {_number(expected)}{unit}.")
+    wanted = "" if passed else f"; expected {_number(expected)}{unit}"
+    return Finding(passed, f"{what} is {text}{wanted}.")
 
 
 def as_float(value: Any) -> float:

@@ -41,7 +41,6 @@ class Expected:
 
     def kept_in(self, called: Called, where: str, tolerance: float) -> Finding:
         """Passes if arguments hold what they must, and the right object was returned. where: `rank 1`."""
-        names = list(self.arguments)
         found = (
             same(seen, wanted, f"{name} of {where}, after the call,", tolerance)
             for (name, wanted), seen in compare.side_by_side(list(self.arguments.items()), called.arguments)
@@ -57,10 +56,19 @@ class Expected:
         ):
             if not kept:
                 return Finding(False, f"{where} {text}.")
-        wanted = "a new tensor" if self.returned is None else f"{names[self.returned]} itself"
-        which = dict(enumerate(names)).get(-1 if called.returned is None else called.returned)
-        got = "another object" if which is None else f"{which} itself"
-        return Finding(called.returned == self.returned, f"{where} returned {got}; expected {wanted}.")
+        wanted = self._object(
+            self.returned, "a new tensor" if isinstance(self.result, Tensor) else "a new object"
+        )
+        if called.returned == self.returned:
+            return Finding(True, f"{where} returned {wanted}, and what it was given holds what it must.")
+        return Finding(
+            False, f"{where} returned {self._object(called.returned, 'another object')}; expected {wanted}."
+        )
+
+    def _object(self, position: int | None, other: str) -> str:
+        """The argument at this position, in words."""
+        names = dict(enumerate(self.arguments))
+        return other if position not in names else f"{names[position]} itself"
 
 
 def of_another(finding: Finding, place: int, places: int, matches: Callable[[int], bool]) -> Finding | None:
@@ -84,13 +92,14 @@ def same(seen: Any, wanted: Any, what: str, tolerance: float) -> Finding:
     if isinstance(wanted, Checked):
         return wanted.check(seen, what)
     if wanted is None:
-        return Finding(seen is None, f"{what} is {type(seen).__name__}; expected None.")
+        told = "None" if seen is None else f"{type(seen).__name__}; expected None"
+        return Finding(seen is None, f"{what} is {told}.")
     if isinstance(wanted, list | tuple):
         return _same_items(seen, wanted, what, tolerance)
     if isinstance(wanted, dict) and isinstance(seen, dict) and seen.keys() == wanted.keys():
         return compare.first_failure(
             [same(seen[name], wanted[name], f"{name} of {what}", tolerance) for name in wanted],
-            f"{what} is as expected.",
+            f"{what} is right.",
         )
     if isinstance(wanted, float):
         return compare.near(seen, wanted, what, rtol=tolerance, least=0.0)
@@ -123,4 +132,4 @@ def _same_items(seen: Any, wanted: Sequence[Any], what: str, tolerance: float) -
         same(item, expected, f"item {index} of {what}", tolerance)
         for index, (item, expected) in enumerate(zip(seen, wanted, strict=True))
     )
-    return compare.first_failure([Finding(True, f"{what} is as expected."), *found])
+    return compare.first_failure([Finding(True, f"{what} is right."), *found])

@@ -1,5 +1,6 @@
 """Judges an answer by cases: from what a rubric's rows vary to a finding for each row."""
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -8,7 +9,7 @@ from typing import Any, Generic
 
 from graders.grading.answer import Answer, AnswerFailed, FailureKind
 from graders.grading.cases import Case, Change, Features, Space
-from graders.grading.compare import first_failure
+from graders.grading.compare import counted
 from graders.grading.exercise import Criterion, Exercise, Finding, Findings, exercise
 from graders.grading.explanation import Explained, Tried, explained
 from graders.grading.rng import Rng
@@ -83,17 +84,22 @@ class ByCases(Generic[Features]):
         return replace(tried.finding, seen=f"{seen}\nTry it: {typed}" if typed else seen)
 
     def _how(self, how: Callable[[Any], Finding | None], right: Sequence[Tried[Features]]) -> Finding:
-        asked = ((tried, how(tried)) for tried in right)
-        return first_failure(
-            finding if finding.passed else self._failed(replace(tried, finding=finding))
-            for tried, finding in asked
-            if finding is not None
-        )
+        held = list[str]()
+        for tried in right:
+            finding = how(tried)
+            if finding is not None and not finding.passed:
+                return self._failed(replace(tried, finding=finding))
+            if finding is not None:
+                held.append(f"With {in_words(tried.case.features)}: {finding.seen}")
+        if not held:
+            return Finding(False, "There was nothing to look at.")
+        more = f" The same in {counted(len(held) - 1, 'more case')}." if held[1:] else ""
+        return Finding(True, f"{held[0]}{more}")
 
     def _passed(self, changes: Iterable[Change]) -> str:
         told = (in_words(replace(self.base, **change.values), change.values) for change in changes)
         listed = "; ".join(dict.fromkeys(filter(None, told)))
-        return f"right with {listed or in_words(self.base)}."
+        return f"Tried and right: {listed or in_words(self.base)}."
 
 
 @dataclass(frozen=True)
@@ -143,5 +149,10 @@ def in_words(features: Any, names: Iterable[str] | None = None) -> str:
         words = each.metadata.get("words", "")
         if words and (names is None or each.name in names):
             value = getattr(features, each.name)
-            told.append(words.format(value) if isinstance(words, str) else words(value))
+            told.append(_of_one(words.format(value)) if isinstance(words, str) else words(value))
     return ", ".join(filter(None, told))
+
+
+def _of_one(words: str) -> str:
+    """`1 stage` for `1 stages`, `1 micro-batch` for `1 micro-batches`; anything else as it is."""
+    return re.sub(r"(?<![\d.,])1 ([\w-]+?)(?:(?<=[cs]h)es|(?<!s)s)\b", r"1 \1", words)
