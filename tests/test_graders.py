@@ -62,6 +62,13 @@ def _result(exercise: Exercise, answer: Any, seed: int) -> ExerciseResult:
     return result
 
 
+def _says_what_held(result: ExerciseResult) -> None:
+    """A row that passed tells of itself alone, and not in the words of a failure."""
+    told = [each.seen for each in result.criteria]
+    assert len(set(told)) == len(told), _seen(result)
+    assert not any("expected" in each for each in told), _seen(result)
+
+
 def _seed(proof: Proof) -> int:
     return SEEDS[crc32(proof.name.encode()) % len(SEEDS)]
 
@@ -117,6 +124,7 @@ def test_solution_earns_all_points(exercise: Exercise) -> None:
     # The solution passes every criterion; in the sandbox it does so with other inputs.
     result = _result(exercise, solved(exercise.unit)[exercise.name], SEEDS[0])
     assert result.passed, _seen(result)
+    _says_what_held(result)
 
 
 @EACH_EXERCISE
@@ -189,6 +197,7 @@ def test_right_answer_earns_all_points(unit: str, proof: Proof) -> None:
     seed = SEEDS[1:][ways.index(proof) % 2]
     result = _result(load_all()[unit][proof.exercise], proof.answer, seed)
     assert result.passed, f"with seed {seed}:\n{_seen(result)}"
+    _says_what_held(result)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """What an exercise is to its grader: a rubric, hints, and a function that drives the answer and judges it."""
 
+import re
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -56,13 +57,21 @@ class Finding:
 
     passed: bool
     seen: str
-    """One sentence with the values: what came out, and what was expected."""
+    """One sentence with the values: what came out, and `; expected` what."""
     kind: Kind = Kind.OTHER
     """What kind of failure it is, if that can be told."""
     hint: str = ""
     """What to look at in just this case; empty where the criterion's hint says it."""
     failure: AnswerFailed | None = None
     """How the answer came to no end, if that is what was found."""
+
+    @property
+    def told(self) -> str:
+        """What a row says. Where it passes, what was expected is what was seen, but for a limit."""
+        if not self.passed:
+            return self.seen
+        limits = re.sub(r"; expected at (most|least)", r"; enough is at \1", self.seen)
+        return re.sub(r"(?s); expected .*", ".", limits)
 
 
 class MachineLacks(Exception):

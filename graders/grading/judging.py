@@ -90,7 +90,7 @@ class ByCases(Generic[Features]):
             if finding is not None and not finding.passed:
                 return self._failed(replace(tried, finding=finding))
             if finding is not None:
-                held.append(f"With {in_words(tried.case.features)}: {finding.seen}")
+                held.append(f"With {in_words(tried.case.features)}: {finding.told}")
         if not held:
             return Finding(False, "There was nothing to look at.")
         more = f" The same in {counted(len(held) - 1, 'more case')}." if held[1:] else ""

@@ -102,7 +102,7 @@ def grade(exercise: Exercise, answer: Answer, rng: Rng | None = None) -> Exercis
 def _result(criterion: Criterion, finding: Finding, *, ordinary: bool) -> CriterionResult:
     """ordinary: whether it is the rubric's first row."""
     verdict = Verdict.PASSED if finding.passed else Verdict.FAILED
-    failure, seen = finding.failure, readable(finding.seen)
+    failure, seen = finding.failure, readable(finding.told)
     if failure is None:
         hint = finding.hint or hint_on(criterion, finding.kind, ordinary=ordinary)
         return CriterionResult(criterion, verdict, seen, hint=hint, kind=finding.kind)

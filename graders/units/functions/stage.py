@@ -55,13 +55,18 @@ class OfFunction(Stage[Features]):
             what = self._call(given)
             tolerance = getattr(features, "tolerance", self.tolerance)
             result = expected.result_in(called, what, tolerance)
-            found.append((result, expected.kept_in(called, what, tolerance)))
+            kept = expected.kept_in(called, self.name if what == self._returned else what, tolerance)
+            found.append((result, kept))
         return found
 
     def _call(self, given: Arguments) -> str:
         told = self.written(given) if self.written else ", ".join(map(repr, given))
         written = f"{self.name}({told})"
-        return written if self.written or len(written) <= _LONGEST else f"what {self.name} returned"
+        return written if self.written or len(written) <= _LONGEST else self._returned
+
+    @property
+    def _returned(self) -> str:
+        return f"what {self.name} returned"
 
 
 def of_function(

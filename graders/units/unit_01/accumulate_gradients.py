@@ -99,7 +99,9 @@ def nothing_changed(accumulation: Accumulation, seen: AccumulationReply) -> Find
     other = [mode for mode in (*seen.modes, seen.left) if mode is not came]
     if other:
         return Finding(False, f"the model came {in_words(came)}, and was {in_words(other[0])} then.")
-    return Finding(not seen.changed, f"{''.join(seen.changed[:1])} has changed; expected it as it was.")
+    if seen.changed:
+        return Finding(False, f"{seen.changed[0]} has changed; expected it as it was.")
+    return Finding(True, "micro-batches, parameters and the model's mode are what they were.")
 
 
 @watched(

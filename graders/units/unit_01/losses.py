@@ -60,4 +60,6 @@ def asks_for_no_number(who: str, waits: int) -> Finding:
 
 def no_history(history: bool) -> Finding:
     """Passes if a loss that was returned holds on to no graph."""
-    return Finding(not history, "The loss that was returned requires grad: it keeps its graph in memory.")
+    if history:
+        return Finding(False, "The loss that was returned requires grad: it keeps its graph in memory.")
+    return Finding(True, "The loss that was returned keeps no graph.")

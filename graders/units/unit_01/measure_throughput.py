@@ -172,7 +172,7 @@ def rate_as_measured(measurement: Measurement) -> Finding:
     taken = f"{seen}, as if {steps} of {batch} took {samples / rate:.4f} s" if rate > 0 else seen
     expected = _digits(samples / max(least, 1e-9))
     return Finding(
-        slowest <= rate <= fastest, f"{taken}; the device needed {least:.4f} s, so expected {expected}."
+        slowest <= rate <= fastest, f"{taken}; the device needed {least:.4f} s; expected {expected}."
     )
 
 

@@ -132,7 +132,9 @@ def outputs_and_gradients(tried: Tried[Training]) -> Finding:
             False, "an output still has its graph, which would keep all that it was made of: detach() it."
         )
     changed = "an x has been changed, or asks for a gradient now: work on a tensor of your own."
-    return Finding(seen.reply.kept, "outputs and gradients are as expected." if seen.reply.kept else changed)
+    return Finding(
+        seen.reply.kept, "outputs and gradients are as they were in forward." if seen.reply.kept else changed
+    )
 
 
 def versions(tried: Tried[Training]) -> Finding:

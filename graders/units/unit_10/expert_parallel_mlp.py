@@ -76,9 +76,13 @@ def expert_parallel_mlp(answer: Answer, rng: Rng) -> Findings:
         Case.drawn(rng, 1, 3, 1, [()]),
     ]
     idle = [each.launch(answer) for each in empty]
-    yield "nobody comes", compare.first_failure(map(Case.all_right, empty, idle))
+    right = (
+        "With ranks without tokens, experts to whom nobody comes, frozen ones and a single rank all is right."
+    )
+    yield "nobody comes", compare.first_failure(map(Case.all_right, empty, idle), right)
     full = [Case.drawn(rng, 2, 2, 2, [(9,), (8,)], lonely=[1], factor=each) for each in (0.75, 1.0)]
-    yield "capacity", compare.first_failure(each.all_right(each.launch(answer)) for each in full)
+    right = "With room for three quarters of the choices, and for as many as there are, all is right."
+    yield "capacity", compare.first_failure((each.all_right(each.launch(answer)) for each in full), right)
     yield "routing", plain.routing(run)
     learnt = zip((plain, *empty[1:3]), (run, *idle[1:3]), strict=True)
     yield (
@@ -87,4 +91,5 @@ def expert_parallel_mlp(answer: Answer, rng: Rng) -> Findings:
     )
     yield "one call an expert", compare.first_failure(map(Case.rows, (plain, *empty), (run, *idle)))
     grouped = Case.drawn(rng, 6, 2, 2, [(3,)] * 6, groups=PAIRS)
-    yield "group", grouped.all_right(grouped.launch(answer))
+    right = "Of six ranks each pair has a layer of its own."
+    yield "group", compare.first_failure([grouped.all_right(grouped.launch(answer))], right)

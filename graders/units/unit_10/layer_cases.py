@@ -111,7 +111,7 @@ class Case:
             compare.close_on_all_ranks(
                 [reply.results[step] for reply in run.results],
                 [each[step] for each in expected],
-                f"the result {what},",
+                f"the result {what}",
                 1e-4,
                 1e-5,
             )

@@ -143,7 +143,9 @@ class Task:
             if len(own) > self.slots or len(set(own)) < len(own):
                 said = f"rank {rank} has {len(own)} experts, {len(set(own))} of them different"
                 return Finding(False, f"{text}; {said}, and {self.slots} slots.")
-        return compare.equal(left, self.loads, "loads afterwards")
+        if left != self.loads:
+            return compare.equal(left, self.loads, "loads afterwards")
+        return Finding(True, f"{text}: every expert is somewhere, and no rank has too many.")
 
     def within(self, plan: list[list[int]], allowed: float) -> Finding:
         """Passes if the fullest rank has at most so many tokens."""

@@ -109,7 +109,7 @@ class BothWays(Stage[Setting]):
         self, setting: Setting, told: list[Passed], wanted: list[list[Tensor | None]]
     ) -> Iterator[Finding]:
         """Of each place and argument: its gradient, and whether it needs one afterwards as before."""
-        yield Finding(True, "gradients are as expected.")
+        yield Finding(True, "all gradients are right.")
         for place, (called, own) in enumerate(zip(told, wanted, strict=True)):
             seen = zip(self.names, compare.side_by_side(called.gradients, own), called.needed, strict=False)
             for name, (gradient, expected), needed in seen:

@@ -50,7 +50,7 @@ class InTurns(Stage[Turns]):
         )
         steps = compare.counted(len(turns), "step")
         once = Finding(sum(reply.calls) == len(turns), f"{steps} call compress {reply.calls} times.")
-        left = Finding(all(reply.left), "x has changed.")
+        left = Finding(all(reply.left), "x is as it was." if all(reply.left) else "x has changed.")
         return arrived, {"x unchanged, one call": compare.first_failure([left, once])}
 
 

@@ -19,6 +19,7 @@ from graders.units.unit_12.space_replies import PassesReply
 
 PASSES = ("forward", "backward", "forward under no_grad")
 KEPT = "arguments unchanged"
+_NTH = ("first", "second", "third")
 Given = list[list[Tensor]]
 """Of each rank of a group the tensors that it is given. Where ranks have copies, that is one tensor."""
 ByPass = Sequence[Sequence[Sequence[Event]]]
@@ -34,7 +35,9 @@ class Cut:
 
     sizes: tuple[int, ...] = feature((3, 5, 4), "parts of {}")
     dtype: torch.dtype = feature(torch.float32, lambda dtype: str(dtype).removeprefix("torch."))
-    only: int | None = None
+    only: int | None = feature(
+        None, lambda only: "" if only is None else f"the {_NTH[only]} argument's gradient"
+    )
     gaps: bool = feature(False, lambda gaps: "transposed in memory" if gaps else "")
     frozen: tuple[int, ...] = feature((), lambda frozen: "a tensor without gradient" if frozen else "")
     groups: str = feature("", {"": "", "threes": f"groups {THREES}", "alone": "groups of one"}.__getitem__)
@@ -172,7 +175,10 @@ class BothPasses(Stage[Features]):
         learning = [number not in case.frozen for number in range(len(self.names))]
         for rank, reply in enumerate(replies):
             own = [each[rank] for each in call.given]
-            yield compare.equal(reply.given, own, f"what rank {rank} was given, afterwards,")
+            yield Finding(
+                True, f"what rank {rank} was given is as it was, and so is the gradient that arrived."
+            )
+            yield compare.equal(reply.given, own, f"what rank {rank} was given, afterwards")
             what = f"whether {', '.join(self.names)} on rank {rank} need a gradient afterwards"
             yield compare.equal(reply.learning, learning, what)
             said = f"the gradient that arrived on rank {rank} is another one afterwards."

@@ -150,7 +150,9 @@ def hsdp_average(answer: Answer, nodes: Nodes, rng: Rng) -> tuple[Finding, Looks
 def unharmed(nodes: Nodes, run: Observed[AverageReply], given: Gradients, others: Gradients) -> Finding:
     """Passes if gradients are as they were, a second call was right, and left the first one's result."""
     found = [
-        Finding(reply.new, f"what rank {rank} returns has the memory of a gradient; expected a new tensor.")
+        Finding(True, f"rank {rank} returns a new tensor, and its gradients are as they were.")
+        if reply.new
+        else Finding(False, f"what rank {rank} returns has the memory of a gradient; expected a new tensor.")
         for rank, reply in enumerate(run.results)
     ]
     found += [

@@ -31,7 +31,7 @@ def on_meta(answer: Answer, rng: Rng) -> Finding:
     shape, sizes = (2, 2, 1), {**SIZES, "layers": 2, "heads": 1}
     run = answer.launch(drivers.stepped_without_data, shape, sizes, [1, 2], ranks=prod(shape), timeout=20.0)
     return compare.first_failure(
-        compare.equal(seen, "meta", f"the device of {what} on rank {rank}, for a model on the device meta,")
+        compare.equal(seen, "meta", f"the device of {what} on rank {rank}, for a model on the device meta")
         for rank, reply in enumerate(run.results)
         for what, seen in (("the loss", reply.loss), *(("a gradient", each) for each in reply.gradients))
     )
