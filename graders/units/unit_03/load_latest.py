@@ -117,7 +117,9 @@ def tells_and_keeps(tried: Tried[Folder]) -> Finding | None:
     silent = [name for name in tried.case.features.bad if name not in tried.seen.said]
     if silent:
         return Finding(False, f"{silent[0]} was skipped, and no warning says so.")
-    return Finding(tried.seen.unchanged, "files were changed or removed; expected to only read.")
+    if not tried.seen.unchanged:
+        return Finding(False, "files were changed or removed; expected to only read.")
+    return Finding(True, "it only reads.")
 
 
 RUBRIC = (
