@@ -775,8 +775,8 @@ def test_a_second_way_is_there_to_read_once_the_exercise_is_solved(
     assert capsys.readouterr().out == 'def double(x):\n    """A sum."""\n    return x + x\n'
 
 
-def test_an_answer_built_of_another_that_is_wrong_is_told_so() -> None:
-    # Not before that other one has been checked, and no longer once it is right.
+def test_an_answer_built_of_another_that_is_wrong_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Not before that other one has been checked, and no longer once it has been written anew.
     def total(x: torch.Tensor) -> torch.Tensor:
         return double(x) / 3
 
@@ -790,10 +790,12 @@ def test_an_answer_built_of_another_that_is_wrong_is_told_so() -> None:
         assert isinstance(report, Report)
         return report.text()
 
+    right = double
+    monkeypatch.setitem(total.__globals__, "double", halves)
     assert "uses double" not in said()
     check(halves)
     assert "This answer uses double (0 of" in said()
-    check(double)
+    monkeypatch.setitem(total.__globals__, "double", right)
     assert "uses double" not in said()
 
 

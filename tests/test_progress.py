@@ -91,7 +91,7 @@ def test_a_check_is_one_record() -> None:
     hint("double")
     check(half_right)
     *_, record = read_records()
-    assert {key: record[key] for key in record.keys() - {"time"}} == {
+    assert {key: record[key] for key in record.keys() - {"time", "answer"}} == {
         "event": "check",
         "unit": "90_sample",
         "exercise": "double",
@@ -102,6 +102,7 @@ def test_a_check_is_one_record() -> None:
         "kind": "another shape or dtype",
     }
     assert record["time"].endswith("+00:00")
+    assert len(record["answer"]) == 16
 
 
 def test_from_not_attempted_to_solved() -> None:

@@ -1,6 +1,7 @@
 """Which other exercises an answer is built of, by its source text, and which of them are still stubs."""
 
 import ast
+from textwrap import dedent
 
 from graders.grading.answer import Answer
 from graders.grading.exercise import REGISTRY, Exercise
@@ -28,10 +29,15 @@ def missing(answer: Answer, exercise: Exercise) -> list[str]:
     return [name for name in unit if name in stubs]
 
 
+def names_in(source: str) -> set[str]:
+    """Names that a definition uses."""
+    return _names(source)[0]
+
+
 def _names(source: str) -> tuple[set[str], bool]:
     """Names that a definition uses, and whether it raises NotImplementedError, as a stub does."""
     try:
-        nodes = list(ast.walk(ast.parse(source)))
+        nodes = list(ast.walk(ast.parse(dedent(source))))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return set(), False
     raised = [node.exc for node in nodes if isinstance(node, ast.Raise) and node.exc is not None]

@@ -40,19 +40,20 @@ def check(
     from graders.student.parts import unsolved_parts
 
     names = (given,) if isinstance(given, str) else tuple(given)
+    judged = kernel_answer(answer, exercise.name)
     try:
         # The grader computes in this kernel, too.
         with usual_torch(), given_to(answer, exercise, names):
-            result = grade(exercise, kernel_answer(answer, exercise.name))
+            result = grade(exercise, judged)
     except NotGiven as error:
         return shown(Notice(str(error), plain="0"))
     note_points(exercise.name, result.points, exercise.points)
-    parts = "" if result.passed else unsolved_parts(answer, exercise)
+    parts = "" if result.passed else unsolved_parts(judged, exercise)
     references = f"The reference stood in place of {' and '.join(names)}." if names else ""
     second = second_way(exercise) if result.passed else ""
     report = Report(exercise.unit, (result,), tuple(filter(None, (parts, references))), second)
     try:
-        record_check(result)
+        record_check(result, judged.source)
     except OSError as error:
         report = replace(report, notes=(*report.notes, f"This check could not be recorded: {error}."))
     return shown(report)

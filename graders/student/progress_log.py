@@ -4,6 +4,7 @@ One line of JSON a check, hint, prediction or measurement, appended to `progress
 `course_lib.home.course_home()`.
 """
 
+import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -27,8 +28,8 @@ Value = int | float | str
 PREDICTION, MEASUREMENT = "prediction", "measurement"
 
 
-def record_check(result: "ExerciseResult") -> None:
-    """Note the outcome of a check. Raises OSError if it cannot be written."""
+def record_check(result: "ExerciseResult", source: str = "") -> None:
+    """Note the outcome of a check. source: the answer's. Raises OSError if it cannot be written."""
     exercise = result.exercise
     _append(
         {
@@ -41,8 +42,14 @@ def record_check(result: "ExerciseResult") -> None:
             "verdicts": {each.criterion.name: each.verdict.value for each in result.criteria},
             "hints": hints_seen(exercise.unit, exercise.name),
             "kind": result.kind.value,
+            "answer": key_of_answer(source),
         }
     )
+
+
+def key_of_answer(source: str) -> str:
+    """What tells one answer to an exercise from another; empty if its source is not to be had."""
+    return hashlib.sha256(source.encode()).hexdigest()[:16] if source else ""
 
 
 def record_hint(exercise: "Exercise", number: int) -> None:
