@@ -610,3 +610,34 @@ def test_a_collective_that_nobody_waits_for_is_named(on: str) -> None:
 def test_simulated_ranks_do_what_processes_do(name: str) -> None:
     simulated, real = (outcome(PROGRAMS[name], on) for on in ("simulated", "processes"))
     assert simulated == real
+
+
+def group_of_its_members() -> None:
+    if me() == 0:
+        dist.new_group([0])
+
+
+def a_group_of_its_own() -> None:
+    dist.init_process_group("gloo")
+
+
+def uneven_batches() -> None:
+    replica = DistributedDataParallel(nn.Linear(2, 1))
+    for _ in range(3 - me()):
+        replica(torch.ones(1, 2)).sum().backward()
+
+
+@pytest.mark.parametrize("on", ["simulated", "processes"])
+@pytest.mark.parametrize(
+    ("function", "advice"),
+    [
+        (group_of_its_members, "all ranks of the default group must call new_group"),
+        (a_group_of_its_own, "`if not dist.is_initialized():`"),
+        (uneven_batches, "`with model.join():`"),
+    ],
+)
+def test_what_to_do_fits_the_mistake(function: Program, advice: str, on: str) -> None:
+    # A group that only its members make, a second default group, and ranks with unlike numbers of batches.
+    with pytest.raises(LaunchError) as caught:
+        launch(function, ranks=2, on=on, timeout=200, quiet=True)
+    assert advice in caught.value.report

@@ -12,8 +12,8 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import FancyArrowPatch
 
 from course_lib.figures.style import COLOURS, WIDTH, Drawing, look, new_figure
-from course_lib.runtime.communication.diagnosis import ranks_in_words
 from course_lib.runtime.communication.errors import PendingCall, WaitGraph
+from course_lib.runtime.communication.wording import ranks_in_words
 
 _RADIUS_POINTS = 104.0
 """From the middle of the circle to a rank."""

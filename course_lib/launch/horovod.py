@@ -18,8 +18,8 @@ from course_lib.beside import missing
 from course_lib.errors import BadLaunch
 from course_lib.launch.processes import check_here, finished_run, interpreter_of, plan_of
 from course_lib.launch.run import Run
-from course_lib.runtime.communication.diagnosis import ranks_in_words
 from course_lib.runtime.communication.horovod_timeline import Waiting, read_timeline
+from course_lib.runtime.communication.wording import ranks_in_words
 from course_lib.runtime.processes.agents import ranks_here
 from course_lib.runtime.processes.backend import NO_GPU
 from course_lib.runtime.processes.horovod_group import BACKEND, CLOSE, TIMELINE, ask_to_close, offer_to_close

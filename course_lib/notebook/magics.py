@@ -31,8 +31,8 @@ from course_lib.launch.failures import LaunchError
 from course_lib.launch.run import Run
 from course_lib.notebook.cell import CellSyntaxError, last_value, run_cell, running_cell
 from course_lib.notebook.verdicts import not_right
-from course_lib.runtime.communication.diagnosis import ranks_in_words
 from course_lib.runtime.communication.torch_versions import before
+from course_lib.runtime.communication.wording import ranks_in_words
 from course_lib.runtime.processes.serialization import functions_of
 
 _MOST_APART = 8

@@ -7,7 +7,7 @@ from matplotlib.patches import Circle, FancyArrowPatch, FancyBboxPatch, Rectangl
 
 from course_lib.cluster.topology import Cluster
 from course_lib.figures.style import WIDTH, Drawing, ink_on, new_figure, rank_colour
-from course_lib.runtime.communication.diagnosis import ranks_in_words
+from course_lib.runtime.communication.wording import ranks_in_words
 
 
 def ring_picture(ranks: int = 4) -> Drawing:

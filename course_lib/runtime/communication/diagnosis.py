@@ -4,10 +4,12 @@ Every engine uses them, so that a deadlock reads the same in the simulator and o
 """
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
+from course_lib.runtime.communication import advice
 from course_lib.runtime.communication.errors import PendingCall, RankTraceback
+from course_lib.runtime.communication.wording import ranks_in_words
 
 
 def deadlock_report(waiting: Sequence[PendingCall], cycle: Sequence[int], finished: Collection[int]) -> str:
@@ -21,7 +23,7 @@ def deadlock_report(waiting: Sequence[PendingCall], cycle: Sequence[int], finish
     parts.extend(["", *_all_waiting(waiting)])
     if finished:
         parts.append(f"{ranks_in_words(finished)} had already returned.")
-    parts.extend(["", "What to do: " + _advice(calls, cycle)])
+    parts.extend(["", "What to do: " + advice.on_knot(calls, cycle)])
     return "\n".join(parts)
 
 
@@ -76,11 +78,7 @@ def mismatch_report(calls: Sequence[PendingCall], position: int, group: Sequence
         ]
     )
     if all(detail.startswith("new_group(") for detail in by_call):
-        parts[-1] = (
-            "What to do: all ranks of the default group must call new_group for every group, in the same "
-            "order, also for groups that they are not in. With use_local_synchronization=True only the "
-            "members call it."
-        )
+        parts[-1] = f"What to do: {advice.NEW_GROUP}"
     if any(", strides [" in detail for detail in by_call):
         parts[-1] += (
             " Strides have to be the same, too: Gloo puts together what lies at the same place in memory, "
@@ -93,13 +91,13 @@ def message_mismatch_report(calls: Sequence[PendingCall]) -> str:
     """A send and the receive that it met, whose tensors differ in size or dtype."""
     parts = ["A message does not fit the receive that it meets:", ""]
     parts.extend(_where(call) for call in calls)
-    advice = "give recv a tensor with the dtype and the number of elements that are sent."
+    told = "give recv a tensor with the dtype and the number of elements that are sent."
     if any(", meta" in call.detail for call in calls):
-        advice += (
+        told += (
             " A meta tensor has no data: both sides need one, or neither. What is made like x, "
             "by torch.empty_like(x) or x.new_empty(n), is on its device."
         )
-    parts.extend(["", f"What to do: {advice}"])
+    parts.extend(["", f"What to do: {told}"])
     return "\n".join(parts)
 
 
@@ -120,6 +118,8 @@ def rank_failed_report(failures: Sequence[RankTraceback], waiting: Sequence[Pend
         parts.extend(_where(call) for call in sorted(waiting, key=lambda c: c.rank)[:_SHOWN])
         if len(waiting) > _SHOWN:
             parts.append(f"... and {len(waiting) - _SHOWN} more.")
+    if help_with := advice.on_failure(root):
+        parts.append(f"\nWhat to do: {help_with}")
     return "\n".join(parts).rstrip()
 
 
@@ -153,30 +153,15 @@ def timed_out_report(
     if forgotten:
         parts.extend(["", "These calls were made, and nobody has waited for them:"])
         parts.extend(_where(call) for call in forgotten[:_SHOWN])
-    parts.extend(["", "What to do: " + (_WAIT_FOR_THEM if forgotten else _LOOK_FOR_A_LOOP)])
+    parts.extend(["", "What to do: " + (advice.WAIT_FOR_THEM if forgotten else advice.LOOK_FOR_A_LOOP)])
     return "\n".join(parts)
-
-
-_WAIT_FOR_THEM = (
-    "keep the handle that isend or irecv returns, and call its wait(). Without it the message may never "
-    "leave, and whoever receives it waits for ever."
-)
-_LOOK_FOR_A_LOOP = (
-    "look in the lines above for a loop that never ends, or a wait for what never comes (a lock, a file, "
-    "input); if the work is just long, give your own launch a longer timeout; in a check its time is fixed: "
-    "be quicker there."
-)
 
 
 def left_open_report(calls: Sequence[PendingCall]) -> str:
     """What was never answered or never waited for, though all ranks have returned."""
     are = "1 call is" if len(calls) == 1 else f"{len(calls)} calls are"
     told = "\n".join(f"  {call}" for call in calls[:_OPEN_SHOWN])
-    return (
-        f"All ranks returned, but {are} still open:\n{told}\n"
-        "What to do: keep the handle that isend, irecv or async_op=True returns, and call its wait() "
-        "before the function returns; each message that is sent has to be received."
-    )
+    return f"All ranks returned, but {are} still open:\n{told}\nWhat to do: {advice.on_open_calls(calls)}"
 
 
 _OPEN_SHOWN = 3
@@ -196,25 +181,6 @@ def _left_open(op: str) -> str:
             return "nobody was held back"
         case _:
             return "its tensor was not filled"
-
-
-def ranks_in_words(ranks: Iterable[int]) -> str:
-    """`rank 3`, `ranks 0, 2`, `ranks 0-255`."""
-    ordered = sorted(ranks)
-    if len(ordered) == 1:
-        return f"rank {ordered[0]}"
-    pieces: list[str] = []
-    start = previous = ordered[0]
-    for rank in [*ordered[1:], -1]:
-        if rank == previous + 1:
-            previous = rank
-            continue
-        run_is_long = previous - start >= 2
-        pieces.extend(
-            [f"{start}-{previous}"] if run_is_long else [str(r) for r in range(start, previous + 1)]
-        )
-        start = previous = rank
-    return "ranks " + ", ".join(pieces)
 
 
 _SHOWN = 16
@@ -259,30 +225,3 @@ def _dead_ends(waiting: Sequence[PendingCall], finished: Collection[int]) -> lis
                 f"but {ranks_in_words(missing)} {has} already returned."
             )
     return lines[:_SHOWN]
-
-
-def _advice(calls: Mapping[int, PendingCall], cycle: Sequence[int]) -> str:
-    """One sentence on how such a knot is usually undone."""
-    alone = [rank for rank, call in calls.items() if call.peers == (rank,)]
-    if alone:
-        return (
-            f"nobody sends to itself, or receives from itself, as {ranks_in_words(alone)} here. Copy what a "
-            "rank has for itself."
-        )
-    expected = {calls[rank].expects for rank in cycle} if cycle else {c.expects for c in calls.values()}
-    if cycle and expected == {"send"}:
-        return (
-            "all of them receive first and nobody sends. Let some rank send before it receives, "
-            "or post the receive with irecv."
-        )
-    if cycle and expected == {"receive"}:
-        return (
-            "all of them send first, and a send returns only when the other side has posted its receive. "
-            "Let some rank receive first, or send with isend and wait after the receive."
-        )
-    if not cycle:
-        return (
-            "a rank left before the others were done with it. Every send needs its receive, and every "
-            "rank of the group must make each collective call."
-        )
-    return "every rank must make its calls in an order that fits the others'; follow the circle above."
