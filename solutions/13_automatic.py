@@ -159,20 +159,15 @@ assert str(by_samples) == "S(0), R -> S(0)"
 def op_strategies(op: Einsum, mesh: tuple[int, ...]) -> list[Strategy]:
     """All strategies of an operator on a mesh, in any order, each once.
 
-    op: of one operand or more, whose letters stand at most once in a tensor; each letter of the result
-    stands in an operand too. Letters are small or capital, and a is another letter than A; a result
-    without letters is a number. op.sizes may name other letters as well. mesh: the lengths of its axes,
-    at least 1 each; it may have no axis at all. Both stay as they are.
+    op: an einsum in which no tensor has a letter twice, and each letter of the result is one of an
+    operand. Capital letters are others than small ones. mesh: the lengths of its axes, perhaps none.
 
-    Along each axis of the mesh the work is either done by all ranks alike, and nothing is cut, or it is
-    shared: one letter's range is cut into equal parts, and each rank computes with its part only.
-    Letters may differ from axis to axis; one letter may be cut along several axes, and is then cut by
-    all of them together. Only what divides without a rest is a strategy, and along an axis of length 1
-    nothing is cut.
+    Along each axis either all ranks do the same, or one letter's range is cut into equal parts, and
+    each rank computes with its part. Several axes may cut one letter: by all of them together. What
+    does not divide is no strategy, and along an axis of length 1 nothing is cut.
 
-    Each rank computes its part with no word from others, with torch.einsum on what it has. An operand
-    is Shard(dim) or Replicate() along an axis, never Partial(), and lies whole on more ranks than one
-    only where each of them needs all of it. The result is what then comes out.
+    Operands are cut where they have the letter, and lie whole elsewhere. The result lies as it comes
+    out of torch.einsum on each rank's parts.
     """
     ### BEGIN SOLUTION
     letters = sorted(set("".join(op.operands)))

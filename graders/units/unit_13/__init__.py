@@ -2,7 +2,7 @@
 
 UNIT = "13_automatic"
 SECTIONS = (
-    "strategies",
+    "op_strategies",
     "moving",
     "prices",
     "ways",

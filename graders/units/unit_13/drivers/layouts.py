@@ -1,6 +1,6 @@
 """Drivers of layouts: they run beside the student's code, which could read an expected value here."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -12,31 +12,22 @@ from torch.distributed.tensor import Placement
 from course_lib.cluster.topology import Link
 from course_lib.planner import Einsum
 from graders.grading.answer import AnswerFunction, DriverReply, PlainData
+from graders.grading.called import Called
+from graders.units.functions.drivers import in_turn
 from graders.units.groups import group_option
 from graders.units.models import transposed
 from graders.units.unit_13.spelling import placement, placements, spelled
 
 
-@dataclass(frozen=True, slots=True)
-class StrategiesReply(DriverReply):
-    """found: for each strategy the layouts of its operands and of its result, as `spelled`; or else what was
-    returned. sizes: those of the operator afterwards.
-    """
-
-    found: PlainData
-    sizes: dict[str, int]
-
-
 def strategies(
-    answer: AnswerFunction, cases: list[tuple[str, dict[str, int], tuple[int, ...]]]
-) -> list[StrategiesReply]:
-    """The strategies of each case: an einsum's spec and sizes, and a mesh."""
-    replies = []
-    for spec, sizes, mesh in cases:
-        found = answer(Einsum(spec, sizes), mesh)
-        told = [spelled(each) for each in found] if isinstance(found, list) else spelled(found)
-        replies.append(StrategiesReply(told, sizes))
-    return replies
+    answer: AnswerFunction, calls: list[list[PlainData]], layouts: Sequence[str] = ()
+) -> list[Called]:
+    """The strategies of each operator: an einsum's spec and sizes, and a mesh."""
+
+    def made(spec: str, sizes: dict[str, int], mesh: tuple[int, ...]) -> PlainData:
+        return spelled(answer(Einsum(spec, sizes), mesh))
+
+    return in_turn(made, calls, layouts)
 
 
 def reshard_costs(
