@@ -132,6 +132,8 @@ guesses = predict(
 # - `Shard(dim)`: the tensor is cut along `dim` into equal parts, and each rank along the axis has one of them, in order;
 # - `Partial()`: each rank has a tensor of the same shape, and what is meant is their sum, which nobody has added up yet.
 #
+# In all exercises of this unit arguments stay as they are, unless it is said otherwise, and where several answers are equally good, any of them is right.
+#
 # For short we write R, S(dim) and P. On a mesh of 2 x 4 ranks S(0)R is cut in two parts along its dimension 0, and each part lies whole on
 # four ranks; RP is a sum of four tensors, and both halves of the mesh have them.
 #
@@ -280,20 +282,17 @@ def reshard(
 ) -> Tensor:
     """Bring a tensor from one layout into another, along the ranks of a group.
 
-    x: what this rank has of it in the layout source; with at least one dimension, of any dtype (a sum
-    is never bool), in any order in memory, and with any values, inf and nan among them; it stays as it
-    is. source, target: Replicate(), Shard(dim), dim at least 0, or Partial(), a sum over the ranks.
-    group: the ranks along the axis (None: all), p of them; the rank at place r of the group has part r
-    of what is cut. Every dim that is cut has, when it is whole, a multiple of p as its length.
+    x: what this rank has of it in the layout source, with at least one dimension, of any dtype, in any
+    order in memory. source, target: Replicate(), Shard(dim), or Partial(), a sum over the ranks. group:
+    the ranks along the axis (None: all); the one at place r has part r of what is cut, and all parts
+    are equal.
 
-    Returns what this rank has in the layout target: of x's dtype, every digit as it was, and sums as
-    exact as this dtype's are; inf and nan stay in their places. Each number has memory of its own, into
-    which one may write: it is neither x's nor that of an earlier result, nor expanded. What becomes a
-    sum may have any summands whose sum it is, but those of a sum that stays one are x as it was.
+    Returns what this rank has in the layout target: a new tensor of x's dtype, with the same numbers,
+    inf and nan among them. What becomes a sum may have any summands whose sum it is; those of a sum
+    that stays one are as they were.
 
-    At most one call of torch.distributed that sends something, a collective over this group; where each
-    rank can do it by itself, none. Messages of one's own count as calls, each of them. The collective
-    is the one, of all that can do it, with which a rank sends the fewest bytes.
+    One collective call, the one with which a rank sends the fewest bytes; none where each rank can do
+    it by itself.
     """
     ### BEGIN SOLUTION
     p, place = dist.get_world_size(group), dist.get_rank(group)
@@ -345,13 +344,11 @@ for call in ("all_gather", "all_reduce", "reduce_scatter", "all_to_all"):
 def reshard_cost(source: Placement, target: Placement, nbytes: int, ranks: int, link: Link) -> float:
     """Seconds that it takes to bring a tensor from one layout into another, along one axis of a mesh.
 
-    source, target: Replicate(), Shard(dim) for any dim, or Partial(), a sum. ranks: the length of the
-    axis, at least 1; every dim is a multiple of it. nbytes: of the tensor when it lies whole, a
-    multiple of ranks². link: between any two ranks of the axis.
+    source, target: Replicate(), Shard(dim) or Partial(). nbytes: of the tensor when it lies whole.
+    ranks: the length of the axis; what is cut has equal parts. link: between any two of its ranks.
 
-    What each rank can do by itself takes no time. Otherwise one call of a collective does it, the one
-    that takes the least time, and each rank gives it no more than the call needs; its time is that of
-    `seconds_of`.
+    What each rank can do by itself takes no time. Else one collective call does it, the one that takes
+    the least time, and each rank gives it no more than it needs; its time is that of `seconds_of`.
     """
     ### BEGIN SOLUTION
     if source == target or isinstance(source, Replicate) or isinstance(target, Partial):
@@ -457,20 +454,16 @@ def reshard_path(
 ) -> tuple[float, list[Placements]]:
     """The fastest way from one layout into another on a mesh with several axes, one axis at a time.
 
-    source, target: a placement for each axis of the mesh, of which there are one to three; Partial() is
-    a sum. mesh: the axes' lengths, at least 2 each. links: of each axis. dims: how many dimensions the
-    tensor has, one to three; each may be cut along any axes, and lengths divide by all of them. nbytes:
-    of the whole tensor, a multiple of the square of the number of ranks.
+    source, target: a placement for each of at most three axes. mesh, links: the length and the link of
+    each. nbytes, dims: of the whole tensor; all lengths divide.
 
-    A way is a list of layouts, from source to target, both included, in which neighbours differ along
-    one axis, and each step has the price of reshard_cost there, for the bytes of what is whole or cut
-    along that axis only: those of the tensor, divided by the lengths of the other axes along which it
-    is Shard at that moment. Along an axis Shard(dim) may come or go only while no later axis cuts the
-    same dim.
+    A way is a list of layouts, from source to target, in which neighbours differ along one axis. Such a
+    step has the price of reshard_cost there, for the bytes of the tensor, divided by the lengths of the
+    other axes along which it is cut. Shard(dim) may come or go only while no later axis cuts the same
+    dim.
 
-    Returns the least seconds, and a way that takes them; from a layout to itself that is 0 seconds and
-    the list of this one. All arguments stay as they are. On three axes it takes less than a second.
-    While this is checked, reshard_cost has the right prices, even where yours is not solved.
+    Returns the least seconds, and a way that takes them: 0 and one layout, if nothing is to be done.
+    When it is checked, reshard_cost is right, even if yours is not.
     """
     ### BEGIN SOLUTION
     anything = [Replicate(), Partial(), *(Shard(dim) for dim in range(dims))]

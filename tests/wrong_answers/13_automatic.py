@@ -141,7 +141,7 @@ def a_summand_for_the_sum(x, source, target, group=None):
     return _move(x, source, target, group, PR=lambda x, *_: x.clone())
 
 
-@wrong("reshard", fails="cut, from a sum or from another cut")
+@wrong("reshard", fails="any numbers")
 def sends_floats(x, source, target, group=None):
     """Sends numbers as float64, which has not all digits of an int64."""
 
@@ -163,7 +163,7 @@ def everybody_keeps_all(x, source, target, group=None):
     return _move(x, source, target, group, RP=lambda x, *_: x.clone())
 
 
-@wrong("reshard", fails="without a word")
+@wrong("reshard", fails="any numbers")
 def a_share_for_each(x, source, target, group=None):
     """Divides by the ranks: right for even numbers on two of them, not for integers."""
     return _move(x, source, target, group, RP=lambda x, s, t, g: (x / dist.get_world_size(g)).to(x.dtype))

@@ -3,9 +3,9 @@
 UNIT = "13_automatic"
 SECTIONS = (
     "op_strategies",
-    "moving",
-    "prices",
-    "ways",
+    "reshard",
+    "reshard_cost",
+    "reshard_path",
     "choices",
     "staging",
     "levels",
