@@ -1,30 +1,21 @@
 """The grader of `reshard_path`."""
 
-import heapq
-import itertools
-import math
-from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import partial
 from math import prod
 from typing import Any
 
-from course_lib.cluster.topology import Link
-from graders.grading.cases import both, vary
+from graders.grading.cases import both
 from graders.grading.expected import ANYTHING, Checked, Expected
 from graders.grading.explanation import Tried
 from graders.grading.judging import feature
 from graders.grading.kit import Answer, Criterion, Finding, Rng, compare
 from graders.units.functions.stage import Arguments, Seen, kept, of_function
 from graders.units.unit_13.drivers import layouts as drivers
-from graders.units.unit_13.reshard_cost import cost_of
-
-Layout = tuple[str, ...]
-"""A placement for each axis, as `spelled`."""
+from graders.units.unit_13.ways import ROUNDING, Layout, Task, kinds_of, least, right_seconds, right_way
 
 SECONDS = 5.0
 """What the ways on three axes may take."""
-ROUNDING = 1e-6
 FAR: tuple[tuple[Layout, Layout], ...] = (
     (("P", "P", "P"), ("R", "R", "R")),
     (("S(0)", "S(0)", "S(0)"), ("S(1)", "S(1)", "S(1)")),
@@ -43,77 +34,6 @@ ORDERED: tuple[tuple[Layout, Layout, int], ...] = (
 """From, to, and dimensions: ways on which it matters in which order a dim is cut by several axes."""
 
 
-@dataclass(frozen=True)
-class Task:
-    """From a layout to another. links: latency and bandwidth for each axis."""
-
-    source: Layout
-    target: Layout
-    nbytes: int
-    mesh: tuple[int, ...]
-    links: tuple[tuple[float, float], ...]
-    dims: int
-
-    def price(self, here: Layout, there: Layout, ordered: bool = True) -> float | None:
-        """Seconds of one step; None if it is none. ordered: whether later cuts of the same dim forbid it."""
-        changed = [axis for axis, (a, b) in enumerate(zip(here, there, strict=True)) if a != b]
-        if len(changed) != 1:
-            return None
-        axis = changed[0]
-        later = {each for each in here[axis + 1 :] if each.startswith("S")}
-        if ordered and later & {here[axis], there[axis]}:
-            return None
-        cuts = [n for k, n in enumerate(self.mesh) if k != axis and here[k].startswith("S")]
-        kinds = here[axis][0] + there[axis][0]
-        return self.prices[kinds, self.nbytes // prod(cuts), self.mesh[axis], *self.links[axis]]
-
-    @cached_property
-    def prices(self) -> dict[tuple[str, int, int, float, float], float]:
-        """Of each change that a way may have: kinds such as "SR", bytes, ranks, latency and bandwidth."""
-        table = {}
-        for axis, (ranks, link) in enumerate(zip(self.mesh, self.links, strict=True)):
-            others = [n for k, n in enumerate(self.mesh) if k != axis]
-            for cuts in itertools.product(*((1, n) for n in others)):
-                for a, b in itertools.product(("R", "P", "S(0)"), ("R", "P", "S(1)")):
-                    key = a[0] + b[0], self.nbytes // prod(cuts), ranks, *link
-                    table[key] = cost_of((a, b), key[1], ranks, Link(*link))
-        return table
-
-    def within(self, steps: int) -> float:
-        """Seconds of the fastest way with so many steps at most."""
-        best = {self.source: 0.0}
-        for _ in range(steps):
-            for here, seconds in list(best.items()):
-                for price, there in self.neighbours(here, ordered=True):
-                    best[there] = min(best.get(there, math.inf), seconds + price)
-        return best.get(self.target, math.inf)
-
-    def neighbours(self, here: Layout, ordered: bool) -> Iterator[tuple[float, Layout]]:
-        """What is one step away, and its price."""
-        for axis, kind in itertools.product(range(len(here)), _kinds(self.dims)):
-            there = (*here[:axis], kind, *here[axis + 1 :])
-            price = self.price(here, there, ordered)
-            if price is not None:
-                yield price, there
-
-
-def _kinds(dims: int) -> list[str]:
-    return ["R", "P", *(f"S({dim})" for dim in range(dims))]
-
-
-@cache
-def least(task: Task, ordered: bool = True) -> float:
-    """Seconds of the fastest way, by Dijkstra's algorithm."""
-    heap, done = [(0.0, task.source)], set()
-    while heap[0][1] != task.target:
-        seconds, here = heapq.heappop(heap)
-        if here not in done:
-            done.add(here)
-            for price, there in task.neighbours(here, ordered):
-                heapq.heappush(heap, (seconds + price, there))
-    return heap[0][0]
-
-
 @dataclass(frozen=True, slots=True)
 class Way:
     """From where to where: drawn, if the source is empty. number: which of several such tasks. ordered:
@@ -126,6 +46,12 @@ class Way:
     dims: int = feature(2, lambda dims: compare.counted(dims, "dimension"))
     ordered: bool = False
     number: int = 0
+
+    @property
+    def strict(self) -> bool:
+        """Whether it is also about the way itself: other cases do not ask in which order cuts come and go."""
+        to_itself = bool(self.source) and self.source == self.target
+        return self.ordered or to_itself or (self.source, self.target, self.dims) in ORDERED
 
 
 def arguments(rng: Rng, case: Way) -> Arguments:
@@ -147,9 +73,7 @@ def a_task(rng: Rng, case: Way) -> Task:
     """On two levels of a cluster, or on any mesh."""
     source, target = case.source, case.target
     while not case.source and source == target:
-        source, target = (
-            tuple(rng.choice(_kinds(case.dims)) for _ in range(case.axes)) for _ in range(2)
-        )
+        source, target = (tuple(rng.choice(kinds_of(case.dims)) for _ in range(case.axes)) for _ in range(2))
     if case.source and case.axes == 2:
         mesh: tuple[int, ...] = (rng.integer(2, 3), rng.integer(4, 8))
         links = ((1e-5, rng.integer(5, 20) * 1e9), (2e-6, rng.integer(150, 400) * 1e9))
@@ -159,44 +83,16 @@ def a_task(rng: Rng, case: Way) -> Task:
     return Task(source, target, rng.integer(10, 10**5) * 4 * prod(mesh) ** 2, mesh, links, case.dims)
 
 
-def right_seconds(reply: Any, what: str, task: Task) -> Finding:
-    """Passes if the least seconds come with something."""
-    if type(reply) is not list or len(reply) != 2:
-        return Finding(False, f"{what} is {compare.shown(reply)}; expected seconds and a list of layouts.")
-    wanted = least(task)
-    right = abs(compare.as_float(reply[0]) - wanted) <= ROUNDING * wanted
-    return Finding(right, f"{what}: {compare.shown(reply[0])} s; the least is {wanted:.8g} s.")
-
-
-def right_way(reply: Any, what: str, task: Task) -> Finding:
-    """Passes if the way is one, leads from source to target, and takes the seconds that were told."""
-    way = reply[1]
-    said = f"{what}: the way is {compare.shown(way)}"
-    if type(way) is not list or any(type(each) is not list for each in way):
-        return Finding(False, f"{said}; expected a list of layouts.")
-    layouts = [tuple(each) for each in way]
-    if layouts[:1] != [task.source] or layouts[-1:] != [task.target]:
-        return Finding(False, f"{said}; it does not begin with {task.source} and end with {task.target}.")
-    taken = 0.0
-    for here, there in itertools.pairwise(layouts):
-        allowed = len(there) == len(here) and all(each in _kinds(task.dims) for each in there)
-        price = task.price(here, there) if allowed else None
-        if price is None:
-            return Finding(False, f"{said}; from {here} to {there} is no step.")
-        taken += price
-    right = abs(taken - least(task)) <= ROUNDING * taken
-    return Finding(right, f"{said}; its steps take {taken:.8g} s, and {compare.shown(reply[0])} s were told.")
-
-
 def a_right_way(tried: Tried[Way]) -> Finding:
     """Passes if the way that was told takes the seconds that were told, and arguments stay."""
     seen: Seen = tried.seen
-    return compare.first_failure((kept(tried), right_way(seen.value, seen.what, _task(seen.given))))
+    ordered = tried.case.features.strict
+    return compare.first_failure((kept(tried), right_way(seen.value, seen.what, _task(seen.given), ordered)))
 
 
 def in_time(answer: Answer, rng: Rng) -> Finding:
     """Passes if ways on three axes are the fastest, and come in time; some of them have many steps."""
-    tasks = [a_task(rng, Way((), (), axes=3, dims=3)) for _ in range(2)] + [_far(rng) for _ in range(2)]
+    tasks = [a_task(rng, Way((), (), axes=3, dims=3)), _far(rng)]
     found = answer.call(drivers.reshard_paths, [asked(task) for task in tasks], timeout=SECONDS)
     judged = [
         (called.value, f"{''.join(task.source)} to {''.join(task.target)} on {task.mesh}", task)
@@ -232,8 +128,12 @@ def _task(given: Arguments) -> Task:
             "which way is the shortest, detours included?",
             vary=(
                 *both(target=("S(0)", "R")),
-                *(each for axes in (1, 2) for number in range(4 * axes**2) for each in
-                  both(source=(), target=(), axes=axes, number=number)),
+                *(
+                    each
+                    for axes in (1, 2)
+                    for number in range(5 * axes - 2)
+                    for each in both(source=(), target=(), axes=axes, number=number)
+                ),
             ),
         ),
         Criterion(
@@ -247,11 +147,18 @@ def _task(given: Arguments) -> Task:
             3,
             "A cut may come or go only while no later axis cuts the same dim: that goes for what a step "
             "takes away, and for what it brings.",
+            needs=("least seconds", "a way that takes them"),
             vary=(
-                *(each for source, target, dims in ORDERED for each in
-                  both(source=source, target=target, dims=dims)),
-                *(each for number in range(8) for each in
-                  both(source=(), target=(), ordered=True, number=number)),
+                *(
+                    each
+                    for source, target, dims in ORDERED
+                    for each in both(source=source, target=target, dims=dims)
+                ),
+                *(
+                    each
+                    for number in range(5)
+                    for each in both(source=(), target=(), ordered=True, number=number)
+                ),
             ),
         ),
         Criterion(
@@ -265,9 +172,11 @@ def _task(given: Arguments) -> Task:
             "nothing to do",
             1,
             "From a layout to itself: no step, 0 seconds, and one layout.",
+            needs=("least seconds", "a way that takes them"),
             vary=tuple(
-                each for layout in (("S(0)", "P"), ("S(0)", "S(0)")) for each in
-                both(source=layout, target=layout)
+                each
+                for layout in (("S(0)", "P"), ("S(0)", "S(0)"))
+                for each in both(source=layout, target=layout)
             ),
         ),
     ),
@@ -281,7 +190,12 @@ def _task(given: Arguments) -> Task:
     written=lambda given: ", ".join(map(str, given[:-1])),
 )
 def reshard_path(case: Way, given: Arguments) -> Expected:
-    """The least seconds, with anything; what a step costs is told, whatever the answer's `reshard_cost` says."""
+    """The least seconds; what a step costs is told, whatever the answer's own `reshard_cost` says."""
     names = ("source", "target", "nbytes", "mesh", "links", "dims")
     after = {**dict(zip(names, given, strict=False)), "prices": ANYTHING}
-    return Expected(Checked(lambda reply, what: right_seconds(reply, what, _task(given))), after, returned=None)
+    return Expected(Checked(partial(_found, task=_task(given), strict=case.strict)), after, returned=None)
+
+
+def _found(reply: Any, what: str, task: Task, strict: bool) -> Finding:
+    found = right_seconds(reply, what, task)
+    return right_way(reply, what, task) if strict and found.passed else found

@@ -68,7 +68,8 @@ def reshard_paths(
         made = [Link(*each) for each in links]
         with _priced(answer, prices):
             told = answer(placements(source), placements(target), nbytes, mesh, made, dims)
-        links[:] = [(each.latency, each.bandwidth) for each in made]
+        if made != [Link(*each) for each in links]:
+            links[:] = [(each.latency, each.bandwidth) for each in made]
         return spelled(told)
 
     return in_turn(way, calls, layouts)
