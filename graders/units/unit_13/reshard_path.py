@@ -76,7 +76,10 @@ def a_task(rng: Rng, case: Way) -> Task:
         source, target = (tuple(rng.choice(kinds_of(case.dims)) for _ in range(case.axes)) for _ in range(2))
     if case.source and case.axes == 2:
         mesh: tuple[int, ...] = (rng.integer(2, 3), rng.integer(4, 8))
-        links = ((1e-5, rng.integer(5, 20) * 1e9), (2e-6, rng.integer(150, 400) * 1e9))
+        links: tuple[tuple[float, float], ...] = (
+            (1e-5, rng.integer(5, 20) * 1e9),
+            (2e-6, rng.integer(150, 400) * 1e9),
+        )
         return Task(source, target, rng.integer(10**4, 10**5) * 4 * prod(mesh) ** 2, mesh, links, case.dims)
     mesh = tuple(rng.integer(2, 5) for _ in range(case.axes))
     links = tuple((rng.integer(1, 30) * 1e-6, rng.integer(1, 300) * 1e9) for _ in range(case.axes))
