@@ -1168,17 +1168,14 @@ def best_inter(
     """The stages, and their submeshes, with which a step takes least: the sum of all stages' seconds,
     and micro_batches - 1 times those of the slowest.
 
-    stage_seconds(begin, end, size): seconds for a micro-batch of the layers from `begin` up to, but not
-    including, `end` on a submesh of so many devices, more than 0; math.inf where they do not fit into
-    its memory. They may be microseconds, and follow no rule: more devices may be slower, and more
-    layers faster. Alpa measures them, which is dear: ask for each at most once, and only where
-    0 <= begin < end <= layers and the size is one of `sizes`, and no larger than `devices`.
-    layers, devices, micro_batches: each at least 1. sizes: how many devices a submesh can have,
-    ascending.
+    stage_seconds(begin, end, size): seconds of layers begin to end - 1 for a micro-batch, on a submesh of
+    so many devices; math.inf where they do not fit. They follow no rule: more devices may be slower.
+    Alpa measures them, which is dear: ask for each at most once, and for no more devices than there
+    are. sizes: how many devices a submesh can have.
 
-    Returns (layers, devices) of each stage, in order: they add up to all layers, and to exactly all
-    devices. Where several plans are equally good, any of them. Raises ValueError if no plan fits. 16
-    layers on 16 devices with sizes 1, 2, 4, 8 and 16 take less than three seconds.
+    Returns (layers, devices) of each stage, in order: all layers, and exactly all devices. Raises
+    ValueError if no plan fits. 16 layers on 16 devices with sizes 1, 2, 4, 8 and 16 take less than
+    three seconds.
     """
     ### BEGIN SOLUTION
     usable = [size for size in sizes if size <= devices]
@@ -1352,14 +1349,11 @@ def pipedream_hierarchy(
     weight_bytes: list[int],
     levels: list[tuple[int, float]],
 ) -> Nested:
-    """The nested plan with the least `nested_seconds`, whose arguments these are; they stay as they
-    are.
+    """The nested plan with the least `nested_seconds`, whose arguments these are.
 
-    levels: one or more. Returns the plan on the outermost level: (layers, replicas, plan of a replica)
-    for each stage, in order. On each level the layers of the stages add up to those to be planned, and
-    the replicas to the number of its units, all of which are used. Within a stage of the innermost
-    level stands []. Where several plans are equally good, any of them. 40 layers on 4 servers of 4 GPUs
-    take less than five seconds.
+    Returns the plan on the outermost level: (layers, replicas, plan of a replica) for each stage, in
+    order. On each level all layers are planned, and all units used. Within a stage of the innermost
+    level stands []. 40 layers on 4 servers of 4 GPUs take less than five seconds.
     """
     ### BEGIN SOLUTION
     count = len(seconds)
