@@ -50,7 +50,6 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from scipy.optimize import Bounds, LinearConstraint, milp
-from scipy.sparse import lil_array
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard, distribute_tensor
@@ -132,6 +131,8 @@ guesses = predict(
 # - `Shard(dim)`: the tensor is cut along `dim` into equal parts, and each rank along the axis has one of them, in order;
 # - `Partial()`: each rank has a tensor of the same shape, and what is meant is their sum, which nobody has added up yet.
 #
+# In all exercises of this unit arguments stay as they are, unless it is said otherwise, and where several answers are equally good, any of them is right.
+#
 # For short we write R, S(dim) and P. On a mesh of 2 x 4 ranks S(0)R is cut in two parts along its dimension 0, and each part lies whole on
 # four ranks; RP is a sum of four tensors, and both halves of the mesh have them.
 #
@@ -159,20 +160,15 @@ assert str(by_samples) == "S(0), R -> S(0)"
 def op_strategies(op: Einsum, mesh: tuple[int, ...]) -> list[Strategy]:
     """All strategies of an operator on a mesh, in any order, each once.
 
-    op: of one operand or more, whose letters stand at most once in a tensor; each letter of the result
-    stands in an operand too. Letters are small or capital, and a is another letter than A; a result
-    without letters is a number. op.sizes may name other letters as well. mesh: the lengths of its axes,
-    at least 1 each; it may have no axis at all. Both stay as they are.
+    op: an einsum in which no tensor has a letter twice, and each letter of the result is one of an
+    operand. Capital letters are others than small ones. mesh: the lengths of its axes, perhaps none.
 
-    Along each axis of the mesh the work is either done by all ranks alike, and nothing is cut, or it is
-    shared: one letter's range is cut into equal parts, and each rank computes with its part only.
-    Letters may differ from axis to axis; one letter may be cut along several axes, and is then cut by
-    all of them together. Only what divides without a rest is a strategy, and along an axis of length 1
-    nothing is cut.
+    Along each axis either all ranks do the same, or one letter's range is cut into equal parts, and
+    each rank computes with its part. Several axes may cut one letter: by all of them together. What
+    does not divide is no strategy, and along an axis of length 1 nothing is cut.
 
-    Each rank computes its part with no word from others, with torch.einsum on what it has. An operand
-    is Shard(dim) or Replicate() along an axis, never Partial(), and lies whole on more ranks than one
-    only where each of them needs all of it. The result is what then comes out.
+    Operands are cut where they have the letter, and lie whole elsewhere. The result lies as it comes
+    out of torch.einsum on each rank's parts.
     """
     ### BEGIN SOLUTION
     letters = sorted(set("".join(op.operands)))
@@ -285,20 +281,17 @@ def reshard(
 ) -> Tensor:
     """Bring a tensor from one layout into another, along the ranks of a group.
 
-    x: what this rank has of it in the layout source; with at least one dimension, of any dtype (a sum
-    is never bool), in any order in memory, and with any values, inf and nan among them; it stays as it
-    is. source, target: Replicate(), Shard(dim), dim at least 0, or Partial(), a sum over the ranks.
-    group: the ranks along the axis (None: all), p of them; the rank at place r of the group has part r
-    of what is cut. Every dim that is cut has, when it is whole, a multiple of p as its length.
+    x: what this rank has of it in the layout source, with at least one dimension, of any dtype, in any
+    order in memory. source, target: Replicate(), Shard(dim), or Partial(), a sum over the ranks. group:
+    the ranks along the axis (None: all); the one at place r has part r of what is cut, and all parts
+    are equal.
 
-    Returns what this rank has in the layout target: of x's dtype, every digit as it was, and sums as
-    exact as this dtype's are; inf and nan stay in their places. Each number has memory of its own, into
-    which one may write: it is neither x's nor that of an earlier result, nor expanded. What becomes a
-    sum may have any summands whose sum it is, but those of a sum that stays one are x as it was.
+    Returns what this rank has in the layout target: a new tensor of x's dtype, with the same numbers,
+    inf and nan among them. What becomes a sum may have any summands whose sum it is; those of a sum
+    that stays one are as they were.
 
-    At most one call of torch.distributed that sends something, a collective over this group; where each
-    rank can do it by itself, none. Messages of one's own count as calls, each of them. The collective
-    is the one, of all that can do it, with which a rank sends the fewest bytes.
+    One collective call, the one with which a rank sends the fewest bytes; none where each rank can do
+    it by itself.
     """
     ### BEGIN SOLUTION
     p, place = dist.get_world_size(group), dist.get_rank(group)
@@ -350,13 +343,11 @@ for call in ("all_gather", "all_reduce", "reduce_scatter", "all_to_all"):
 def reshard_cost(source: Placement, target: Placement, nbytes: int, ranks: int, link: Link) -> float:
     """Seconds that it takes to bring a tensor from one layout into another, along one axis of a mesh.
 
-    source, target: Replicate(), Shard(dim) for any dim, or Partial(), a sum. ranks: the length of the
-    axis, at least 1; every dim is a multiple of it. nbytes: of the tensor when it lies whole, a
-    multiple of ranks². link: between any two ranks of the axis.
+    source, target: Replicate(), Shard(dim) or Partial(). nbytes: of the tensor when it lies whole.
+    ranks: the length of the axis; what is cut has equal parts. link: between any two of its ranks.
 
-    What each rank can do by itself takes no time. Otherwise one call of a collective does it, the one
-    that takes the least time, and each rank gives it no more than the call needs; its time is that of
-    `seconds_of`.
+    What each rank can do by itself takes no time. Else one collective call does it, the one that takes
+    the least time, and each rank gives it no more than it needs; its time is that of `seconds_of`.
     """
     ### BEGIN SOLUTION
     if source == target or isinstance(source, Replicate) or isinstance(target, Partial):
@@ -462,20 +453,16 @@ def reshard_path(
 ) -> tuple[float, list[Placements]]:
     """The fastest way from one layout into another on a mesh with several axes, one axis at a time.
 
-    source, target: a placement for each axis of the mesh, of which there are one to three; Partial() is
-    a sum. mesh: the axes' lengths, at least 2 each. links: of each axis. dims: how many dimensions the
-    tensor has, one to three; each may be cut along any axes, and lengths divide by all of them. nbytes:
-    of the whole tensor, a multiple of the square of the number of ranks.
+    source, target: a placement for each of at most three axes. mesh, links: the length and the link of
+    each. nbytes, dims: of the whole tensor; all lengths divide.
 
-    A way is a list of layouts, from source to target, both included, in which neighbours differ along
-    one axis, and each step has the price of reshard_cost there, for the bytes of what is whole or cut
-    along that axis only: those of the tensor, divided by the lengths of the other axes along which it
-    is Shard at that moment. Along an axis Shard(dim) may come or go only while no later axis cuts the
-    same dim.
+    A way is a list of layouts, from source to target, in which neighbours differ along one axis. Such a
+    step has the price of reshard_cost there, for the bytes of the tensor, divided by the lengths of the
+    other axes along which it is cut. Shard(dim) may come or go only while no later axis cuts the same
+    dim.
 
-    Returns the least seconds, and a way that takes them; from a layout to itself that is 0 seconds and
-    the list of this one. All arguments stay as they are. On three axes it takes less than a second.
-    While this is checked, reshard_cost has the right prices, even where yours is not solved.
+    Returns the least seconds, and a way that takes them: 0 and one layout, if nothing is to be done.
+    When it is checked, reshard_cost is right, even if yours is not.
     """
     ### BEGIN SOLUTION
     anything = [Replicate(), Partial(), *(Shard(dim) for dim in range(dims))]
@@ -560,15 +547,13 @@ assert all(3 < direct / seconds < 7 for seconds, direct, _ in ways.values())
 def best_chain(node_cost: list[list[float]], edge_cost: list[list[list[float]]]) -> tuple[float, list[int]]:
     """The cheapest choice of strategies for operators in a chain, and what it costs.
 
-    node_cost[i][s]: seconds of operator i with its strategy s. There are n operators, at least one,
-    each with at least one strategy, and they may have different numbers of them. edge_cost[i][s][t]:
-    seconds from strategy s of operator i to strategy t of operator i + 1; n - 1 tables. All are at
-    least 0, and math.inf where it cannot be done; some choice has finite costs only. All lists stay as
-    they are.
+    node_cost[i][s]: seconds of operator i with its strategy s; each operator has strategies of its own.
+    edge_cost[i][s][t]: seconds from strategy s of operator i to strategy t of operator i + 1. What cannot
+    be done costs math.inf; some choice is possible.
 
-    Returns the least sum of seconds, of all operators and edges, but for a part in 100,000, and a
-    choice that has it: for each operator the number of its strategy. With S strategies for each the
-    time grows no faster than n S²: 150 operators with 20 strategies each take less than two seconds.
+    Returns the least sum of the seconds of all operators and edges, and a choice that has it: for each
+    operator the number of its strategy. 150 operators with 20 strategies each take less than two
+    seconds.
     """
     ### BEGIN SOLUTION
     seconds, came_from = node_cost[0], []
@@ -732,18 +717,15 @@ def best_intra(
 ) -> tuple[float, list[int]]:
     """The cheapest choice of strategies for the operators of a graph, and what it costs.
 
-    graph: edges (i, j) between different operators; a pair may stand there several times, and as (j,
-    i), and some operators may have no edge. node_cost[i][s]: seconds of operator i with its strategy s,
-    as in best_chain. edge_cost[e][s][t]: for edge number e = (i, j) the seconds from strategy s of i to
-    strategy t of j. All are at least 0, and math.inf where it cannot be done; they may be as small as
-    nanoseconds, and some a billion times as large as others. memory[i][s]: bytes of a device, perhaps
-    0; capacity: how many all chosen strategies may have together, just so many included and not one
-    more. Without a capacity memory does not count. All arguments stay as they are.
+    graph: edges (i, j) between different operators, in any direction; a pair may have several edges, an
+    operator none. node_cost[i][s]: seconds of operator i with its strategy s. edge_cost[e][s][t]: for
+    edge e = (i, j) the seconds from strategy s of i to strategy t of j. Some are nanoseconds, and some
+    math.inf, where it cannot be done. memory[i][s]: bytes; capacity: how many all chosen strategies may
+    have together, not one more. Without it memory does not count.
 
-    Returns the sum of seconds and the choice, for each operator the number of its strategy. The sum is
-    the least that is possible, but for a part in 100,000. Raises ValueError if no choice fits, or all
-    have infinite costs. 16 operators with 29 edges and 4 strategies each take less than 5 seconds, and
-    with a capacity, 12 operators with 21 edges do.
+    Returns the least sum of seconds, but for a part in 100,000, and a choice that has it. Raises
+    ValueError if none is possible. 14 operators with 25 edges and 4 strategies each take less than 5
+    seconds.
     """
     ### BEGIN SOLUTION
     tables = [np.array(own, dtype=float) for own in (*node_cost, *edge_cost)]
@@ -757,22 +739,25 @@ def best_intra(
     nodes = [numbers(place) for place in range(len(node_cost))]
     held = [each for own in memory or () for each in own]
 
-    def between(low: float, factors: dict[int, float], high: float) -> LinearConstraint:
-        """Bounds of a sum. factors: the variables that are in it, and by what they are multiplied."""
-        made = lil_array((1, len(seconds)))
-        for number, factor in factors.items():
-            made[0, number] = factor
-        return LinearConstraint(made.tocsr(), low, high)
+    rows, least, most = [], [], []
 
-    constraints = [between(1, dict.fromkeys(own.tolist(), 1.0), 1) for own in nodes]
+    def between(low: float, factors: dict[int, float], high: float) -> None:
+        """Bounds of a sum. factors: the variables that are in it, and by what they are multiplied."""
+        rows.append(np.zeros(len(seconds)))
+        rows[-1][list(factors)] = list(factors.values())
+        least.append(low)
+        most.append(high)
+
+    for own in nodes:
+        between(1, dict.fromkeys(own.tolist(), 1.0), 1)
     for place, ends in enumerate(graph, start=len(nodes)):
         for axis, end in enumerate(ends):
             pairs = np.moveaxis(numbers(place), axis, 0).tolist()
             for own, each in zip(pairs, nodes[end].tolist(), strict=True):
-                constraints.append(between(0, {**dict.fromkeys(own, 1.0), each: -1.0}, 0))
+                between(0, {**dict.fromkeys(own, 1.0), each: -1.0}, 0)
     if capacity is not None:
         weights = {number: each / max(capacity, 1) for number, each in enumerate(held)}
-        constraints.append(between(0, weights, min(capacity, 1)))
+        between(0, weights, min(capacity, 1))
     limit = seconds[np.isfinite(seconds)].max(initial=0.0)
     while True:
         # What is dearer than the limit is in no plan that matters, and the solver's unit is the limit.
@@ -780,7 +765,7 @@ def best_intra(
             np.where(seconds <= limit, seconds, 0) / max(limit, 1e-300),
             integrality=np.arange(len(seconds)) < starts[len(nodes)],
             bounds=Bounds(0, (seconds <= limit).astype(float)),
-            constraints=constraints,
+            constraints=LinearConstraint(np.array(rows), least, most),
             options={"mip_rel_gap": 0.0},
         )
         if found.x is None:
@@ -791,7 +776,7 @@ def best_intra(
         total += sum(table[choices[i]][choices[j]] for (i, j), table in zip(graph, edge_cost, strict=True))
         if capacity is not None and sum(held[number] for number in chosen) > capacity:
             # Too much by less than the solver's tolerance: anything but this choice.
-            constraints.append(between(0, dict.fromkeys(chosen, 1.0), len(nodes) - 1))
+            between(0, dict.fromkeys(chosen, 1.0), len(nodes) - 1)
         elif total == 0 or 2 * total >= limit:
             return total, choices
         else:
@@ -1183,17 +1168,14 @@ def best_inter(
     """The stages, and their submeshes, with which a step takes least: the sum of all stages' seconds,
     and micro_batches - 1 times those of the slowest.
 
-    stage_seconds(begin, end, size): seconds for a micro-batch of the layers from `begin` up to, but not
-    including, `end` on a submesh of so many devices, more than 0; math.inf where they do not fit into
-    its memory. They may be microseconds, and follow no rule: more devices may be slower, and more
-    layers faster. Alpa measures them, which is dear: ask for each at most once, and only where
-    0 <= begin < end <= layers and the size is one of `sizes`, and no larger than `devices`.
-    layers, devices, micro_batches: each at least 1. sizes: how many devices a submesh can have,
-    ascending.
+    stage_seconds(begin, end, size): seconds of layers begin to end - 1 for a micro-batch, on a submesh of
+    so many devices; math.inf where they do not fit. They follow no rule: more devices may be slower.
+    Alpa measures them, which is dear: ask for each at most once, and for no more devices than there
+    are. sizes: how many devices a submesh can have.
 
-    Returns (layers, devices) of each stage, in order: they add up to all layers, and to exactly all
-    devices. Where several plans are equally good, any of them. Raises ValueError if no plan fits. 16
-    layers on 16 devices with sizes 1, 2, 4, 8 and 16 take less than three seconds.
+    Returns (layers, devices) of each stage, in order: all layers, and exactly all devices. Raises
+    ValueError if no plan fits. 16 layers on 16 devices with sizes 1, 2, 4, 8 and 16 take less than
+    three seconds.
     """
     ### BEGIN SOLUTION
     usable = [size for size in sizes if size <= devices]
@@ -1367,14 +1349,11 @@ def pipedream_hierarchy(
     weight_bytes: list[int],
     levels: list[tuple[int, float]],
 ) -> Nested:
-    """The nested plan with the least `nested_seconds`, whose arguments these are; they stay as they
-    are.
+    """The nested plan with the least `nested_seconds`, whose arguments these are.
 
-    levels: one or more. Returns the plan on the outermost level: (layers, replicas, plan of a replica)
-    for each stage, in order. On each level the layers of the stages add up to those to be planned, and
-    the replicas to the number of its units, all of which are used. Within a stage of the innermost
-    level stands []. Where several plans are equally good, any of them. 40 layers on 4 servers of 4 GPUs
-    take less than five seconds.
+    Returns the plan on the outermost level: (layers, replicas, plan of a replica) for each stage, in
+    order. On each level all layers are planned, and all units used. Within a stage of the innermost
+    level stands []. 40 layers on 4 servers of 4 GPUs take less than five seconds.
     """
     ### BEGIN SOLUTION
     count = len(seconds)

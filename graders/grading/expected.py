@@ -1,5 +1,6 @@
 """What a call of the answer must return and leave behind: the oracle of a case."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -101,7 +102,7 @@ def same(seen: Any, wanted: Any, what: str, tolerance: float) -> Finding:
             [same(seen[name], wanted[name], f"{name} of {what}", tolerance) for name in wanted],
             f"{what} is right.",
         )
-    if isinstance(wanted, float):
+    if isinstance(wanted, float) and math.isfinite(wanted):
         return compare.near(seen, wanted, what, rtol=tolerance, least=0.0)
     if not isinstance(wanted, Tensor):
         return compare.equal(seen, wanted, what)

@@ -10,13 +10,25 @@ from graders.grading.exercise import Exercise
 from graders.grading.expected import Expected
 from graders.grading.explanation import Tried
 from graders.grading.judging import ByCases, Stage, by_cases
-from graders.grading.kit import Answer, Criterion, Finding, Rng, compare
+from graders.grading.kit import Answer, Criterion, Finding, PlainData, Rng, compare
 from graders.units.functions import drivers
 
 Arguments = list[Any]
 """Positional arguments of a call: plain data."""
 _LONGEST = 120
 """Characters of a call that a student would type."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What rows that ask how may see of a right case. kept: what is found of the arguments. value: what was
+    returned. what: how the call is named. given: its arguments.
+    """
+
+    kept: Finding
+    value: PlainData
+    what: str
+    given: Arguments
 
 
 @dataclass(frozen=True)
@@ -42,8 +54,8 @@ class OfFunction(Stage[Features]):
         """What calls with these arguments leave behind."""
         return answer.call(self.driver, inputs, layouts)
 
-    def run(self, answer: Answer, cases: Sequence[tuple[Features, Rng]]) -> Sequence[tuple[Finding, Finding]]:
-        """Of each what is found of the result, and of the arguments."""
+    def run(self, answer: Answer, cases: Sequence[tuple[Features, Rng]]) -> Sequence[tuple[Finding, Seen]]:
+        """Of each what is found of the result, and what else there is to see."""
         inputs = [self.arguments(rng, features) for features, rng in cases]
         layouts = [getattr(features, "layout", "contiguous") for features, _ in cases]
         told = self.told(answer, inputs, layouts)
@@ -55,8 +67,8 @@ class OfFunction(Stage[Features]):
             what = self._call(given)
             tolerance = getattr(features, "tolerance", self.tolerance)
             result = expected.result_in(called, what, tolerance)
-            kept = expected.kept_in(called, self.name if what == self._returned else what, tolerance)
-            found.append((result, kept))
+            after = expected.kept_in(called, self.name if what == self._returned else what, tolerance)
+            found.append((result, Seen(after, called.value, what, given)))
         return found
 
     def _call(self, given: Arguments) -> str:
@@ -99,5 +111,5 @@ def of_function(
 
 def kept(tried: Tried[Any]) -> Finding:
     """Passes if the arguments are as they were, or as they must be."""
-    found: Finding = tried.seen
-    return found
+    seen: Seen = tried.seen
+    return seen.kept

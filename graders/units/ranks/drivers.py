@@ -66,7 +66,7 @@ def call_once(
     lists = [(argument, list(argument)) for argument in given if isinstance(argument, list)]
     tensors = [each for each in chain(given, *(items for _, items in lists)) if isinstance(each, Tensor)]
     places = list(map(place_of, tensors))
-    result = answer(*given, **options)
+    result = waited_for(answer(*given, **options))
     items = all(list(map(id, now)) == list(map(id, before)) for now, before in lists)
     stayed = list(map(place_of, tensors)) == places
     same = [position for position, argument in enumerate(given) if argument is result]
@@ -118,10 +118,14 @@ def _every_second(value: Tensor, grounds: list[Tensor]) -> Tensor:
     return ground[..., ::2].copy_(value)
 
 
+def waited_for(value: Any) -> Any:
+    """What a functional collective returned is waited for when it is first used, and has no memory before."""
+    return value.trigger_wait() if isinstance(value, AsyncCollectiveTensor) else value  # type: ignore[no-untyped-call]
+
+
 def copied(value: Any) -> Any:
     """The tensors as they are now: the next call may reuse them. A name for one without numbers."""
-    if isinstance(value, AsyncCollectiveTensor):  # Waited for when it is first used.
-        value = value.trigger_wait()  # type: ignore[no-untyped-call]
+    value = waited_for(value)
     if type(value) is Tensor:
         return ON_META if value.is_meta else value.detach().clone()
     if type(value) in (list, tuple):

@@ -54,7 +54,7 @@ class OnRanks(Stage[Setting]):
     """arguments: of each rank, by place. expected: what each must have afterwards. allowed: what it may cost.
 
     options: keyword arguments, the same on all ranks. written: a rank's arguments as a student types them.
-    calls: of torch.distributed that the answer may make. driver: with the arguments and results of
+    calls: of torch.distributed that the answer may make; none: any. driver: with the arguments and results of
     `drivers.calls`. what: it hands over as the result of a place.
     """
 
@@ -199,8 +199,8 @@ def _traffic(setting: Ranks, case: Slice) -> Traffic:
 
 
 def _only(allowed: Collection[str], events: Sequence[Event]) -> Finding:
-    """Passes if no other calls were made."""
-    others = sorted({event.op for event in events} - {*allowed, "new_group"})
+    """Passes if no other calls were made; none allowed: whatever was."""
+    others = sorted({event.op for event in events} - {*allowed, "new_group"}) if allowed else []
     text = f"the values are right, but it calls {', '.join(others)}; allowed are {', '.join(allowed)}."
     return Finding(not others, text)
 
@@ -249,11 +249,13 @@ def on_ranks(
     possible: Callable[[Setting], bool] = lambda setting: True,
     driver: Callable[..., list[Called]] = drivers.calls,
     what: str = "what place {} returned",
+    kind: type[OnRanks[Any]] = OnRanks,
 ) -> Callable[[Callable[[Setting, list[Arguments]], list[Expected]]], Exercise]:
     """Register an exercise whose every rank must have, after a call, what the function below says.
 
     base: the ordinary case. root: the name of the keyword that is the root's global rank, if it has one.
-    possible: which features do not exclude one another. See `OnRanks`.
+    possible: which features do not exclude one another. kind: of stage, for results of which several are
+    right. See `OnRanks`.
     """
 
     def options(setting: Setting) -> dict[str, int]:
@@ -261,7 +263,7 @@ def on_ranks(
 
     def register(expected: Callable[[Setting, list[Arguments]], list[Expected]]) -> Exercise:
         how = allowed, written, expected.__name__, options, calls, driver, what
-        stage = OnRanks(arguments, expected, *how)
+        stage = kind(arguments, expected, *how)
         judged = ByCases(base, stage, rubric, possible)
         return by_cases(judged, minutes=minutes, difficulty=difficulty, hints=hints)(expected)
 

@@ -2,13 +2,14 @@
 
 UNIT = "13_automatic"
 SECTIONS = (
-    "strategies",
-    "moving",
-    "prices",
-    "ways",
-    "choices",
-    "staging",
-    "levels",
+    "op_strategies",
+    "reshard",
+    "reshard_cost",
+    "reshard_path",
+    "best_chain",
+    "best_intra",
+    "best_inter",
+    "pipedream_hierarchy",
     "simulating",
     "deltas",
     "walks",

@@ -2,15 +2,16 @@
 
 import itertools
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from graders.grading.kit import Finding, Rng, compare
-from graders.units.unit_13.drivers.choices import ChoiceReply
 
 Table = list[list[float]]
+
+ROUNDING = 1e-5
+"""By what part seconds may be off."""
 
 
 @dataclass(frozen=True)
@@ -117,66 +118,52 @@ class Problem:
             costs = longer
         return min(costs.values())
 
-    def judge(self, reply: ChoiceReply, least: float) -> Iterator[Finding]:
-        """Passes if seconds and choice are as expected, or ValueError where there is no choice."""
-        if least == math.inf:
-            said = f"{self.setting} no choice is possible: {reply.raised or compare.shown(reply.gave)}"
-            yield Finding(reply.raised == "ValueError", f"{said}; expected ValueError.")
-        else:
-            yield self.right_seconds(reply, least)
-            yield self.right_choice(reply)
+    def right_seconds(self, gave: Any, what: str, least: float) -> Finding:
+        """Passes if what it gave has the least sum in it, and something else."""
+        if not _is_pair(gave):
+            return Finding(False, f"{what} is {compare.shown(gave)}; expected seconds and choices.")
+        seen = compare.as_float(gave[0])
+        text = f"{what}: {compare.shown(gave[0])} s; the least is {least:.8g} s."
+        return Finding(abs(seen - least) <= ROUNDING * least, text)
 
-    def right_seconds(self, reply: ChoiceReply, least: float) -> Finding:
-        """Passes if it found the least sum, and it is a sum with a choice."""
-        if reply.raised:
-            return Finding(False, f"{self.setting} it raised {reply.raised}; expected {least:.8g} s.")
-        if not _is_pair(reply.gave):
-            return Finding(
-                False, f"{self.setting} {compare.shown(reply.gave)}; expected seconds and choices."
-            )
-        seen = compare.as_float(reply.gave[0])
-        said = f"{self.setting} {compare.shown(reply.gave[0])} s; the least is {least:.8g} s."
-        return Finding(abs(seen - least) <= 1e-5 * least, said)
-
-    def right_choice(self, reply: ChoiceReply) -> Finding:
-        """Passes if the choice is one that fits and costs what was said, now and when asked again."""
-        if not _is_pair(reply.gave):
-            said = reply.raised or compare.shown(reply.gave)
-            return Finding(False, f"{self.setting} {said}; expected seconds and choices.")
-        seconds, plan = compare.as_float(reply.gave[0]), reply.gave[1]
+    def right_choice(self, gave: Any, what: str) -> Finding:
+        """Passes if the choice is one that fits and costs what was said."""
+        seconds, plan = compare.as_float(gave[0]), gave[1]
+        text = f"{what}: the choice is {compare.shown(plan)}"
         lengths = [len(own) for own in self.node_cost]
         if type(plan) is not list or len(plan) != len(lengths) or any(type(each) is not int for each in plan):
-            said = (
-                f"{self.setting} the choice is {compare.shown(plan)}; expected a list of {len(lengths)} int."
-            )
-            return Finding(False, said)
+            return Finding(False, f"{text}; expected a list of {len(lengths)} int.")
         if not all(0 <= each < length for each, length in zip(plan, lengths, strict=True)):
-            return Finding(
-                False, f"{self.setting} {compare.shown(plan)} names strategies that there are not."
-            )
+            return Finding(False, f"{text}; there are no strategies of these numbers.")
         if not self.fits(plan):
-            return Finding(False, f"{self.setting} {compare.shown(plan)} needs more than the capacity.")
+            return Finding(False, f"{text}, which needs more than the capacity.")
         costs = self.seconds(plan)
-        if not abs(costs - seconds) <= 1e-5 * seconds:
-            said = f"{self.setting} {compare.shown(plan)} costs {costs:.8g} s, not {seconds:.8g} s."
-            return Finding(False, said)
-        if not reply.again:
-            return Finding(False, f"{self.setting} a second call gave something else.")
         return Finding(
-            reply.unchanged, f"{self.setting} arguments afterwards: as before, and as they have to be."
+            abs(costs - seconds) <= ROUNDING * seconds,
+            f"{text}; it costs {costs:.8g} s, {seconds:.8g} s were told.",
         )
 
-    @property
-    def setting(self) -> str:
-        """The problem in words, all of it if it is small."""
-        if len(self.node_cost) > 5:
-            return f"{len(self.node_cost)} operators, {len(self.edges)} edges:"
+    def right(self, gave: Any, what: str, least: float) -> Finding:
+        """Passes if seconds and choice are right."""
+        found = self.right_seconds(gave, what, least)
+        return self.right_choice(gave, what) if found.passed else found
+
+    def __str__(self) -> str:
+        """In words, all of it if it is small."""
+        if len(self.node_cost) > 6:
+            return f"{len(self.node_cost)} operators, {len(self.edges)} edges"
         bound = "" if self.memory is None else f", memory {self.memory}, capacity {self.capacity}"
-        return f"nodes {self.node_cost}, edges {self.edges} {self.edge_cost}{bound}:"
+        return f"nodes {self.node_cost}, edges {self.edges} {self.edge_cost}{bound}"
+
+
+def typed(given: list[Any]) -> str:
+    """The arguments of a call, unless they are long."""
+    text = ", ".join(map(repr, given))
+    return text if len(text) < 900 else "..."
 
 
 def _is_pair(gave: Any) -> bool:
-    return type(gave) is list and len(gave) == 2
+    return type(gave) is tuple and len(gave) == 2
 
 
 def _seconds(rng: Rng, unit: float, least: int, *shape: int) -> Any:

@@ -1,4 +1,4 @@
-"""Stages and submeshes that unit 13's grader asks a plan for, and how that is judged."""
+"""Stages and submeshes that a plan is asked for, and how that is judged."""
 
 import math
 from collections import Counter
@@ -7,9 +7,7 @@ from functools import cache
 from itertools import accumulate
 from typing import Any
 
-from graders.grading.kit import Answer, Finding, compare
-from graders.units.unit_13.drivers import stages
-from graders.units.unit_13.drivers.stages import StagesReply
+from graders.grading.kit import Finding, compare
 
 Table = dict[tuple[int, int, int], float]
 """(begin, end, size) -> seconds."""
@@ -44,11 +42,6 @@ class Case:
         """The same, with all seconds in another unit."""
         table = {stage: seconds * unit for stage, seconds in self.table.items()}
         return Case(table, self.layers, self.devices, self.micro_batches, self.sizes)
-
-    def asked(self, answer: Answer, timeout: float | None = None) -> StagesReply:
-        table = [(*stage, seconds) for stage, seconds in self.table.items()]
-        asked = self.layers, self.devices, self.micro_batches, self.sizes
-        return answer.call(stages.stages, table, *asked, timeout=timeout)
 
     def step(self, each: list[float]) -> float:
         """Seconds of a step of stages that take so long each."""
@@ -89,14 +82,27 @@ class Case:
             default=math.inf,
         )
 
-    def as_good(self, reply: StagesReply) -> Finding:
-        """Whether the plan is one, and its step as short as it can be."""
+    @property
+    def arguments(self) -> list[Any]:
+        """Those of the exercise, with a table in place of the function."""
+        table = [(*stage, seconds) for stage, seconds in self.table.items()]
+        return [table, self.layers, self.devices, self.micro_batches, self.sizes]
+
+    @classmethod
+    def of(cls, arguments: list[Any]) -> "Case":
+        """The case with these arguments."""
+        table, *rest = arguments
+        return cls({(begin, end, size): seconds for begin, end, size, seconds in table}, *rest)
+
+    def as_good(self, reply: Any, what: str = "") -> Finding:
+        """Whether the plan is one, and its step as short as it can be; or ValueError where there is none."""
         optimum = self.optimum()
-        if reply.raised or optimum == math.inf:
-            text = "ValueError" if reply.raised else compare.shown(reply.result)
+        raised = reply["raised"]
+        if raised or optimum == math.inf:
+            text = "ValueError" if raised else compare.shown(reply["gave"])
             wanted = "ValueError" if optimum == math.inf else f"a plan of {optimum:.6g} s"
-            return Finding(reply.raised and optimum == math.inf, f"{self}: got {text}; expected {wanted}.")
-        plan = reply.result
+            return Finding(raised is True and optimum == math.inf, f"{self}: got {text}; expected {wanted}.")
+        plan = reply["gave"]
         if not _is_plan(plan, self.sizes):
             text = (
                 "expected a list of (layers, devices), whole numbers from 1 on, the latter one of the sizes"
@@ -108,12 +114,6 @@ class Case:
         taken = self.plan(plan)
         text = f"{self}: with {plan} a step takes {taken:.9g} s; {optimum:.9g} s is possible"
         return Finding(taken <= optimum * (1 + 1e-9), f"{text}.")
-
-    def asks(self, reply: StagesReply) -> Finding:
-        """Whether no stage was asked for twice, and none on more devices than there are."""
-        if reply.largest > self.devices:
-            return Finding(False, f"{self}: stage_seconds was asked for a size of {reply.largest}.")
-        return compare.at_most(reply.most, 1, f"{self}: calls of stage_seconds for one stage")
 
 
 def _is_plan(plan: Any, sizes: tuple[int, ...]) -> bool:

@@ -1,7 +1,7 @@
-"""Models and submeshes that unit 13's grader of stages draws."""
+"""Models and submeshes whose best stages are asked for."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import combinations
 
 from graders.grading.kit import Rng
@@ -153,15 +153,8 @@ def measured(rng: Rng, layers: int, devices: int) -> Case:
     return Case(table, layers, devices, rng.integer(2, 12), sizes)
 
 
-def full(rng: Rng) -> Iterator[Case]:
-    """Stages of which some do not fit, or none; devices that no stages can fill; each also for a single
-    micro-batch.
-    """
-    for case in _too_full(rng):
-        yield from (case, case.with_batches(1))
-
-
 def _too_full(rng: Rng) -> Iterator[Case]:
+    """Stages of which some do not fit, or none; devices that no stages can fill."""
     for layers, devices, most in ((4, 4, 7), (5, 6, 5), (3, 2, 2)):
         sizes = tuple(size for size in (1, 2, 4) if size <= devices)
         work = [rng.integer(4, 6) for _ in range(layers)]
@@ -171,10 +164,31 @@ def _too_full(rng: Rng) -> Iterator[Case]:
     yield Case(_table([3, 4, 5], (2, 4), {2: 0.0, 4: 1.0}), 3, 5, 4, (2, 4))
 
 
-def large(rng: Rng) -> Iterator[Case]:
+def large(rng: Rng, micro_batches: int) -> Case:
     """Sixteen layers on sixteen devices."""
     sizes = (1, 2, 4, 8, 16)
-    for micro_batches in (rng.integer(3, 6), rng.integer(20, 40)):
-        work = [rng.integer(20, 99) for _ in range(16)]
-        waits = {size: rng.integer(0, 4) * (size - 1) / 3 for size in sizes}
-        yield Case(_table(work, sizes, waits), 16, 16, micro_batches, sizes)
+    work = [rng.integer(20, 99) for _ in range(16)]
+    waits = {size: rng.integer(0, 4) * (size - 1) / 3 for size in sizes}
+    return Case(_table(work, sizes, waits), 16, 16, micro_batches, sizes)
+
+
+def one_of_each(rng: Rng) -> list[Case]:
+    """Where the best plan of the first layers is no part of the best of all, or bounds are nearly alike."""
+    made = (kind(rng.integer(1, 9)) for kind in (telling, nearly_alike, two_valleys, faster_together))
+    return [*made, *(measured(rng, *size) for size in ((5, 6), (7, 7)))]
+
+
+def for_many(rng: Rng) -> list[Case]:
+    """Where with many micro-batches it is the sum that decides between stages that are nearly as slow."""
+    made = (nearly_alike(rng.integer(1, 9), apart=0.02), two_valleys(rng.integer(1, 9)))
+    return [each.with_batches(40) for each in made]
+
+
+TELLING: dict[str, Callable[[Rng], list[Case]]] = {
+    "seconds that tell": one_of_each,
+    "many micro-batches that tell": for_many,
+    "runs that are better the longer they are": lambda rng: [*merging(rng)],
+    "forty plans": lambda rng: [*crossings(rng)],
+    "what does not fit": lambda rng: [*_too_full(rng)],
+}
+"""Tables in which something else decides than in those that are drawn."""

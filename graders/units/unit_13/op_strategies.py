@@ -1,0 +1,145 @@
+"""The grader of `op_strategies`."""
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from math import prod
+from typing import Any
+
+from graders.grading.cases import Values, both, vary
+from graders.grading.expected import Checked, Expected
+from graders.grading.judging import feature
+from graders.grading.kit import Criterion, Finding, Rng, compare
+from graders.units.functions.stage import Arguments, of_function
+from graders.units.unit_13.drivers import layouts as drivers
+
+SPECS = (
+    "bqhe,bkhe->bhqk", "ab->ba", "ab,b->a", "i,j->ij", "abc,bd,ce->ade", "ab,ab->", "b,ab,cb->bc", "aB,Bc->ac"
+)  # fmt: skip
+"""A result may be a number, and three operands may share a letter."""
+
+Spelled = tuple[tuple[tuple[str, ...], ...], tuple[str, ...]]
+"""A strategy: the layouts of its operands, and that of its result."""
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """An einsum on a mesh. lengths: of its letters in alphabetical order; none: multiples of all ranks."""
+
+    spec: str = feature("bd,df->bf", "{}")
+    mesh: tuple[int, ...] = feature((4,), lambda mesh: f"a mesh of {' x '.join(map(str, mesh)) or 'no axis'}")
+    lengths: tuple[int, ...] = feature((), lambda lengths: f"lengths {lengths}" if lengths else "")
+
+    @property
+    def letters(self) -> list[str]:
+        return sorted(set(self.spec) - set(",->"))
+
+
+def an_operator(rng: Rng, case: Operator) -> Arguments:
+    """The spec, the length of each letter, and the mesh."""
+    lengths = case.lengths or [prod(case.mesh) * rng.integer(1, 5) for _ in case.letters]
+    return [case.spec, dict(zip(case.letters, lengths, strict=True)), case.mesh]
+
+
+def lengths(mesh: tuple[int, ...], *several: tuple[int, ...]) -> tuple[Values, ...]:
+    """A product of two matrices whose letters have these lengths, on a mesh."""
+    return tuple(change for each in several for change in both(mesh=mesh, lengths=each))
+
+
+@of_function(
+    base=Operator(),
+    minutes=25,
+    difficulty=3,
+    rubric=(
+        Criterion(
+            "along one axis",
+            3,
+            "For each letter: which operands have it, and at which place? What is the result where it has "
+            "it, and what is it where it has not?",
+            vary=vary(mesh=((2,), (3,)), spec=SPECS),
+        ),
+        Criterion(
+            "what divides",
+            2,
+            "A letter whose length is no multiple of the number of ranks cannot be cut into equal parts.",
+            vary=lengths((2,), (6, 8, 9)) + lengths((4,), (6, 8, 9), (6, 1, 2)) + lengths((7,), (6, 8, 9)),
+        ),
+        Criterion(
+            "along several axes",
+            2,
+            "Any choice along one axis goes with any along another. If two axes cut the same letter, into "
+            "how many parts is it cut?",
+            vary=vary(mesh=((2, 3), (3, 3), (2, 3, 2)))
+            + lengths((2, 2), (6, 8, 4))
+            + lengths((2, 3), (6, 12, 4), (6, 10, 30)),
+        ),
+        Criterion(
+            "axes with nothing to cut",
+            1,
+            "Along an axis of length 1 there is one way only; on a mesh without axes, there is one in all.",
+            vary=vary(mesh=((), (1,), (2, 1, 2))),
+        ),
+    ),
+    hints=(
+        "What can be cut along one axis? Write down the strategies of bd,df->bf on two ranks by hand.",
+        "Name a strategy by the letter that is cut along each axis. itertools.product lists these choices.",
+        "If two axes cut the same letter, by which product does its length have to be divisible?",
+    ),
+    arguments=an_operator,
+    possible=lambda case: (
+        case.spec == Operator().spec or (not case.lengths and len(case.letters) ** len(case.mesh) < 100)
+    ),
+    driver=drivers.strategies,
+    written=lambda given: f"Einsum({given[0]!r}, {given[1]}), {given[2]}",
+)
+def op_strategies(case: Operator, given: Arguments) -> Expected:
+    """Cut by cut, in any order."""
+    spec, sizes, mesh = given
+    found = Checked(partial(all_of_them, wanted=set(_strategies(spec, sizes, mesh))))
+    return Expected(found, {"op.spec": spec, "op.sizes": sizes, "mesh": mesh}, returned=None)
+
+
+def _strategies(spec: str, sizes: dict[str, int], mesh: tuple[int, ...]) -> Iterator[Spelled]:
+    """One for each choice of a letter, or "" for none, along each axis."""
+    operands, result = spec.split("->")
+    tensors = operands.split(",")
+    for cut in itertools.product(*(["", *sizes] if length > 1 else [""] for length in mesh)):
+        parts = [prod(n for n, each in zip(mesh, cut, strict=True) if each == letter) for letter in sizes]
+        if not any(length % count for length, count in zip(sizes.values(), parts, strict=True)):
+            yield tuple(_layout(each, cut, "R") for each in tensors), _layout(result, cut, "P")
+
+
+def _layout(tensor: str, cut: tuple[str, ...], without: str) -> tuple[str, ...]:
+    return tuple(
+        "R" if not letter else f"S({tensor.index(letter)})" if letter in tensor else without for letter in cut
+    )
+
+
+def all_of_them(found: Any, what: str, wanted: set[Spelled]) -> Finding:
+    """Passes if all strategies were found, each once, and nothing else."""
+    if type(found) is not list or not all(map(_is_strategy, found)):
+        return Finding(False, f"{what} is {compare.shown(found)}; expected a list of Strategy.")
+    seen = [(tuple(map(tuple, operands)), tuple(result)) for operands, result in found]
+    for those, fault in (
+        ([each for each in seen if each not in wanted], "This is none"),
+        (sorted(wanted - set(seen)), "This is missing"),
+        ([each for each in seen if seen.count(each) > 1], "This is there more than once"),
+    ):
+        if those:
+            said = f"{fault}: {_in_words(those[0])}"
+            return Finding(False, f"{what}: {len(seen)} strategies; expected {len(wanted)}. {said}.")
+    return Finding(True, f"{what}: {len(seen)} strategies, as expected.")
+
+
+def _is_strategy(each: Any) -> bool:
+    """Whether it has the shape of one, with words for placements."""
+    if type(each) is not list or len(each) != 2 or any(type(part) is not list for part in each):
+        return False
+    layouts = [*each[0], each[1]]
+    return all(type(own) is list and all(type(word) is str for word in own) for own in layouts)
+
+
+def _in_words(strategy: Spelled) -> str:
+    operands, result = strategy
+    return f"{', '.join(map(''.join, operands))} -> {''.join(result)}"

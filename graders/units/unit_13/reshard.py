@@ -1,0 +1,236 @@
+"""The grader of `reshard`."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+import torch
+from torch import Tensor
+
+from course_lib.runtime.communication.costs import traffic_of
+from graders.grading.called import Called
+from graders.grading.cases import both, vary
+from graders.grading.expected import Expected, same
+from graders.grading.explanation import Tried
+from graders.grading.judging import feature
+from graders.grading.kit import Criterion, Finding, Kind, Rng, compare
+from graders.units.ranks.features import Ranks
+from graders.units.ranks.stage import Arguments, OnRanks, Seen, kept, on_ranks
+from graders.units.unit_13.drivers import layouts as drivers
+from graders.units.unit_13.reshard_cost import call_of
+
+WHOLE = (("S(1)", "R"), ("S(2)", "R"), ("P", "R"))
+CUT = (
+    ("P", "S(0)"), ("P", "S(1)"), ("S(0)", "S(1)"), ("S(1)", "S(0)"), ("S(2)", "S(1)"), ("S(0)", "S(2)"),
+)  # fmt: skip
+ALONE = (
+    ("R", "S(0)"), ("R", "S(1)"), ("R", "P"), ("S(0)", "P"), ("S(2)", "P"),
+    ("R", "R"), ("P", "P"), ("S(1)", "S(1)"),
+)  # fmt: skip
+LARGE = 2**59
+"""Four of them add up to less than an int64 holds, and no float has as many digits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Moved(Ranks):
+    """A tensor's change from one placement to another, as `spelled`. odd: one inf and one NaN in it."""
+
+    change: tuple[str, str] = feature(("S(0)", "R"), " to ".join)
+    dims: int = feature(3, "{} dimensions")
+    dtype: torch.dtype = feature(torch.float32, lambda dtype: str(dtype).removeprefix("torch."))
+    odd: bool = feature(False, lambda odd: "inf and nan among the numbers" if odd else "")
+
+    @property
+    def tolerance(self) -> float:
+        """None where nothing is rounded; a sum may be added up in any order."""
+        rounds = "P" in self.change and (self.dtype.is_floating_point or self.dtype.is_complex)
+        return 16 * torch.finfo(self.dtype).eps if rounds else 0.0
+
+    @property
+    def cut(self) -> set[int]:
+        """The dimensions that are cut before or afterwards."""
+        return {int(each[2]) for each in self.change if each.startswith("S")}
+
+    @property
+    def shape(self) -> list[int]:
+        """Of the whole tensor; each dimension has another length."""
+        return [(dim + 2) * (self.ranks if dim in self.cut else 1) for dim in range(self.dims)]
+
+    @property
+    def nbytes(self) -> int:
+        """Of what a rank is given."""
+        parts = self.ranks if self.change[0].startswith("S") else 1
+        return prod(self.shape) // parts * self.dtype.itemsize
+
+    @property
+    def to_a_sum(self) -> bool:
+        return self.change[1] == "P" != self.change[0]
+
+
+def possible(case: Moved) -> bool:
+    """Whether there is such a tensor; of a single dimension there is no order."""
+    return (
+        max(case.cut, default=0) < case.dims
+        and not (case.dtype is torch.bool and "P" in case.change)
+        and not (case.odd and not case.dtype.is_floating_point)
+        and not (case.layout == "transposed" and case.dims == 1)
+        # Of truth values no gap is left to be seen.
+        and not (case.layout == "strided" and case.dtype is torch.bool)
+    )
+
+
+def parts(rng: Rng, case: Moved) -> list[Arguments]:
+    """What each place has in the source's layout."""
+    summed = case.change[0] == "P"
+    drawn = [_numbers(rng, case) for _ in range(case.ranks if summed else 1)]
+    given = (
+        drawn
+        if summed
+        else [_part(drawn[0], case.change[0], case.ranks, place) for place in range(case.ranks)]
+    )
+    return [[each.contiguous(), *case.change] for each in given]
+
+
+def _numbers(rng: Rng, case: Moved) -> Tensor:
+    """With as many digits as they can have; those of bfloat16 are such that they add up without rounding."""
+    if case.dtype is torch.bool:
+        return rng.integers(0, 1, *case.shape).bool()
+    if case.dtype is torch.int64:
+        return rng.integers(-LARGE, LARGE, *case.shape)
+    if case.dtype is torch.bfloat16:
+        return rng.integers(-60, 60, *case.shape).to(case.dtype)
+    drawn = rng.normal(*case.shape, dtype=case.dtype)
+    if case.odd:
+        drawn.view(-1)[rng.integer(1, 3)], drawn.view(-1)[-1] = torch.inf, torch.nan
+    return drawn
+
+
+def _part(whole: Tensor, layout: str, ranks: int, place: int) -> Tensor:
+    """What a place has of it, where a sum counts as whole."""
+    return whole.tensor_split(ranks, int(layout[2]))[place] if layout.startswith("S") else whole
+
+
+class Summed(OnRanks[Moved]):
+    """Where what comes out is to be a sum, any summands will do."""
+
+    def _judged(
+        self, setting: Moved, given: list[Arguments], told: Sequence[Called]
+    ) -> tuple[Finding, Finding]:
+        found, after = super()._judged(setting, given, told)
+        if not setting.to_a_sum:
+            return found, after
+        whole = self.expected(setting, given)[0].result
+        for place, called in enumerate(told):
+            value = called.value
+            if type(value) is not Tensor or (value.shape, value.dtype) != (whole.shape, whole.dtype):
+                return same(value, whole, f"what place {place} returned", setting.tolerance), after
+        total = _sum([called.value for called in told])
+        return same(total, whole, "the sum of what all places returned", setting.tolerance), after
+
+
+def _sum(summands: list[Tensor]) -> Tensor:
+    """Of their dtype."""
+    return torch.stack(summands).sum(0, dtype=summands[0].dtype)
+
+
+def as_few_bytes(tried: Tried[Moved]) -> Finding:
+    """Passes if no place calls more than one collective, or sends more bytes than the right one does."""
+    case, seen = tried.case.features, tried.seen
+    assert isinstance(seen, Seen)
+    call = call_of(case.change)
+    allowed = traffic_of(call, case.nbytes, case.ranks).sent if call else 0
+    for place, events in enumerate(seen.by_rank):
+        sent = sum(event.sent for event in events)
+        said = f"place {place} makes {compare.counted(len(events), 'call')} and sends {sent:,} bytes"
+        if len(events) > bool(call) or sent > allowed:
+            return Finding(False, f"{said}; allowed are {int(bool(call))} and {allowed:,}.", Kind.TOO_MUCH)
+    return Finding(True, f"{said}; no more is allowed.")
+
+
+@on_ranks(
+    base=Moved(),
+    minutes=40,
+    difficulty=4,
+    rubric=(
+        Criterion(
+            "whole on every rank",
+            3,
+            "Of parts along another dim than 0, what does dist.all_gather_into_tensor leave where? A sum has "
+            "to be added up.",
+            vary=vary(change=WHOLE, ranks=(1, 2, 3), dims=(1, 2)),
+        ),
+        Criterion(
+            "cut, from a sum or from another cut",
+            3,
+            "Part r goes to the rank at place r: join the parts along dimension 0, which is where "
+            "dist.reduce_scatter_tensor and dist.all_to_all_single cut.",
+            vary=vary(change=CUT) + both(change=("S(1)", "S(3)"), dims=4),
+        ),
+        Criterion(
+            "without a word",
+            2,
+            "A part of what all have; or a sum in which each number stands on one rank only, with zeros on "
+            "the others.",
+            vary=vary(change=ALONE),
+        ),
+        Criterion(
+            "in a group",
+            1,
+            "A rank's place is dist.get_rank(group), and the group is an argument of every call.",
+            vary=vary(group=(1, 2)),
+        ),
+        Criterion(
+            "any numbers",
+            1,
+            "Move numbers as they are, in their dtype, and add up in it. What is 0 * inf?",
+            vary=vary(
+                dtype=(torch.float64, torch.int64, torch.complex64, torch.bfloat16, torch.bool), odd=(True,)
+            )
+            + both(change=("P", "R"), dtype=torch.int64)
+            + both(change=("P", "S(1)"), dtype=torch.bfloat16)
+            + both(change=("S(0)", "S(1)"), dtype=torch.int64)
+            + both(change=("R", "P"), dtype=torch.int64)
+            + both(change=("R", "P"), odd=True),
+        ),
+        Criterion(
+            "what is sent",
+            1,
+            "One collective at most, and the one that brings each rank what it needs and no more.",
+            how=as_few_bytes,
+        ),
+        Criterion(
+            "x is left alone",
+            1,
+            "It may be in use elsewhere, and in any order in memory; what is returned has memory of its own, "
+            "also when the next call comes.",
+            vary=vary(layout=("strided", "transposed")),
+            how=kept,
+        ),
+    ),
+    hints=(
+        "Which four changes need other ranks? Which collective gives each rank what it lacks?",
+        "Collectives cut and join along dimension 0. How does a part along dim get there?",
+        "From S(0) to S(1) on two ranks, with a tensor of 2 x 2: which number goes where?",
+    ),
+    arguments=parts,
+    calls=(),
+    possible=possible,
+    driver=drivers.moved,
+    kind=Summed,
+)
+def reshard(case: Moved, given: list[Arguments]) -> list[Expected]:
+    """Each place's part of the whole; of a sum that stays one, its summand as it was."""
+    source, target = case.change
+    tensors = [x for x, _, _ in given]
+    if source == "P":
+        whole = _sum(tensors)
+    else:
+        whole = torch.cat(tensors, int(source[2])) if source.startswith("S") else tensors[0]
+    return [
+        Expected(
+            x if source == target else _part(whole, target, case.ranks, place).contiguous(),
+            {"x": x, "source": source, "target": target},
+            returned=None,
+        )
+        for place, x in enumerate(tensors)
+    ]
