@@ -27,13 +27,13 @@ def _memory(whole, shard, stage, state_bytes):
     return 2 * held[0] + 2 * held[1] + state_bytes * held[2]
 
 
-@wrong("zero_memory", fails="nothing cut")
+@wrong("zero_memory", fails="the optimizer's numbers")
 def weights_of_four_bytes(parameters, ranks, stage, state_bytes=12):
     """Counts weights as if in single precision; they are among the optimizer's 12 bytes already."""
     return _memory(parameters, -(-parameters // ranks), stage, state_bytes) + 2 * parameters
 
 
-@wrong("zero_memory", fails="nothing cut")
+@wrong("zero_memory", fails="nothing cut, and other optimizers")
 def sixteen_bytes(parameters, ranks, stage, state_bytes=12):
     """The 12 bytes of Adam, whatever the optimizer is."""
     return _memory(parameters, -(-parameters // ranks), stage, 12)
@@ -886,14 +886,14 @@ def unless_it_is_small(shards, max_norm):
     return total.sqrt()
 
 
-@wrong("clip_grad_norm", fails="ranks without gradients")
+@wrong("clip_grad_norm", fails="ranks without gradients, and bfloat16")
 def only_who_has_any(shards, max_norm):
     """A rank without gradients does not take part, and the others wait for it."""
     gradients = _gradients(shards)
     return _clip(gradients, max_norm, _total(gradients).sqrt()) if gradients else torch.zeros(())
 
 
-@wrong("clip_grad_norm", fails="ranks without gradients")
+@wrong("clip_grad_norm", fails="ranks without gradients, and bfloat16")
 def needs_a_shard(shards, max_norm):
     """torch.cat of nothing is an error."""
     gradients = _gradients(shards)
@@ -993,12 +993,10 @@ def empties_the_shapes(shards, shapes):
     return state
 
 
-@wrong("gather_state", fails="ranks without numbers")
-def steps_of_nothing(shards, shapes):
-    """A range with steps of a shard's length, which may be 0."""
-    for shape in shapes.values():
-        range(0, shape.numel(), _length(shape))
-    return _to_rank_0(shards, shapes)
+@wrong("gather_state", fails="shards that are not equal")
+def in_single_precision(shards, shapes):
+    """Receives into float32, whatever was sent."""
+    return _to_rank_0({name: shard.float() for name, shard in shards.items()}, shapes)
 
 
 @wrong("gather_state", fails="each shard once")

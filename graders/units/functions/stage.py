@@ -19,6 +19,15 @@ _LONGEST = 120
 """Characters of a call that a student would type."""
 
 
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What rows that ask how may see of a right case. kept: about the arguments, afterwards."""
+
+    given: Arguments
+    value: Any
+    kept: Finding
+
+
 @dataclass(frozen=True)
 class OfFunction(Stage[Features]):
     """arguments: of a case. expected: what is returned, and what becomes of the arguments.
@@ -42,8 +51,8 @@ class OfFunction(Stage[Features]):
         """What calls with these arguments leave behind."""
         return answer.call(self.driver, inputs, layouts)
 
-    def run(self, answer: Answer, cases: Sequence[tuple[Features, Rng]]) -> Sequence[tuple[Finding, Finding]]:
-        """Of each what is found of the result, and of the arguments."""
+    def run(self, answer: Answer, cases: Sequence[tuple[Features, Rng]]) -> Sequence[tuple[Finding, Seen]]:
+        """Of each what is found of the result, and what else there is to see."""
         inputs = [self.arguments(rng, features) for features, rng in cases]
         layouts = [getattr(features, "layout", "contiguous") for features, _ in cases]
         told = self.told(answer, inputs, layouts)
@@ -55,7 +64,8 @@ class OfFunction(Stage[Features]):
             what = self._call(given)
             tolerance = getattr(features, "tolerance", self.tolerance)
             result = expected.result_in(called, what, tolerance)
-            found.append((result, expected.kept_in(called, what, tolerance)))
+            kept_so = expected.kept_in(called, what, tolerance)
+            found.append((result, Seen(given, called.value, kept_so)))
         return found
 
     def _call(self, given: Arguments) -> str:
@@ -94,5 +104,5 @@ def of_function(
 
 def kept(tried: Tried[Any]) -> Finding:
     """Passes if the arguments are as they were, or as they must be."""
-    found: Finding = tried.seen
+    found: Finding = tried.seen.kept
     return found

@@ -2,14 +2,15 @@
 
 UNIT = "09_memory"
 SECTIONS = (
-    "shards",
+    "zero_memory",
+    "shard_range",
     "optimizer",
     "gradients",
     "fully_sharded",
-    "norms",
-    "whole_state",
+    "clip_grad_norm",
+    "gather_state",
     "offload",
-    "segments",
-    "out_of_core",
-    "planning",
+    "checkpoint_segments",
+    "out_of_core_plan",
+    "plan_memory",
 )

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from graders.grading.communication import steps_of
 from graders.grading.kit import Answer, Finding, Observed, Rng, compare
-from graders.units.unit_09 import drivers
+from graders.units.unit_09.drivers import old as drivers
 from graders.units.unit_09.models import Assorted
 from graders.units.unit_09.replies import AssortedReply
 

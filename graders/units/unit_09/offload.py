@@ -10,7 +10,7 @@ from course_lib.cluster.topology import Cluster, Link
 from course_lib.runtime.communication.events import Event, Kind
 from course_lib.runtime.communication.memory import MemoryKind
 from graders.grading.kit import Answer, Criterion, Finding, Findings, Observed, Rng, compare, exercise
-from graders.units.unit_09 import drivers
+from graders.units.unit_09.drivers import old as drivers
 from graders.units.unit_09.offload_models import forward
 from graders.units.unit_09.replies import OffloadReply
 

@@ -20,7 +20,7 @@ from graders.grading.kit import (
     exercise,
     per_rank,
 )
-from graders.units.unit_09 import drivers
+from graders.units.unit_09.drivers import old as drivers
 from graders.units.unit_09.held import at_most_held, held_at, length_of
 from graders.units.unit_09.models import Adaptive
 from graders.units.unit_09.replies import OptimizerReply

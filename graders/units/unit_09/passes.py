@@ -11,7 +11,7 @@ from torch import Tensor
 from course_lib.cluster.topology import Cluster, Link
 from graders.grading.communication import steps_of
 from graders.grading.kit import Answer, Finding, Observed, PlainData, Rng, compare, per_rank
-from graders.units.unit_09 import drivers
+from graders.units.unit_09.drivers import old as drivers
 from graders.units.unit_09.held import at_most_held, held_at, length_of, most_held, part_of
 from graders.units.unit_09.models import Ladder, over, reaches
 from graders.units.unit_09.replies import GradientsReply
