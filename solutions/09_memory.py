@@ -262,25 +262,17 @@ class ShardedOptimizer:
 
     optimizer = ShardedOptimizer(parameters, optimizer_class, **options)
 
-    parameters: an iterable of parameters, or of dicts {"params": an iterable of parameters, and options
-        of their own}, the same on all ranks. The dicts stay as they are. Parameters of a group have one
-        dtype, groups may differ in it, and one of a group at least needs a gradient; those that do not
-        are not changed and not sent.
-    optimizer_class: makes an optimizer like those of torch.optim. It changes each number by itself, as
-        Adam does, from nothing but its gradient and its own past.
+    parameters: as from model.parameters(); or dicts {"params": a list of parameters, and options of its
+        own}, which stay as they are. A group has one dtype. What needs no gradient is left alone.
+    optimizer_class: one like those of torch.optim.
 
-    step(): p.grad is the gradient of this rank's samples, or None, which counts as zeros. Afterwards
-        every parameter holds on every rank, in the memory that it had, the value that a step of
-        optimizer_class with the mean of the gradients over ranks gives it. Gradients stay as they are.
-        Nothing else changes the parameters: weights are loaded before the optimizer is made.
-    zero_grad(): sets every gradient to None.
-    param_groups: a dict for each group, with its options. Whoever changes one there, such as "lr",
-        changes the steps that follow.
+    step(): every parameter gets, in its own memory, what a step of optimizer_class with the mean over
+        ranks of .grad makes of it; None counts as zeros. Every .grad stays.
+    zero_grad(): sets every .grad to None.
+    param_groups: a dict for each group, in which options may be changed between steps.
 
-    Between steps a rank holds, beside the parameters and their gradients, this of each group: of every
-    number that optimizer_class keeps for a parameter a part of section 2's padded length, and at most
-    two such parts more, of the parameters and of their gradients. Calls: in a step one reduce-scatter
-    and one all-gather for each group, of the group's bytes.
+    Between steps a rank keeps, beside the whole parameters, only its padded part (section 2) of each
+    group. Calls in a step: one reduce-scatter and one all-gather a group.
     """
 
     def __init__(
@@ -448,22 +440,18 @@ class ShardedGradients:
 
     sharded = ShardedGradients(model, bucket_bytes)
 
-    buckets: lists of the trainable ones of model.parameters(), of which there are some, and which has
-        each once, from the last to the first. A bucket is closed before the parameter that would take
-        it above bucket_bytes; a larger one is alone in its own.
+    buckets: lists of the trainable ones of model.parameters(), from the last to the first. A bucket is
+        closed before the parameter that would take it above bucket_bytes.
 
     In a backward pass, as soon as all gradients of a bucket are there, and the buckets before it have
     been sent, they are laid end to end, padded (section 2), and given to an asynchronous
-    reduce-scatter, and the parameters' .grad is None again. At most one bucket is under way: before
-    another is laid end to end the one before has been waited for. No gradient is kept but the shards,
-    those of the bucket under way, and those of buckets that are not complete.
+    reduce-scatter, and their .grad is None again; but first the bucket before is waited for. Nothing
+    of a bucket that has been sent is kept but its shard.
 
-    finish(): called on all ranks after each backward pass. Returns a list with a tensor for each
-        bucket: this rank's part, of the padded length, of the mean over ranks. A parameter that this
-        rank did not use counts as zeros. All .grad are None afterwards, and the next pass may begin.
+    finish(): called after each backward pass. Returns of each bucket this rank's part, padded, of the
+        mean over ranks. Parameters that this rank did not use count as zeros. No .grad is left.
 
-    All trainable parameters have one dtype. Calls: one reduce-scatter a bucket, in the order of the
-    buckets.
+    Calls: one reduce-scatter a bucket.
     """
 
     def __init__(self, model: nn.Module, bucket_bytes: int) -> None:
@@ -1303,7 +1291,8 @@ def checkpoint_segments(layers: list[tuple[int, int]]) -> list[int]:
     """How many layers each segment gets, in order, so that the peak of backward is as low as can be.
 
     layers: of each layer, in order, the bytes of its input, and the bytes that it keeps for backward
-        besides its input. The list stays as it is. Segments are runs of neighbouring layers, none empty.
+        besides its input. The list stays as it is.
+    Segments are runs of neighbouring layers, none empty.
 
     Held while a segment goes through backward: the inputs of the first layers of that segment and of
     all segments before it, and of the segment itself all that its layers keep, their inputs included.

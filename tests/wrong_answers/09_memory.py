@@ -204,7 +204,7 @@ class ItsOwnGradients(_Sharded):
         shard.grad = self.gradient(own).view(dist.get_world_size(), -1)[dist.get_rank()].clone()
 
 
-@wrong("ShardedOptimizer", fails="every step")
+@wrong("ShardedOptimizer", fails="groups and their options")
 class OverwritesTheDicts(_Sharded):
     """Puts its shards into the caller's dicts."""
 
@@ -227,7 +227,7 @@ class TurnsGradientsOff(_Sharded):
         super().step()
 
 
-@wrong("ShardedOptimizer", fails="options of groups")
+@wrong("ShardedOptimizer", fails="groups and their options")
 class CopiesOfTheOptions(_Sharded):
     """param_groups that nobody reads."""
 
@@ -244,7 +244,7 @@ class ClearsNothing(_Sharded):
         pass
 
 
-@wrong("ShardedOptimizer", fails="options of groups")
+@wrong("ShardedOptimizer", fails="groups and their options")
 class TheLastRateOnly(_Sharded):
     """Hands on the last group's rate, and no other option."""
 
@@ -379,7 +379,7 @@ class SumsInShards(_Gradients):
         return super().whole(bucket) * dist.get_world_size()
 
 
-@wrong("ShardedGradients", fails="shards of the mean")
+@wrong("ShardedGradients", fails="any ranks and parameters")
 class PartsThatAreNotEven(_Gradients):
     """Cuts without padding, as tensor_split does."""
 
@@ -428,7 +428,7 @@ class OverfullBuckets(_Gradients):
         return buckets
 
 
-@wrong("ShardedGradients", fails="unused, tied and frozen parameters")
+@wrong("ShardedGradients", fails="layers that a rank does not use")
 class SendsAsTheyCome(_Gradients):
     """Sends whichever bucket is complete: ranks in another order add up what does not belong together."""
 
@@ -453,7 +453,7 @@ class SendsAsTheyCome(_Gradients):
         return shards
 
 
-@wrong("ShardedGradients", fails="unused, tied and frozen parameters")
+@wrong("ShardedGradients", fails="layers that a rank does not use")
 class OnlyWhatIsThere(_Gradients):
     """Takes it that every parameter has a gradient."""
 
