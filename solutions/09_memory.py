@@ -263,15 +263,16 @@ class ShardedOptimizer:
     optimizer = ShardedOptimizer(parameters, optimizer_class, **options)
 
     parameters: as from model.parameters(); or dicts {"params": a list of parameters, and options of its
-        own}, which stay as they are. A group has one dtype. What needs no gradient is left alone.
+        own}, which stay as they are, one for each group, of one dtype. What needs no gradient is left
+        alone.
     optimizer_class: one like those of torch.optim.
 
-    step(): every parameter gets, in its own memory, what a step of optimizer_class with the mean over
-        ranks of .grad makes of it; None counts as zeros. Every .grad stays.
+    step(): every parameter gets, in its own memory, what a step of optimizer_class with the mean of
+        .grad over ranks makes of it. None counts as zeros. Every .grad stays.
     zero_grad(): sets every .grad to None.
-    param_groups: a dict for each group, in which options may be changed between steps.
+    param_groups: a dict for each group, whose options may be changed.
 
-    Between steps a rank keeps, beside the whole parameters, only its padded part (section 2) of each
+    Of all that optimizer_class is given and keeps, a rank has only a padded part (section 2) of each
     group. Calls in a step: one reduce-scatter and one all-gather a group.
     """
 
@@ -610,25 +611,19 @@ class FullyShardedUnit(nn.Module):
 
     unit = FullyShardedUnit(module)
 
-    module: the same on all ranks, with at least one parameter. Its parameters all need gradients, and
-        have one dtype; one that has several names is one. It stays as it is, and the unit holds none of
-        its parameters.
-    shard: the unit's only parameter: this rank's part, of the padded length, of module's parameters
-        laid end to end in the order of module.parameters() (section 2).
+    module: the same on all ranks; its parameters all need gradients, and have one dtype. It stays as it
+        is. The unit holds none of its parameters, and copies of its buffers.
+    shard: the unit's only parameter: this rank's part, padded (section 2), of module's parameters laid
+        end to end.
 
-    unit(*inputs): what module makes of the inputs, with the weights that the shards of all ranks hold:
-        a tensor, or a tuple of some, of inputs of which some or all may need no gradient. For that it
-        gathers the weights, and lets go of them before it returns. Backward gathers them again,
-        computes the gradients of what forward returned, also where that drew numbers, and lets go of
-        both: shard.grad gets this rank's part of the mean of the gradients over ranks, with zeros in
-        the padding, on top of what it held. The inputs get their gradients as in module.
-    start(): begins to gather the weights, without waiting for them, if they are not there and not on
-        their way. The next forward or backward of the unit then takes these.
+    unit(*inputs): what module returns, a tensor or a tuple of some, with the weights of all ranks'
+        shards. It gathers them, and lets go of them before it returns. Backward gathers them again, and
+        lets go of them and of their gradients: shard.grad gets this rank's part of the mean over ranks,
+        on top of what it held, and inputs get theirs as in module.
+    start(): begins to gather the weights, unless they are there or on their way, and does not wait. The
+        next forward or backward takes these.
 
-    Each forward that is not under no_grad is followed by its backward before the next one that is not.
-    Calls: none in the constructor, one all-gather in forward, also under no_grad, at most one
-    all-gather and one reduce-scatter in backward. The unit may compute in the mode, training or not,
-    that module had when it was given. Buffers are copies, which may be hidden in the unit.
+    Calls: one all-gather in forward; at most one, and one reduce-scatter, in the backward that follows.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -766,10 +761,9 @@ def prefetch(modules: Sequence[nn.Module]) -> nn.Sequential:
     modules: of a model that calls them in this order, each with what the one before returned.
 
     Before a unit computes forward, the next one's weights are on their way; before it computes
-    backward, those of the one before it. A unit's own are asked for before its neighbour's. Nobody
-    waits for weights but the unit that computes with them. Calls are those of the units without it, and
-    in backward one all-gather for the first unit too, also where it needs none. At no time have more
-    than two units weights that are there or on their way.
+    backward, those of the one before it. Its own are asked for first. Nobody waits for weights but the
+    unit that computes with them. Calls are those of the units alone; in backward the first unit may
+    gather too. Never have more than two units weights that are there or on their way.
     """
     ### BEGIN SOLUTION
     units = [FullyShardedUnit(module) for module in modules]
@@ -831,9 +825,9 @@ def clip_grad_norm(shards: Iterable[Tensor], max_norm: float) -> Tensor:
     shards: this rank's parameters, whose .grad are its shards of the gradients, or None. No two ranks
         have a number in common. A rank may have fewer shards than others, none, or one without numbers.
     Returns float32 []: the root of the sum of the squares of all ranks' gradients, as they came, the
-    same on all ranks, computed in float32 also where gradients are bfloat16. If it is larger than
-    max_norm, each gradient is multiplied, in place, by max_norm / norm; else, also where it is NaN,
-    gradients stay as they are. Calls: one all-reduce of a number.
+    same on all ranks; computed in float32, also of bfloat16. If it is larger than max_norm, each
+    gradient is multiplied, in place, by max_norm / norm; else, also where it is NaN, all stay as they
+    are. Calls: one all-reduce of a number.
     """
     ### BEGIN SOLUTION
     gradients = [shard.grad for shard in shards if shard.grad is not None]
@@ -888,8 +882,8 @@ def gather_state(shards: dict[str, Tensor], shapes: dict[str, torch.Size]) -> di
     """The whole state on rank 0, from the shards of all ranks; None on the others.
 
     shapes: name -> shape of a whole tensor, which may be (). shards: name -> this rank's shard of its
-        numbers: those of shard_range, without padding, in one dimension. Names, their order, shapes and
-        dtypes are the same on all ranks; dtypes differ from tensor to tensor. Both stay as they are.
+        numbers, see shard_range, in one dimension. Names, shapes and dtypes are the same on all ranks;
+        tensors differ in dtype. Both stay as they are.
     Returns on rank 0 new tensors of these names, in the order of shapes.
 
     Rank 0 sends nothing; each other rank sends each shard once, with padding at most. Beside what it
@@ -1118,18 +1112,16 @@ assert (box.memory_bandwidth, box.host.bandwidth) == (448e9, 12e9)
 class HostOffload:
     """Holds on the host what autograd saves for backward, and has it back in time.
 
-    For `saved_tensors_hooks(offload.pack, offload.unpack)`. host: a HostMemory; it sees to it that at
-    most two copies are on their way to the host. stays: tensors that are on the device anyway, such as
-    parameters: what is saved of them, or of a view of them, is not copied. ahead: when backward asks
-    for a tensor, the `ahead` tensors that were packed just before it are on their way too, the last one
-    first. Tensors whose graph is gone do not count. Nothing is copied back earlier than that, and in
-    one backward nothing twice. A backward asks for each tensor once, not always in the reverse order;
-    one that asks for a tensor again is another backward.
+    For `saved_tensors_hooks(offload.pack, offload.unpack)`. host: a HostMemory. stays: tensors that are
+    on the device anyway, such as parameters: what is saved of them, or of a view of them, is not
+    copied. ahead: when backward asks for a tensor, the `ahead` tensors that were packed just before it,
+    and whose graph still lives, are on their way too, the last one first. Nothing is copied back
+    earlier, and in one backward nothing twice; it does not always ask in the reverse order. One that
+    asks for a tensor again is another backward.
 
-    One object serves any number of passes: also those that never come to a backward, and those whose
-    graph is kept for a second one, with others in between. There may be several. It refers to no tensor
-    on the device that is not on its way there, except for `stays`, and leaves nothing on the host when
-    its graph is gone. A copy that was begun ahead and is never asked for goes with its graph.
+    One object serves any number of passes, with no backward, one or several. It refers to no tensor on
+    the device that is not on its way there, except for `stays`, and leaves nothing on the host when its
+    graph is gone.
     """
 
     def __init__(self, host: HostMemory, stays: Iterable[Tensor], ahead: int = 1) -> None:
@@ -1144,7 +1136,7 @@ class HostOffload:
         ### END SOLUTION
 
     def pack(self, tensor: Tensor) -> Any:
-        """What autograd keeps in the place of a tensor, which may have any shape and dtype."""
+        """What autograd keeps in its place."""
         ### BEGIN SOLUTION
         if tensor.untyped_storage().data_ptr() in self.known:
             return tensor
@@ -1154,7 +1146,7 @@ class HostOffload:
         ### END SOLUTION
 
     def unpack(self, packed: Any) -> Tensor:
-        """The tensor that was packed: of the same shape, dtype and values."""
+        """The tensor that was packed."""
         ### BEGIN SOLUTION
         if isinstance(packed, Tensor):
             return packed

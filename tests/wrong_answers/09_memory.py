@@ -635,7 +635,7 @@ class OneInput(_Unit):
         return super().forward(x)
 
 
-@wrong("FullyShardedUnit", fails="inputs and results of all kinds")
+@wrong("FullyShardedUnit", fails="gradients")
 class NeedsGradientsOfInputs(_Unit):
     """Has every input ask for a gradient, which whole numbers cannot have."""
 
@@ -643,7 +643,7 @@ class NeedsGradientsOfInputs(_Unit):
         return super().forward(*(each if each.requires_grad else each.requires_grad_() for each in inputs))
 
 
-@wrong("FullyShardedUnit", fails="gradients")
+@wrong("FullyShardedUnit", fails="inputs and results of all kinds")
 class DrawsAnew(_Unit):
     """Computes forward again in backward, with another dropout."""
 
@@ -655,7 +655,7 @@ class DrawsAnew(_Unit):
         return tuple(a.detach() + b - b.detach() for a, b in zip(result, again, strict=True))
 
 
-@wrong("FullyShardedUnit", fails="gradients")
+@wrong("FullyShardedUnit", fails="any ranks and parameters")
 class FillsThePadding(_Unit):
     """Leaves in the padding what happens to be there."""
 
@@ -1081,7 +1081,7 @@ class _Offload:
         return arriving.wait()
 
 
-@wrong("HostOffload", fails="gradients")
+@wrong("HostOffload", fails="every backward")
 class TakesEachOnce(_Offload):
     """Forgets what it has packed once backward has had it: a second backward finds nothing."""
 

@@ -70,7 +70,7 @@ BLOCK, IN_VAIN = "a block with several inputs and results", "start() before a ba
             1,
             "Once the unit is made, it refers to no parameter of the module, and to no flat tensor of all.",
             needs=("every step",),
-            vary=both(asked=STEPS, deep=True, units=5, width=24),
+            vary=both(asked=STEPS, deep=True, units=5, width=24, tied=True),
             how=look("keeps a shard"),
         ),
         Criterion(

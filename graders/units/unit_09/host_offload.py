@@ -43,7 +43,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Passes:
-    """xs: the samples of each pass. frozen, leaves: places of weights that are not trained, or do not stay."""
+    """xs: the samples of each pass. frozen, leaves: which weights are not trained, and do not stay."""
 
     setting: Setting
     xs: list[Tensor]
@@ -110,7 +110,9 @@ class Passes:
         lies = min(sum(saved[each] for each in asked) for saved, asked in of_passes)
         there = min(run.results[0].on_host[::2])
         said = f"After a forward {there:,} bytes lie on the host; expected {lies:,}."
-        return compare.first_failure((compare.equal(_to_host(run), total, what), Finding(there >= lies, said)))
+        return compare.first_failure(
+            (compare.equal(_to_host(run), total, what), Finding(there >= lies, said))
+        )
 
     def on_host(self, run: Run) -> Finding:
         """Bytes there after each pass."""
@@ -144,7 +146,10 @@ class Passes:
         after = _held_at(run.events, "forward over")
         return compare.first_failure(
             compare.at_most(round(held / layer, 1), limit + 0.5, f"What the device holds {when}, in layers")
-            for when, held, limit in (("after forward", after, 1), ("at its peak", peak, 4 + self.setting.ahead))
+            for when, held, limit in (
+                ("after forward", after, 1),
+                ("at its peak", peak, 4 + self.setting.ahead),
+            )
         )
 
 

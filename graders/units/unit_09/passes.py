@@ -169,8 +169,8 @@ class Passes(Trial):
                     yield Finding(False, f"{said}; expected a list of {len(buckets)} tensors.")
                     return
                 for place, (bucket, shard) in enumerate(zip(buckets, shards, strict=True)):
-                    expected = part_of([means[each] for each in bucket], self.setting.ranks, rank)
-                    yield compare.close(shard, expected, f"{where}: the part of bucket {place}", 1e-4, 1e-5)
+                    wanted = part_of([means[each] for each in bucket], self.setting.ranks, rank)
+                    yield compare.close(shard, wanted, f"{where}: the part of bucket {place}", 1e-4, 1e-5)
             said = f"rank {rank}: some parameters still have a .grad after finish()."
             yield Finding(not any(reply.left), said)
 

@@ -42,7 +42,7 @@ from graders.units.unit_09.sharded_units import STEPS, Run, Setting, Units
             "A unit starts its neighbour's weights, and nobody else's; not all of them at the beginning. "
             "It lets go of its own before the next one computes, and calls are those without prefetching.",
             needs=("ahead in forward", "ahead in backward"),
-            vary=both(deep=True, units=5, width=24),
+            vary=both(deep=True, units=5, width=24, tied=True),
             how=look("two units at most"),
         ),
         Criterion(

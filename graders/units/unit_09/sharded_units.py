@@ -65,7 +65,10 @@ class Units:
 
         def values() -> list[list[Tensor]]:
             return [
-                [rng.normal(*shape, dtype=case.dtype) / width**0.5 for shape in shapes[: 3 if case.tied else 4]]
+                [
+                    rng.normal(*shape, dtype=case.dtype) / width**0.5
+                    for shape in shapes[: 3 if case.tied else 4]
+                ]
                 for _ in range(case.units)
             ]
 

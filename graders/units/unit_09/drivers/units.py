@@ -24,8 +24,8 @@ def units(
     """Passes of units of `Rung`s, one behind the other; see `_passes`.
 
     values: of the parameters of each. shards: this rank's, in place of what the units were made with.
-    batches: without any the units are only made. how: together: the answer makes all units at once. backward: whether there is
-    one. early: every unit is told to start before it is called.
+    batches: without any the units are only made. how: together: the answer makes all units at once.
+    backward: whether there is one. early: every unit is told to start before it is called.
     """
     modules = [Rung(number, own) for number, own in enumerate(values)]
     before = _ids_of(modules)
@@ -48,8 +48,8 @@ def units(
 def _passes(
     model: nn.Sequential, batches: list[Tensor], how: dict[str, bool]
 ) -> tuple[list[PlainData], list[list[Tensor | None]], PlainData]:
-    """A forward under no_grad of the first batch, and forward, and backward, of each batch [B, width], without clearing
-    gradients. Before the first step the shards are doubled, before the second they are as they were.
+    """A forward under no_grad of the first batch, and forward, and backward, of each batch [B, width],
+    without clearing gradients. Before the first step the shards are doubled, before the second they are as they were.
     """
     made: list[Any] = list(model)
     results: list[PlainData] = []
