@@ -6,8 +6,9 @@ from graders.grading.cases import both, vary
 from graders.grading.kit import Answer, Criterion, Finding, Rng, compare
 from graders.units.one_by_one import Looks, look, one_by_one
 from graders.units.unit_09.assorted import AssortedUnit, started_in_vain
-from graders.units.unit_09.held import at_most_held, held_at
-from graders.units.unit_09.sharded_units import FORWARD, GRADIENTS, SLACK, STEPS, Run, Setting, Units
+from graders.units.unit_09.sharded_units import FORWARD, GRADIENTS, STEPS, Setting, Units
+from graders.units.unit_09.unit_calls import calls, started
+from graders.units.unit_09.unit_memory import keeps, lets_go_in_backward, lets_go_in_forward
 
 BLOCK, IN_VAIN = "a block with several inputs and results", "start() before a backward that needs nothing"
 
@@ -54,8 +55,7 @@ BLOCK, IN_VAIN = "a block with several inputs and results", "start() before a ba
             "Ranks need not divide the parameters: the padding's gradient is 0. What has two names is one.",
             needs=("every step",),
             vary=both(asked=STEPS, ranks=1)
-            + both(asked=STEPS, ranks=3, width=5, dtype=torch.float64)
-            + both(asked=STEPS, tied=True),
+            + both(asked=STEPS, ranks=3, width=5, dtype=torch.float64, tied=True),
         ),
         Criterion(
             "inputs and results of all kinds",
@@ -70,7 +70,7 @@ BLOCK, IN_VAIN = "a block with several inputs and results", "start() before a ba
             1,
             "Once the unit is made, it refers to no parameter of the module, and to no flat tensor of all.",
             needs=("every step",),
-            vary=both(asked=STEPS, deep=True, units=5, width=24, tied=True),
+            vary=both(asked=GRADIENTS, deep=True, units=4, width=24, tied=True),
             how=look("keeps a shard"),
         ),
         Criterion(
@@ -123,22 +123,11 @@ def fully_sharded_unit(answer: Answer, case: Setting, rng: Rng) -> tuple[Finding
         return started_in_vain(answer, rng), {}
     units = Units.draw(rng, case)
     run = units.launch(answer)
-    looks: Looks = {"calls": lambda: units.calls(run)} if case.asked in (GRADIENTS, STEPS) else {}
+    looks: Looks = {"calls": lambda: calls(units, run)} if case.asked in (GRADIENTS, STEPS) else {}
     if case.early:
-        looks["start"] = lambda: units.started(run)
+        looks["start"] = lambda: started(run)
     if case.deep:
-        looks["keeps a shard"] = lambda: units.keeps(run)
-        looks["lets go in forward"] = lambda: compare.first_failure(
-            (units.lets_go(run, "step begins", "forward ends", wholes=2), _nothing_left(run))
-        )
-        looks["lets go in backward"] = lambda: units.lets_go(
-            run, "backward begins", "backward ends", wholes=6
-        )
+        looks["keeps a shard"] = lambda: keeps(units, run)
+        looks["lets go in forward"] = lambda: lets_go_in_forward(units, run)
+        looks["lets go in backward"] = lambda: lets_go_in_backward(units, run)
     return compare.first_failure(units.results(run)), looks
-
-
-def _nothing_left(run: Run) -> Finding:
-    """Passes if a forward under no_grad leaves no more than what it returns."""
-    ranks = range(len(run.results))
-    allowed = [held_at(run, rank, "evaluation") + SLACK for rank in ranks]
-    return at_most_held([held_at(run, rank, "evaluated") for rank in ranks], allowed, "After no_grad")

@@ -23,7 +23,7 @@ DEVICE = Cluster(flops=1e9, memory_bandwidth=1e10, host=Link(0.0, 1e9))
 """Quick copies: what is on its way for long is not what is looked at."""
 LAYERS, WIDTH = 9, 8
 BACKWARDS = "the first backward", "the backward of another graph", "a second backward of that graph"
-SEVERAL, LATE = ("once", "never", "twice"), ("once", "never", "late", "twice", "once")
+SEVERAL, LATE = ("once", "never", "twice"), ("late", "never", "twice")
 """Passes: with one backward, with none, with two, and with one when all others are over."""
 _WORDS = {("once",): "", SEVERAL: "passes with one backward, none and two", LATE: "passes in any order"}
 Run = Observed[OffloadReply]
@@ -170,7 +170,7 @@ class Passes:
             "tensors of all kinds",
             1,
             "Of any dtype, also views, scalars and what is saved twice.",
-            vary=vary(kind=("mixed",)) + both(kind="mixed", passes=LATE),
+            vary=both(kind="mixed", passes=LATE),
         ),
         Criterion(
             "what is copied",
@@ -192,7 +192,7 @@ class Passes:
             "Backward asks in the reverse order of forward, but for an operation that saved two. When it "
             "asks for one, that and the `ahead` before it are to have begun, each once, and no others.",
             needs=("gradients", "what is copied", "the host's memory"),
-            vary=both(ahead=0, passes=SEVERAL) + both(ahead=3, passes=SEVERAL),
+            vary=vary(ahead=(0, 3)),
             how=look("on the way ahead"),
         ),
         Criterion(
@@ -200,7 +200,7 @@ class Passes:
             3,
             "Who still refers to a tensor that has gone to the host, or that backward has had?",
             needs=("on the way ahead",),
-            vary=both(deep=True, passes=SEVERAL),
+            vary=vary(deep=(True,)),
             how=look("the device's memory"),
         ),
     ),
@@ -212,7 +212,7 @@ class Passes:
         "A weakref.WeakKeyDictionary remembers the order in which keys came; its values may be copies that "
         "are under way.",
     ),
-    possible=lambda case: case.kind == "chain" or (case.ahead == 1 and not case.deep),
+    possible=lambda case: (case.passes != ("once",)) + (case.ahead != 1) + case.deep <= 1,
 )
 def host_offload(answer: Answer, case: Setting, rng: Rng) -> tuple[Finding, Looks]:
     """Passes of a model with what it saves on the host."""

@@ -80,7 +80,7 @@ class Rung(nn.Module):
     """
 
     def __init__(self, number: int, values: Sequence[Tensor]) -> None:
-        """values: shift [width], weight [inner, width] and bias [inner], and the second weight [width, inner];
+        """values: shift [width], weight [inner, width], bias [inner], and the second weight [width, inner];
         without that, the first one is used once more.
         """
         super().__init__()

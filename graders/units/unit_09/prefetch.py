@@ -5,8 +5,9 @@ from collections.abc import Callable
 from graders.grading.cases import both, vary
 from graders.grading.kit import Answer, Criterion, Finding, Rng, compare
 from graders.units.one_by_one import Looks, look, one_by_one
-from graders.units.unit_09.halves import halves_of
-from graders.units.unit_09.sharded_units import STEPS, Run, Setting, Units
+from graders.units.unit_09.sharded_units import GRADIENTS, STEPS, Run, Setting, Units
+from graders.units.unit_09.unit_calls import asked, calls, own_first, waits
+from graders.units.unit_09.unit_memory import lets_go_in_backward, two_at_once
 
 
 @one_by_one(
@@ -42,7 +43,7 @@ from graders.units.unit_09.sharded_units import STEPS, Run, Setting, Units
             "A unit starts its neighbour's weights, and nobody else's; not all of them at the beginning. "
             "It lets go of its own before the next one computes, and calls are those without prefetching.",
             needs=("ahead in forward", "ahead in backward"),
-            vary=both(deep=True, units=5, width=24, tied=True),
+            vary=both(deep=True, asked=GRADIENTS, units=4, width=24, tied=True),
             how=look("two units at most"),
         ),
         Criterion(
@@ -65,37 +66,23 @@ def prefetch(answer: Answer, case: Setting, rng: Rng) -> tuple[Finding, Looks]:
     """Units of layers, one behind the other."""
     units = Units.draw(rng, case)
     run = units.launch(answer, together=True)
-    looks: Looks = {"two units at most": lambda: units.calls(run)}
+    looks: Looks = {"two units at most": lambda: calls(units, run)}
     if case.units > 1:
-        looks["ahead in forward"] = lambda: units.asked(run, "forward", ahead=True)
-        looks["ahead in backward"] = lambda: units.asked(run, "backward", ahead=True)
+        looks["ahead in forward"] = lambda: asked(units, run, "forward", ahead=True)
+        looks["ahead in backward"] = lambda: asked(units, run, "backward", ahead=True)
         looks["two units at most"] = lambda: compare.first_failure(found() for found in _no_more(units, run))
-        looks["nobody waits for the neighbour"] = lambda: compare.first_failure(
-            (units.waits(run), own_first(run))
-        )
+        looks["nobody waits for the neighbour"] = lambda: compare.first_failure((waits(run), own_first(run)))
     return compare.first_failure(units.results(run)), looks
 
 
 def _no_more(units: Units, run: Run) -> list[Callable[[], Finding]]:
     """What nobody may do besides starting a neighbour."""
     looks = [
-        lambda: units.calls(run),
-        lambda: units.asked(run, "forward", ahead=False),
-        lambda: units.asked(run, "backward", ahead=False),
+        lambda: calls(units, run),
+        lambda: asked(units, run, "forward", ahead=False),
+        lambda: asked(units, run, "backward", ahead=False),
     ]
     if units.setting.deep:
-        looks.append(lambda: units.two_at_once(run))
-        looks.append(lambda: units.lets_go(run, "step begins", "backward ends", wholes=7))
+        looks.append(lambda: two_at_once(units, run))
+        looks.append(lambda: lets_go_in_backward(units, run, "step begins", wholes=7))
     return looks
-
-
-def own_first(run: Run) -> Finding:
-    """Passes if backward's first gradients are sent before the weights of the unit before have arrived."""
-    for half in halves_of(run):
-        gathers, scatters = (
-            [call for call in half.calls if call.op.startswith(family)]
-            for family in ("all_gather", "reduce_scatter")
-        )
-        if half.name == "backward" and scatters[0].start >= gathers[1].end:
-            return Finding(False, f"{half}: the last unit computes when its neighbour's weights are there.")
-    return Finding(True, "In backward the last unit does not wait for its neighbour's weights.")

@@ -49,7 +49,7 @@ def _passes(
     model: nn.Sequential, batches: list[Tensor], how: dict[str, bool]
 ) -> tuple[list[PlainData], list[list[Tensor | None]], PlainData]:
     """A forward under no_grad of the first batch, and forward, and backward, of each batch [B, width],
-    without clearing gradients. Before the first step the shards are doubled, before the second they are as they were.
+    without clearing gradients. In the first step the shards are doubled, in the second as they were.
     """
     made: list[Any] = list(model)
     results: list[PlainData] = []
