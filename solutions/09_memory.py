@@ -263,17 +263,16 @@ class ShardedOptimizer:
     optimizer = ShardedOptimizer(parameters, optimizer_class, **options)
 
     parameters: as from model.parameters(); or dicts {"params": a list of parameters, and options of its
-        own}, which stay as they are, one for each group, of one dtype. What needs no gradient is left
-        alone.
-    optimizer_class: one like those of torch.optim.
+        own}, one for each group, of one dtype. What needs no gradient is left alone.
+    optimizer_class: as those of torch.optim.
 
     step(): every parameter gets, in its own memory, what a step of optimizer_class with the mean of
-        .grad over ranks makes of it. None counts as zeros. Every .grad stays.
+        .grad over ranks makes of it. None counts as zeros. Every .grad stays, and what was given.
     zero_grad(): sets every .grad to None.
     param_groups: a dict for each group, whose options may be changed.
 
-    Of all that optimizer_class is given and keeps, a rank has only a padded part (section 2) of each
-    group. Calls in a step: one reduce-scatter and one all-gather a group.
+    optimizer_class gets and keeps only a padded part (section 2) of each group. Calls in a step: one
+    reduce-scatter and one all-gather a group.
     """
 
     def __init__(
@@ -441,16 +440,15 @@ class ShardedGradients:
 
     sharded = ShardedGradients(model, bucket_bytes)
 
-    buckets: lists of the trainable ones of model.parameters(), from the last to the first. A bucket is
-        closed before the parameter that would take it above bucket_bytes.
+    buckets: lists of the trainable ones of model.parameters(), from the last to the first. One is closed
+        before the parameter that would take it above bucket_bytes.
 
-    In a backward pass, as soon as all gradients of a bucket are there, and the buckets before it have
-    been sent, they are laid end to end, padded (section 2), and given to an asynchronous
-    reduce-scatter, and their .grad is None again; but first the bucket before is waited for. Nothing
-    of a bucket that has been sent is kept but its shard.
+    In backward, as soon as all gradients of a bucket are there, and the buckets before it have been
+    sent, they are laid end to end, padded (section 2), given to an asynchronous reduce-scatter, and set
+    to None. First the bucket before is waited for, of which only the shard stays.
 
-    finish(): called after each backward pass. Returns of each bucket this rank's part, padded, of the
-        mean over ranks. Parameters that this rank did not use count as zeros. No .grad is left.
+    finish(): called after each backward. Returns of each bucket this rank's part of the mean over
+        ranks. Parameters that this rank did not use count as zeros. No .grad is left.
 
     Calls: one reduce-scatter a bucket.
     """
@@ -609,17 +607,14 @@ assert sorted(remembered) == ["[1, 3]", "[2, 3]"] or sorted(remembered) == ["[1,
 class FullyShardedUnit(nn.Module):
     """A part of a model whose weights are cut over the ranks: ZeRO's third stage.
 
-    unit = FullyShardedUnit(module)
-
-    module: the same on all ranks; its parameters all need gradients, and have one dtype. It stays as it
-        is. The unit holds none of its parameters, and copies of its buffers.
-    shard: the unit's only parameter: this rank's part, padded (section 2), of module's parameters laid
-        end to end.
+    module: stays as it is. Its parameters all need gradients, and have one dtype.
+    unit.shard: the unit's only parameter: this rank's padded part (section 2) of all of module's.
+        Buffers are copied.
 
     unit(*inputs): what module returns, a tensor or a tuple of some, with the weights of all ranks'
-        shards. It gathers them, and lets go of them before it returns. Backward gathers them again, and
-        lets go of them and of their gradients: shard.grad gets this rank's part of the mean over ranks,
-        on top of what it held, and inputs get theirs as in module.
+        shards. It gathers these, and lets go of them at the end. So does backward, which also lets go
+        of their gradients; this rank's part of the mean over ranks is added to shard.grad. Inputs get
+        their gradients as in module.
     start(): begins to gather the weights, unless they are there or on their way, and does not wait. The
         next forward or backward takes these.
 
@@ -1113,15 +1108,13 @@ class HostOffload:
     """Holds on the host what autograd saves for backward, and has it back in time.
 
     For `saved_tensors_hooks(offload.pack, offload.unpack)`. host: a HostMemory. stays: tensors that are
-    on the device anyway, such as parameters: what is saved of them, or of a view of them, is not
-    copied. ahead: when backward asks for a tensor, the `ahead` tensors that were packed just before it,
-    and whose graph still lives, are on their way too, the last one first. Nothing is copied back
-    earlier, and in one backward nothing twice; it does not always ask in the reverse order. One that
-    asks for a tensor again is another backward.
+    on the device anyway: what is saved of them, or of a view of them, is not copied. ahead: when
+    backward asks for a tensor, not always in the reverse order, the `ahead` tensors packed just before
+    it, whose graph lives, are on their way too, the last one first. Nothing comes back earlier, nor
+    twice in one backward; one that asks for a tensor again is another.
 
-    One object serves any number of passes, with no backward, one or several. It refers to no tensor on
-    the device that is not on its way there, except for `stays`, and leaves nothing on the host when its
-    graph is gone.
+    One object serves many passes, with any number of backwards. On the device it keeps only `stays` and
+    what is on its way there; on the host nothing whose graph is gone.
     """
 
     def __init__(self, host: HostMemory, stays: Iterable[Tensor], ahead: int = 1) -> None:
