@@ -111,7 +111,6 @@ def zero_memory(parameters: int, ranks: int, stage: int, state_bytes: int = 12) 
     stage: 0: every rank holds everything. 1: the optimizer's numbers are cut over the ranks; 2:
         gradients too; 3: weights too. Shards are whole numbers of parameters, and the largest is as
         small as it can be.
-    Returns an int.
 
     S. Rajbhandari et al., ZeRO, 2020, figure 1.
     """
@@ -197,10 +196,9 @@ guesses.measured(gigabytes_with_shards_of_adams_numbers=of_paper[1])
 def shard_range(numel: int, ranks: int, rank: int) -> tuple[int, int]:
     """Which numbers of a flat tensor a rank holds: from the first one up to, and without, the second.
 
-    The tensor of numel numbers, at least 0, is padded at its end until it has `ranks` parts of one
-    length, the smallest that will do; rank has one of them, in the order of the ranks. The numbers
-    meant are those of the tensor, without padding: a rank that has nothing but padding holds (numel,
-    numel).
+    The tensor of numel numbers is padded at its end, so that it can be cut into `ranks` parts of one
+    length, as short as possible; each rank has one, in the order of the ranks. Padding does not count:
+    a rank that has nothing else holds (numel, numel).
     """
     ### BEGIN SOLUTION
     length = -(-numel // ranks)
@@ -264,25 +262,17 @@ class ShardedOptimizer:
 
     optimizer = ShardedOptimizer(parameters, optimizer_class, **options)
 
-    parameters: an iterable of parameters, or of dicts {"params": an iterable of parameters, and options
-        of their own}, the same on all ranks. The dicts stay as they are. Parameters of a group have one
-        dtype, groups may differ in it, and one of a group at least needs a gradient; those that do not
-        are not changed and not sent.
-    optimizer_class: makes an optimizer like those of torch.optim. It changes each number by itself, as
-        Adam does, from nothing but its gradient and its own past.
+    parameters: as from model.parameters(); or dicts {"params": a list of parameters, and options of its
+        own}, one for each group, of one dtype. What needs no gradient is left alone.
+    optimizer_class: as those of torch.optim.
 
-    step(): p.grad is the gradient of this rank's samples, or None, which counts as zeros. Afterwards
-        every parameter holds on every rank, in the memory that it had, the value that a step of
-        optimizer_class with the mean of the gradients over ranks gives it. Gradients stay as they are.
-        Nothing else changes the parameters: weights are loaded before the optimizer is made.
-    zero_grad(): sets every gradient to None.
-    param_groups: a dict for each group, with its options. Whoever changes one there, such as "lr",
-        changes the steps that follow.
+    step(): every parameter gets, in its own memory, what a step of optimizer_class with the mean of
+        .grad over ranks makes of it. None counts as zeros. Every .grad stays, and what was given.
+    zero_grad(): sets every .grad to None.
+    param_groups: a dict for each group, whose options may be changed.
 
-    Between steps a rank holds, beside the parameters and their gradients, this of each group: of every
-    number that optimizer_class keeps for a parameter a part of section 2's padded length, and at most
-    two such parts more, of the parameters and of their gradients. Calls: in a step one reduce-scatter
-    and one all-gather for each group, of the group's bytes.
+    optimizer_class gets and keeps only a padded part (section 2) of each group. Calls in a step: one
+    reduce-scatter and one all-gather a group.
     """
 
     def __init__(
@@ -450,22 +440,17 @@ class ShardedGradients:
 
     sharded = ShardedGradients(model, bucket_bytes)
 
-    buckets: lists of the trainable ones of model.parameters(), of which there are some, and which has
-        each once, from the last to the first. A bucket is closed before the parameter that would take
-        it above bucket_bytes; a larger one is alone in its own.
+    buckets: lists of the trainable ones of model.parameters(), from the last to the first. One is closed
+        before the parameter that would take it above bucket_bytes.
 
-    In a backward pass, as soon as all gradients of a bucket are there, and the buckets before it have
-    been sent, they are laid end to end, padded (section 2), and given to an asynchronous
-    reduce-scatter, and the parameters' .grad is None again. At most one bucket is under way: before
-    another is laid end to end the one before has been waited for. No gradient is kept but the shards,
-    those of the bucket under way, and those of buckets that are not complete.
+    In backward, as soon as all gradients of a bucket are there, and the buckets before it have been
+    sent, they are laid end to end, padded (section 2), given to an asynchronous reduce-scatter, and set
+    to None. First the bucket before is waited for, of which only the shard stays.
 
-    finish(): called on all ranks after each backward pass. Returns a list with a tensor for each
-        bucket: this rank's part, of the padded length, of the mean over ranks. A parameter that this
-        rank did not use counts as zeros. All .grad are None afterwards, and the next pass may begin.
+    finish(): called after each backward. Returns of each bucket this rank's part of the mean over
+        ranks. Parameters that this rank did not use count as zeros. No .grad is left.
 
-    All trainable parameters have one dtype. Calls: one reduce-scatter a bucket, in the order of the
-    buckets.
+    Calls: one reduce-scatter a bucket.
     """
 
     def __init__(self, model: nn.Module, bucket_bytes: int) -> None:
@@ -622,27 +607,18 @@ assert sorted(remembered) == ["[1, 3]", "[2, 3]"] or sorted(remembered) == ["[1,
 class FullyShardedUnit(nn.Module):
     """A part of a model whose weights are cut over the ranks: ZeRO's third stage.
 
-    unit = FullyShardedUnit(module)
+    module: stays as it is. Its parameters all need gradients, and have one dtype.
+    unit.shard: the unit's only parameter: this rank's padded part (section 2) of all of module's.
+        Buffers are copied.
 
-    module: the same on all ranks, with at least one parameter. Its parameters all need gradients, and
-        have one dtype; one that has several names is one. It stays as it is, and the unit holds none of
-        its parameters.
-    shard: the unit's only parameter: this rank's part, of the padded length, of module's parameters
-        laid end to end in the order of module.parameters() (section 2).
+    unit(*inputs): what module returns, a tensor or a tuple of some, with the weights of all ranks'
+        shards. It gathers these, and lets go of them at the end. So does backward, which also lets go
+        of their gradients; this rank's part of the mean over ranks is added to shard.grad. Inputs get
+        their gradients as in module.
+    start(): begins to gather the weights, unless they are there or on their way, and does not wait. The
+        next forward or backward takes these.
 
-    unit(*inputs): what module makes of the inputs, with the weights that the shards of all ranks hold:
-        a tensor, or a tuple of some, of inputs of which some or all may need no gradient. For that it
-        gathers the weights, and lets go of them before it returns. Backward gathers them again,
-        computes the gradients of what forward returned, also where that drew numbers, and lets go of
-        both: shard.grad gets this rank's part of the mean of the gradients over ranks, with zeros in
-        the padding, on top of what it held. The inputs get their gradients as in module.
-    start(): begins to gather the weights, without waiting for them, if they are not there and not on
-        their way. The next forward or backward of the unit then takes these.
-
-    Each forward that is not under no_grad is followed by its backward before the next one that is not.
-    Calls: none in the constructor, one all-gather in forward, also under no_grad, at most one
-    all-gather and one reduce-scatter in backward. The unit may compute in the mode, training or not,
-    that module had when it was given. Buffers are copies, which may be hidden in the unit.
+    Calls: one all-gather in forward; at most one, and one reduce-scatter, in the backward that follows.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -780,10 +756,9 @@ def prefetch(modules: Sequence[nn.Module]) -> nn.Sequential:
     modules: of a model that calls them in this order, each with what the one before returned.
 
     Before a unit computes forward, the next one's weights are on their way; before it computes
-    backward, those of the one before it. A unit's own are asked for before its neighbour's. Nobody
-    waits for weights but the unit that computes with them. Calls are those of the units without it, and
-    in backward one all-gather for the first unit too, also where it needs none. At no time have more
-    than two units weights that are there or on their way.
+    backward, those of the one before it. Its own are asked for first. Nobody waits for weights but the
+    unit that computes with them. Calls are those of the units alone; in backward the first unit may
+    gather too. Never have more than two units weights that are there or on their way.
     """
     ### BEGIN SOLUTION
     units = [FullyShardedUnit(module) for module in modules]
@@ -842,14 +817,12 @@ def clip_grad_norm(shards: Iterable[Tensor], max_norm: float) -> Tensor:
     """The norm of the gradients of all ranks' shards; gradients with a larger one than max_norm are
     scaled to it.
 
-    shards: this rank's parameters, of any shapes, whose .grad are its shards of the gradients, or None.
-        No two ranks have a number in common. A rank may have other and fewer shards than another, or
-        none, and one without numbers.
-    Returns float32 []: the root of the sum of the squares of all gradients of all ranks, as they came,
-    the same on all ranks. It is computed in float32, also where gradients are bfloat16. If it is larger
-    than max_norm, each gradient is multiplied, in place, by max_norm / norm, which is 0 if the norm is
-    infinite; else, also where the norm is NaN, it stays as it is to the last bit. Calls: one all-reduce
-    of a number.
+    shards: this rank's parameters, whose .grad are its shards of the gradients, or None. No two ranks
+        have a number in common. A rank may have fewer shards than others, none, or one without numbers.
+    Returns float32 []: the root of the sum of the squares of all ranks' gradients, as they came, the
+    same on all ranks; computed in float32, also of bfloat16. If it is larger than max_norm, each
+    gradient is multiplied, in place, by max_norm / norm; else, also where it is NaN, all stay as they
+    are. Calls: one all-reduce of a number.
     """
     ### BEGIN SOLUTION
     gradients = [shard.grad for shard in shards if shard.grad is not None]
@@ -904,13 +877,13 @@ def gather_state(shards: dict[str, Tensor], shapes: dict[str, torch.Size]) -> di
     """The whole state on rank 0, from the shards of all ranks; None on the others.
 
     shapes: name -> shape of a whole tensor, which may be (). shards: name -> this rank's shard of its
-        numbers: those of shard_range, without padding, in one dimension. Names, their order, shapes and
-        dtypes are the same on all ranks; dtypes differ from tensor to tensor. Both stay as they are.
-    Returns on rank 0 new tensors of these names, in the order of shapes, with shape and dtype.
+        numbers, see shard_range, in one dimension. Names, shapes and dtypes are the same on all ranks;
+        tensors differ in dtype. Both stay as they are.
+    Returns on rank 0 new tensors of these names, in the order of shapes.
 
-    Rank 0 sends nothing; each other rank sends each shard once, with padding at most. Beside the
-    arguments and what is returned, rank 0 never holds more than twice the largest tensor, and any other
-    rank no more than twice the padded length of its largest shard.
+    Rank 0 sends nothing; each other rank sends each shard once, with padding at most. Beside what it
+    is given and returns, rank 0 never holds more than twice the largest tensor, and no other rank more
+    than twice its largest shard.
     """
     ### BEGIN SOLUTION
     rank, ranks = dist.get_rank(), dist.get_world_size()
@@ -1134,18 +1107,14 @@ assert (box.memory_bandwidth, box.host.bandwidth) == (448e9, 12e9)
 class HostOffload:
     """Holds on the host what autograd saves for backward, and has it back in time.
 
-    For `saved_tensors_hooks(offload.pack, offload.unpack)`. host: a HostMemory; it sees to it that at
-    most two copies are on their way to the host. stays: tensors that are on the device anyway, such as
-    parameters: what is saved of them, or of a view of them, is not copied. ahead: when backward asks
-    for a tensor, the `ahead` tensors that were packed just before it are on their way too, the last one
-    first. Tensors whose graph is gone do not count. Nothing is copied back earlier than that, and in
-    one backward nothing twice. A backward asks for each tensor once, not always in the reverse order;
-    one that asks for a tensor again is another backward.
+    For `saved_tensors_hooks(offload.pack, offload.unpack)`. host: a HostMemory. stays: tensors that are
+    on the device anyway: what is saved of them, or of a view of them, is not copied. ahead: when
+    backward asks for a tensor, not always in the reverse order, the `ahead` tensors packed just before
+    it, whose graph lives, are on their way too, the last one first. Nothing comes back earlier, nor
+    twice in one backward; one that asks for a tensor again is another.
 
-    One object serves any number of passes: also those that never come to a backward, and those whose
-    graph is kept for a second one, with others in between. There may be several. It refers to no tensor
-    on the device that is not on its way there, except for `stays`, and leaves nothing on the host when
-    its graph is gone. A copy that was begun ahead and is never asked for goes with its graph.
+    One object serves many passes, with any number of backwards. On the device it keeps only `stays` and
+    what is on its way there; on the host nothing whose graph is gone.
     """
 
     def __init__(self, host: HostMemory, stays: Iterable[Tensor], ahead: int = 1) -> None:
@@ -1160,7 +1129,7 @@ class HostOffload:
         ### END SOLUTION
 
     def pack(self, tensor: Tensor) -> Any:
-        """What autograd keeps in the place of a tensor, which may have any shape and dtype."""
+        """What autograd keeps in its place."""
         ### BEGIN SOLUTION
         if tensor.untyped_storage().data_ptr() in self.known:
             return tensor
@@ -1170,7 +1139,7 @@ class HostOffload:
         ### END SOLUTION
 
     def unpack(self, packed: Any) -> Tensor:
-        """The tensor that was packed: of the same shape, dtype and values."""
+        """The tensor that was packed."""
         ### BEGIN SOLUTION
         if isinstance(packed, Tensor):
             return packed
@@ -1306,9 +1275,9 @@ assert (by_way["save_on_cpu, pinned"][0], by_way["save_on_cpu, not pinned"][0]) 
 def checkpoint_segments(layers: list[tuple[int, int]]) -> list[int]:
     """How many layers each segment gets, in order, so that the peak of backward is as low as can be.
 
-    layers: of each layer, in order and at least one, the bytes of its input, and the bytes that it
-    keeps for backward besides its input; both at least 0. The list stays as it is. Segments are runs of
-    neighbouring layers, none empty. Where several cuts have the lowest peak, any of them.
+    layers: of each layer, in order, the bytes of its input, and the bytes that it keeps for backward
+        besides its input. The list stays as it is.
+    Segments are runs of neighbouring layers, none empty.
 
     Held while a segment goes through backward: the inputs of the first layers of that segment and of
     all segments before it, and of the segment itself all that its layers keep, their inputs included.
@@ -1452,8 +1421,8 @@ def out_of_core_plan(
     """For each layer "keep", "swap" or "recompute", so that a step is as short as you can make it.
 
     The arguments are those of course_lib.training.out_of_core.step, whose model of time counts. They
-    stay as they are. No layer alone keeps more than the capacity, and some may keep nothing. The plan
-    must fit; its step has to be within 5 % of the shortest. 11 layers must take less than four seconds.
+    stay as they are. The plan must fit, as one does; its step has to be within 5 % of the shortest. 10
+    layers must take less than three seconds.
     """
     ### BEGIN SOLUTION
     ways = ("keep", "swap", "recompute")
@@ -1466,17 +1435,19 @@ def out_of_core_plan(
 
     # Needs least memory of all, so it fits.
     plan = ["recompute"] * len(bytes_)
-    best, before = taken(plan), math.inf
-    while best < before:
-        before = best
-        # Up to three at once: a layer may have to make room for others.
-        for places in itertools.combinations(range(len(plan)), min(3, len(plan))):
-            for chosen in itertools.product(ways, repeat=len(places)):
-                changed = list(plan)
-                for place, way in zip(places, chosen, strict=True):
-                    changed[place] = way
-                if (seconds_now := taken(changed)) < best:
-                    plan, best = changed, seconds_now
+    best = taken(plan)
+    # One layer, then two, then three at once: one may have to make room for others.
+    for size in (1, 2, 3):
+        before = math.inf
+        while best < before:
+            before = best
+            for places in itertools.combinations(range(len(plan)), size):
+                for chosen in itertools.product(ways, repeat=size):
+                    changed = list(plan)
+                    for place, way in zip(places, chosen, strict=True):
+                        changed[place] = way
+                    if (seconds_now := taken(changed)) < best:
+                        plan, best = changed, seconds_now
     return plan
     ### END SOLUTION
 
@@ -1979,8 +1950,8 @@ def plan_memory(task: Task) -> Plan:
     it.
 
     task, Plan and what a plan takes: see course_lib.training.memory_plan, whose plan_cost counts. There
-    is a plan that fits. Full marks are for a step within 5 % of the shortest; there are up to 12
-    samples and up to 4 layers, and a plan may take ten seconds.
+    is a plan that fits. Full marks are for a step within 5 % of the shortest. There are up to 12
+    samples and 4 layers, and a plan may take a second.
     """
     ### BEGIN SOLUTION
     tried = []

@@ -6,11 +6,25 @@ from typing import Any
 
 from graders.grading.cases import Features
 from graders.grading.exercise import Exercise
+from graders.grading.explanation import Tried
 from graders.grading.judging import ByCases, Stage, by_cases
 from graders.grading.kit import Answer, Criterion, Finding, Rng
 
 TryOne = Callable[[Answer, Features, Rng], tuple[Finding, Any]]
 """Has the answer do one case: what is found of the results, and what rows that ask how may see."""
+
+Looks = dict[str, Callable[[], Finding]]
+"""What rows that ask how may look at in a right case: the row's name -> how it is found."""
+
+
+def look(name: str) -> Callable[[Tried[Any]], Finding | None]:
+    """How a row looks at right cases: by what stands there under this name, if anything does."""
+
+    def looked_at(tried: Tried[Any]) -> Finding | None:
+        found: Callable[[], Finding] | None = tried.seen.get(name)
+        return found() if found else None
+
+    return looked_at
 
 
 @dataclass(frozen=True)
@@ -30,15 +44,17 @@ def one_by_one(
     difficulty: int,
     rubric: tuple[Criterion, ...],
     hints: tuple[str, ...],
+    name: str = "",
     possible: Callable[[Features], bool] = lambda features: True,
 ) -> Callable[[TryOne[Features]], Exercise]:
     """Register an exercise each of whose cases is tried by the function below.
 
-    base: the ordinary case. possible: which features do not exclude one another.
+    base: the ordinary case. possible: which features do not exclude one another. name:
+    the answer's, by default the function's.
     """
 
     def register(try_one: TryOne[Features]) -> Exercise:
         judged = ByCases(base, OneByOne(try_one), rubric, possible)
-        return by_cases(judged, minutes=minutes, difficulty=difficulty, hints=hints)(try_one)
+        return by_cases(judged, minutes=minutes, difficulty=difficulty, hints=hints, name=name)(try_one)
 
     return register

@@ -27,13 +27,13 @@ def _memory(whole, shard, stage, state_bytes):
     return 2 * held[0] + 2 * held[1] + state_bytes * held[2]
 
 
-@wrong("zero_memory", fails="nothing cut")
+@wrong("zero_memory", fails="the optimizer's numbers")
 def weights_of_four_bytes(parameters, ranks, stage, state_bytes=12):
     """Counts weights as if in single precision; they are among the optimizer's 12 bytes already."""
     return _memory(parameters, -(-parameters // ranks), stage, state_bytes) + 2 * parameters
 
 
-@wrong("zero_memory", fails="nothing cut")
+@wrong("zero_memory", fails="nothing cut, and other optimizers")
 def sixteen_bytes(parameters, ranks, stage, state_bytes=12):
     """The 12 bytes of Adam, whatever the optimizer is."""
     return _memory(parameters, -(-parameters // ranks), stage, 12)
@@ -204,7 +204,7 @@ class ItsOwnGradients(_Sharded):
         shard.grad = self.gradient(own).view(dist.get_world_size(), -1)[dist.get_rank()].clone()
 
 
-@wrong("ShardedOptimizer", fails="every step")
+@wrong("ShardedOptimizer", fails="groups and their options")
 class OverwritesTheDicts(_Sharded):
     """Puts its shards into the caller's dicts."""
 
@@ -227,7 +227,7 @@ class TurnsGradientsOff(_Sharded):
         super().step()
 
 
-@wrong("ShardedOptimizer", fails="options of groups")
+@wrong("ShardedOptimizer", fails="groups and their options")
 class CopiesOfTheOptions(_Sharded):
     """param_groups that nobody reads."""
 
@@ -244,7 +244,7 @@ class ClearsNothing(_Sharded):
         pass
 
 
-@wrong("ShardedOptimizer", fails="options of groups")
+@wrong("ShardedOptimizer", fails="groups and their options")
 class TheLastRateOnly(_Sharded):
     """Hands on the last group's rate, and no other option."""
 
@@ -379,7 +379,7 @@ class SumsInShards(_Gradients):
         return super().whole(bucket) * dist.get_world_size()
 
 
-@wrong("ShardedGradients", fails="shards of the mean")
+@wrong("ShardedGradients", fails="any ranks and parameters")
 class PartsThatAreNotEven(_Gradients):
     """Cuts without padding, as tensor_split does."""
 
@@ -428,7 +428,7 @@ class OverfullBuckets(_Gradients):
         return buckets
 
 
-@wrong("ShardedGradients", fails="unused, tied and frozen parameters")
+@wrong("ShardedGradients", fails="layers that a rank does not use")
 class SendsAsTheyCome(_Gradients):
     """Sends whichever bucket is complete: ranks in another order add up what does not belong together."""
 
@@ -453,7 +453,7 @@ class SendsAsTheyCome(_Gradients):
         return shards
 
 
-@wrong("ShardedGradients", fails="unused, tied and frozen parameters")
+@wrong("ShardedGradients", fails="layers that a rank does not use")
 class OnlyWhatIsThere(_Gradients):
     """Takes it that every parameter has a gradient."""
 
@@ -635,7 +635,7 @@ class OneInput(_Unit):
         return super().forward(x)
 
 
-@wrong("FullyShardedUnit", fails="inputs and results of all kinds")
+@wrong("FullyShardedUnit", fails="gradients")
 class NeedsGradientsOfInputs(_Unit):
     """Has every input ask for a gradient, which whole numbers cannot have."""
 
@@ -643,7 +643,7 @@ class NeedsGradientsOfInputs(_Unit):
         return super().forward(*(each if each.requires_grad else each.requires_grad_() for each in inputs))
 
 
-@wrong("FullyShardedUnit", fails="gradients")
+@wrong("FullyShardedUnit", fails="inputs and results of all kinds")
 class DrawsAnew(_Unit):
     """Computes forward again in backward, with another dropout."""
 
@@ -655,7 +655,7 @@ class DrawsAnew(_Unit):
         return tuple(a.detach() + b - b.detach() for a, b in zip(result, again, strict=True))
 
 
-@wrong("FullyShardedUnit", fails="gradients")
+@wrong("FullyShardedUnit", fails="any ranks and parameters")
 class FillsThePadding(_Unit):
     """Leaves in the padding what happens to be there."""
 
@@ -886,14 +886,14 @@ def unless_it_is_small(shards, max_norm):
     return total.sqrt()
 
 
-@wrong("clip_grad_norm", fails="ranks without gradients")
+@wrong("clip_grad_norm", fails="ranks without gradients, and bfloat16")
 def only_who_has_any(shards, max_norm):
     """A rank without gradients does not take part, and the others wait for it."""
     gradients = _gradients(shards)
     return _clip(gradients, max_norm, _total(gradients).sqrt()) if gradients else torch.zeros(())
 
 
-@wrong("clip_grad_norm", fails="ranks without gradients")
+@wrong("clip_grad_norm", fails="ranks without gradients, and bfloat16")
 def needs_a_shard(shards, max_norm):
     """torch.cat of nothing is an error."""
     gradients = _gradients(shards)
@@ -993,12 +993,10 @@ def empties_the_shapes(shards, shapes):
     return state
 
 
-@wrong("gather_state", fails="ranks without numbers")
-def steps_of_nothing(shards, shapes):
-    """A range with steps of a shard's length, which may be 0."""
-    for shape in shapes.values():
-        range(0, shape.numel(), _length(shape))
-    return _to_rank_0(shards, shapes)
+@wrong("gather_state", fails="shards that are not equal")
+def in_single_precision(shards, shapes):
+    """Receives into float32, whatever was sent."""
+    return _to_rank_0({name: shard.float() for name, shard in shards.items()}, shapes)
 
 
 @wrong("gather_state", fails="each shard once")
@@ -1083,7 +1081,7 @@ class _Offload:
         return arriving.wait()
 
 
-@wrong("HostOffload", fails="gradients")
+@wrong("HostOffload", fails="every backward")
 class TakesEachOnce(_Offload):
     """Forgets what it has packed once backward has had it: a second backward finds nothing."""
 

@@ -7,7 +7,8 @@ from torch import Tensor
 
 from graders.grading.communication import steps_of
 from graders.grading.kit import Answer, Finding, Observed, Rng, compare
-from graders.units.unit_09 import drivers
+from graders.units.one_by_one import Looks
+from graders.units.unit_09.drivers import units as drivers
 from graders.units.unit_09.models import Assorted
 from graders.units.unit_09.replies import AssortedReply
 
@@ -67,8 +68,15 @@ class AssortedUnit:
         gathers = sum(call.sequence < turn for call in step.calls)
         return compare.equal(gathers, 1, "Calls in a forward in the middle of which start() is called")
 
-    def started_in_vain(self, answer: Answer) -> Finding:
-        """Passes if weights that a backward did not need are let go of, and the next forward gathers anew."""
-        ((once, twice),) = answer.launch(drivers.started_in_vain, self.x, ranks=1).results
-        what = "What comes out when the shard was doubled after a backward that needed nothing"
-        return compare.close(twice, 2 * once, what, 1e-4, 1e-5)
+    def found(self, answer: Answer) -> tuple[Finding, Looks]:
+        """What is found of its results and gradients, and of what start() does in the middle of forward."""
+        run = self.launch(answer)
+        found = compare.first_failure((self.forward(run), self.gradients(run)))
+        return found, {"start": lambda: self.started(run)}
+
+
+def started_in_vain(answer: Answer, rng: Rng) -> Finding:
+    """Passes if weights that a backward did not need are let go of, and the next forward gathers anew."""
+    ((once, twice),) = answer.launch(drivers.started_in_vain, rng.normal(6, 3), ranks=1).results
+    what = "What comes out when the shard was doubled after a backward that needed nothing"
+    return compare.close(twice, 2 * once, what, 1e-4, 1e-5)

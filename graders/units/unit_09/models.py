@@ -17,14 +17,18 @@ class Ladder(nn.Module):
     there: how many gradients there were whenever backward reached a layer.
     """
 
-    def __init__(self, values: Sequence[Tensor], count: int, tied: bool, frozen: Sequence[int]) -> None:
-        """values: of all parameters, in their order, each once."""
+    def __init__(
+        self, values: Sequence[Tensor], count: int, tied: bool, frozen: Sequence[int], gaps: bool
+    ) -> None:
+        """values: of all parameters, in their order, each once. gaps: the first weight's numbers, and those
+        of its gradient, stand in memory column by column.
+        """
         super().__init__()
         width, dtype = len(values[0]), values[0].dtype
         self.layers = nn.ModuleList(nn.Linear(width, width, dtype=dtype) for _ in range(count))
-        # Its numbers, and those of its gradient, stand in memory column by column.
-        first: Any = self.layers[0]
-        first.weight = nn.Parameter(transposed(first.weight.detach()))
+        if gaps:
+            first: Any = self.layers[0]
+            first.weight = nn.Parameter(transposed(first.weight.detach()))
         if tied:
             self.layers[-1].weight = self.layers[0].weight
         load_values(self.parameters(), values)
@@ -71,18 +75,22 @@ class Back(nn.Module):
 
 
 class Rung(nn.Module):
-    """tanh, a linear layer, its weight once more, and a shift, which is the first parameter; marks both
-    passes. [B, width] to [B, width].
+    """tanh, two linear layers, the second without bias, and a shift, which is the first parameter; marks
+    both passes. [B, width] to [B, width].
     """
 
     def __init__(self, number: int, values: Sequence[Tensor]) -> None:
-        """values: shift [width], weight [inner, width] and bias [inner]."""
+        """values: shift [width], weight [inner, width], bias [inner], and the second weight [width, inner];
+        without that, the first one is used once more.
+        """
         super().__init__()
         width, inner, dtype = len(values[0]), len(values[2]), values[0].dtype
         self.number = number
         self.shift = nn.Parameter(torch.empty(width, dtype=dtype))
         self.first = nn.Linear(width, inner, dtype=dtype)
-        self.second = Back(self.first.weight)
+        self.second: nn.Module = Back(self.first.weight)
+        if len(values) == 4:
+            self.second = nn.Linear(inner, width, bias=False, dtype=dtype)
         load_values(self.parameters(), values)
 
     def forward(self, x: Tensor) -> Tensor:

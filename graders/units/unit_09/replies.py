@@ -66,19 +66,6 @@ class AssortedReply(DriverReply):
 
 
 @dataclass(frozen=True, slots=True)
-class NormReply(DriverReply):
-    """norm: what the answer returned. gradients: afterwards; in_place: whether each is the tensor given.
-
-    weights: the shards themselves, afterwards.
-    """
-
-    norm: PlainData
-    gradients: list[Tensor | None]
-    in_place: bool
-    weights: list[Tensor]
-
-
-@dataclass(frozen=True, slots=True)
 class StateReply(DriverReply):
     """state: what the answer returned. shards, shapes: the arguments, after what was returned has changed."""
 
@@ -97,20 +84,3 @@ class OffloadReply(DriverReply):
 
     gradients: list[list[Tensor]]
     on_host: list[int]
-
-
-@dataclass(frozen=True, slots=True)
-class ListReply(DriverReply):
-    """result: what the answer returned. arguments: as the answer left them."""
-
-    result: PlainData
-    arguments: list[PlainData]
-
-
-@dataclass(frozen=True, slots=True)
-class MemoryPlanReply(DriverReply):
-    """The three parts of a plan."""
-
-    stage: int
-    micro_batches: int
-    ways: list[str]

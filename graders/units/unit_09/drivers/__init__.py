@@ -1,0 +1,1 @@
+"""Drivers of unit 09: they run beside the student's code, which could read an expected value here."""

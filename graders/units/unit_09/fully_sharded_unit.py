@@ -1,0 +1,133 @@
+"""The grader of `FullyShardedUnit`."""
+
+import torch
+
+from graders.grading.cases import both, vary
+from graders.grading.kit import Answer, Criterion, Finding, Rng, compare
+from graders.units.one_by_one import Looks, look, one_by_one
+from graders.units.unit_09.assorted import AssortedUnit, started_in_vain
+from graders.units.unit_09.sharded_units import FORWARD, GRADIENTS, STEPS, Setting, Units
+from graders.units.unit_09.unit_calls import calls, started
+from graders.units.unit_09.unit_memory import keeps, lets_go_in_backward, lets_go_in_forward
+
+BLOCK, IN_VAIN = "a block with several inputs and results", "start() before a backward that needs nothing"
+
+
+@one_by_one(
+    base=Setting(),
+    name="FullyShardedUnit",
+    minutes=60,
+    difficulty=5,
+    rubric=(
+        Criterion(
+            "the shard",
+            2,
+            "This rank's part of flat(module.parameters(), ranks), as the unit's only parameter. Copy it; "
+            "module and its parameters stay as they are.",
+        ),
+        Criterion(
+            "forward",
+            4,
+            "The weights that count are those of the shards, which an optimizer changes. Gather them anew "
+            "in each forward, wait for them, and have the module's code compute with them.",
+            vary=vary(asked=(FORWARD,)),
+        ),
+        Criterion(
+            "gradients",
+            5,
+            "shard.grad is this rank's part of the mean over ranks; the inputs' gradients are this rank's "
+            "own. What autograd saves of a weight may be a transposed view: its strides belong to where it "
+            "lies.",
+            needs=("forward",),
+            vary=vary(asked=(GRADIENTS,)),
+        ),
+        Criterion(
+            "every step",
+            1,
+            "Gradients add up, as for every parameter, and the weights of a step are those of its shards: "
+            "what a backward has gathered is old in the next step.",
+            needs=("gradients",),
+            vary=vary(asked=(STEPS,)),
+        ),
+        Criterion(
+            "any ranks and parameters",
+            1,
+            "Ranks need not divide the parameters: the padding's gradient is 0. What has two names is one.",
+            needs=("every step",),
+            vary=both(asked=STEPS, ranks=1)
+            + both(asked=STEPS, ranks=3, width=5, dtype=torch.float64, tied=True),
+        ),
+        Criterion(
+            "inputs and results of all kinds",
+            1,
+            "A unit may have several inputs, of which none needs a gradient, such as whole numbers, several "
+            "results, dropout, and buffers, which are copies: module's stay as they are.",
+            needs=("gradients",),
+            vary=both(asked=GRADIENTS, odd=BLOCK, ranks=1),
+        ),
+        Criterion(
+            "keeps a shard",
+            1,
+            "Once the unit is made, it refers to no parameter of the module, and to no flat tensor of all.",
+            needs=("every step",),
+            vary=both(asked=GRADIENTS, deep=True, units=4, width=24, tied=True),
+            how=look("keeps a shard"),
+        ),
+        Criterion(
+            "lets go in forward",
+            5,
+            "Autograd keeps what backward needs, and the weights are among that. saved_tensors_hooks say "
+            "what it keeps in place of a tensor, and what it takes that for in backward.",
+            needs=("keeps a shard",),
+            how=look("lets go in forward"),
+        ),
+        Criterion(
+            "lets go in backward",
+            3,
+            "When the unit's gradients are sent, nobody needs its weights, nor the whole gradient.",
+            needs=("lets go in forward",),
+            how=look("lets go in backward"),
+        ),
+        Criterion(
+            "calls",
+            2,
+            "One all-gather in forward; one all-gather and one reduce-scatter in backward, however many "
+            "parameters there are.",
+            needs=("gradients",),
+            how=look("calls"),
+        ),
+        Criterion(
+            "start",
+            3,
+            "start() calls the all-gather with async_op=True and keeps its handle. The next forward waits "
+            "for this one; a second start() does nothing. What was started and not needed is let go of.",
+            needs=("calls",),
+            vary=both(asked=STEPS, early=True) + both(asked=STEPS, odd=IN_VAIN, ranks=1),
+            how=look("start"),
+        ),
+    ),
+    hints=(
+        "Where in the graph do gradients of the weights come together? An autograd.Function that makes all "
+        "weights of the shard, in forward, gets the gradient of all of them in backward.",
+        "How does the module's code compute with other tensors? torch.func.functional_call(module, named "
+        "tensors, inputs). And a copy without numbers: copy.deepcopy takes a memo, id -> what to put there.",
+        "How do you know in pack(tensor) that a tensor is a part of the weights? They have one storage; "
+        "size, stride and storage_offset say where the tensor lies in it, and as_strided makes it again.",
+    ),
+)
+def fully_sharded_unit(answer: Answer, case: Setting, rng: Rng) -> tuple[Finding, Looks]:
+    """Units of layers, one behind the other; or one of another module, on one rank."""
+    if case.odd == BLOCK:
+        return AssortedUnit.draw(rng).found(answer)
+    if case.odd == IN_VAIN:
+        return started_in_vain(answer, rng), {}
+    units = Units.draw(rng, case)
+    run = units.launch(answer)
+    looks: Looks = {"calls": lambda: calls(units, run)} if case.asked in (GRADIENTS, STEPS) else {}
+    if case.early:
+        looks["start"] = lambda: started(run)
+    if case.deep:
+        looks["keeps a shard"] = lambda: keeps(units, run)
+        looks["lets go in forward"] = lambda: lets_go_in_forward(units, run)
+        looks["lets go in backward"] = lambda: lets_go_in_backward(units, run)
+    return compare.first_failure(units.results(run)), looks

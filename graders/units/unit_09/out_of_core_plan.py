@@ -1,0 +1,186 @@
+"""The grader of `out_of_core_plan`."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache, partial
+from itertools import product
+from typing import Any
+
+from course_lib.training.out_of_core import DoesNotFit, Way, step
+from graders.grading.cases import vary
+from graders.grading.expected import Checked, Expected
+from graders.grading.explanation import Tried
+from graders.grading.judging import feature
+from graders.grading.kit import Answer, AnswerFailed, Criterion, FailureKind, Finding, Rng, compare
+from graders.units.functions.stage import Arguments, kept, of_function
+from graders.units.unit_09.drivers import plans
+
+SECONDS = 3.0
+"""What a plan for many layers may take."""
+WAYS = tuple(map(str, Way))
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """bytes_, seconds: of each layer. capacity; bandwidth: bytes a second."""
+
+    bytes_: tuple[float, ...]
+    seconds: tuple[float, ...]
+    capacity: float
+    bandwidth: float
+
+
+BASE = Model((3, 1, 1, 4, 8), (0.25, 1.25, 2, 1, 0.25), 8, 2)
+"""The best plan is swap, swap, swap, recompute, keep; the best simple one takes 20 % longer."""
+MODELS = (
+    Model((4, 3, 1, 6, 1), (0.5, 1, 1.75, 2, 0.5), 7, 1.5),
+    Model((5, 1, 2, 3, 8), (1.5, 1, 1.5, 0.25, 1.5), 9, 3),
+    # Where changes of one layer or two, from all computed again or the best simple plan, end 8 % above the
+    # best, which is recompute, swap, keep, recompute, keep.
+    Model((7, 2, 6, 2, 7), (8, 6, 9, 2, 1), 13.44, 0.25),
+)
+ODD = (
+    # One layer; all that fit; a link so fast, or so slow, that one way is best.
+    Model((4,), (1,), 4, 1),
+    Model((4, 3, 2), (1, 2, 1), 9, 1),
+    Model((4, 4, 4, 4), (1, 1, 1, 1), 8, 1e6),
+    Model((4, 4, 4, 4), (1, 1, 1, 1), 8, 1e-3),
+    # Hardly any room.
+    Model((4, 1, 4, 2), (2, 1, 2, 1), 4, 2),
+)
+LARGE = Model((3, 5, 4, 1, 8, 1, 6, 6, 6, 1), (0.25, 2, 2, 0.75, 0.5, 1.5, 1.25, 2, 1, 0.75), 15, 1.5)
+SHORTEST_OF_LARGE = 38.3334
+"""Its seconds, of all 59,049 plans. Changes of one layer at a time end 7 % above."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layers:
+    """unit: bytes, in which the model's are. The unit of its seconds is drawn."""
+
+    model: Model = feature(BASE, lambda model: compare.counted(len(model.bytes_), "layer"))
+    unit: float = feature(1.0, lambda unit: "gigabytes" if unit > 1 else "")
+
+
+def drawn(rng: Rng, case: Layers) -> Arguments:
+    """What out_of_core_plan is given. Which plan is best does not depend on the units."""
+    model, unit, second = case.model, case.unit, rng.integer(1, 8) / 4
+    bytes_, seconds = [unit * each for each in model.bytes_], [second * each for each in model.seconds]
+    return [bytes_, seconds, unit * model.capacity, unit * model.bandwidth / second]
+
+
+def in_time(answer: Answer, rng: Rng) -> Finding:
+    """Passes if 10 layers are planned well, in time."""
+    given = drawn(rng, Layers(LARGE))
+    try:
+        [called] = answer.call(plans.out_of_core, [given], timeout=SECONDS)
+    except AnswerFailed as error:
+        if error.kind is not FailureKind.TIMED_OUT:
+            raise
+        return Finding(False, f"{len(LARGE.bytes_)} layers: no plan after {SECONDS:g} s.")
+    plan = called.value
+    found = fits(given, plan, f"the plan for {len(LARGE.bytes_)} layers")
+    second = given[1][0] / LARGE.seconds[0]
+    return no_longer(given, plan, 1.05 * SHORTEST_OF_LARGE * second) if found.passed else found
+
+
+def within(limit: Callable[[Model], float]) -> Callable[[Tried[Layers]], Finding]:
+    """A check that a step is no longer than the limit, which is one in the model's own units."""
+
+    def check(tried: Tried[Layers]) -> Finding:
+        model, seen = tried.case.features.model, tried.seen
+        return no_longer(seen.given, seen.value, limit(model) * seen.given[1][0] / model.seconds[0])
+
+    return check
+
+
+@cache
+def simple(model: Model) -> float:
+    """The best of the plans that take one way for all, or keep the first or the last layers that fit."""
+    layers = len(model.bytes_)
+    tried = [[way] * layers for way in WAYS]
+    for count, way in product(range(layers), WAYS[1:]):
+        tried += [["keep"] * count + [way] * (layers - count), [way] * (layers - count) + ["keep"] * count]
+    return min(seconds_of(model, plan) for plan in tried)
+
+
+@cache
+def shortest(model: Model) -> float:
+    """By trying all plans."""
+    return min(seconds_of(model, plan) for plan in product(WAYS, repeat=len(model.bytes_)))
+
+
+def seconds_of(model: Model, plan: Sequence[str]) -> float:
+    """Of a step; infinitely many if it does not fit."""
+    try:
+        return step(plan, model.bytes_, model.seconds, model.capacity, model.bandwidth).seconds
+    except DoesNotFit:
+        return float("inf")
+
+
+@of_function(
+    base=Layers(),
+    minutes=30,
+    difficulty=4,
+    rubric=(
+        Criterion(
+            "within the memory",
+            1,
+            "step raises DoesNotFit for a plan that needs too much. With which plan is least memory needed?",
+            vary=vary(model=(*MODELS, *ODD), unit=(1e9,)),
+        ),
+        Criterion(
+            "better than one way for all",
+            3,
+            "What is swapped early has time to come back; what is needed soon is better kept.",
+            how=within(simple),
+        ),
+        Criterion(
+            "within 5 % of the best",
+            6,
+            "Which single change makes a plan faster? And which two or three at once, where none alone does?",
+            needs=("better than one way for all",),
+            how=within(lambda model: 1.05 * shortest(model)),
+        ),
+        Criterion("arguments unchanged", 1, "The caller still needs the lists.", how=kept),
+        Criterion(
+            "many layers",
+            3,
+            "Of 10 layers there are 59,049 plans. Begin with one that fits, and improve it.",
+            needs=("within 5 % of the best", "arguments unchanged"),
+            ask=in_time,
+        ),
+    ),
+    hints=(
+        "Which plan fits if any does? What would make it a little faster?",
+        "step tells what a plan takes. A plan that does not fit takes for ever.",
+        "Change one layer as long as that helps; then two or three at once: one may have to make room for "
+        "the other.",
+    ),
+    arguments=drawn,
+    driver=plans.out_of_core,
+)
+def out_of_core_plan(case: Layers, given: Arguments) -> Expected:
+    """Any plan that fits; how long its step takes is looked at by other rows."""
+    names = ("bytes_", "seconds", "capacity", "bandwidth")
+    return Expected(Checked(partial(fits, given)), dict(zip(names, given, strict=True)), returned=None)
+
+
+def fits(given: Arguments, plan: Any, what: str) -> Finding:
+    """Passes if it is a plan, and never above the capacity."""
+    layers = len(given[0])
+    if type(plan) is not list or len(plan) != layers or any(way not in WAYS for way in plan):
+        expected = f'a list of "keep", "swap" or "recompute", one for each of {layers} layers'
+        return Finding(False, f"{what} is {compare.shown(plan)}; expected {expected}.")
+    try:
+        peak = step(plan, *given).peak
+    except DoesNotFit as error:
+        return Finding(False, f"{what} is {plan}, which does not fit: {error}")
+    return Finding(True, f"At most {peak:g} of {given[2]:g} bytes are held.")
+
+
+def no_longer(given: Arguments, plan: list[str], limit: float) -> Finding:
+    """Passes if a step of this plan, which fits, is no longer."""
+    seconds = step(plan, *given).seconds
+    said = f"out_of_core_plan({', '.join(map(str, given))}) gives {plan}"
+    told = f"{said}, with which a step takes {seconds:.4g} s; at most {limit:.4g} s."
+    return Finding(seconds <= limit * (1 + 1e-9), told)

@@ -1,0 +1,195 @@
+"""The grader of `plan_memory`, the open task, scored by the time of a step."""
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import astuple, dataclass, fields
+from functools import cache, partial
+from itertools import product
+from typing import Any
+
+from course_lib.training.memory_plan import Layer, Plan, Task, plan_cost
+from course_lib.training.out_of_core import DoesNotFit, Way
+from graders.grading.cases import vary
+from graders.grading.expected import Checked, Expected
+from graders.grading.explanation import Tried
+from graders.grading.judging import feature
+from graders.grading.kit import Criterion, Finding, Rng, compare
+from graders.units.functions.stage import Arguments, of_function
+from graders.units.unit_09.drivers import plans
+
+WAYS = tuple(map(str, Way))
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """layers: of each parameters (1e8), activations (1e8 bytes) and seconds (1e-2). memory: 1e8 bytes.
+    network, host: 1e8 bytes a second. start: 1e-2 s.
+    """
+
+    layers: tuple[tuple[int, int, int], ...]
+    samples: int
+    ranks: int
+    memory: float
+    network: float
+    host: float
+    start: float
+
+
+# No two models have the same best plan. There is no stage but 0, no way, and no kind of number of
+# micro-batches without which all of them could be planned within 8 % of the best; and one way for all layers
+# is more than a fifth longer in one of them. What is best, and how much longer a step takes otherwise:
+MODELS = (
+    # Stage 2, 3 micro-batches, swap, recompute, keep: no swap, or all alike but the last layers, which are
+    # kept, 12 %; no recompute 21 %, one way for all 19 %.
+    Model(((2, 1, 9), (3, 3, 1), (6, 7, 3)), 6, 8, 56.6, 50, 25, 6),
+    # Stage 1, 12 micro-batches, swap, keep, keep: another stage or number 22 %, one way for all 27 %.
+    Model(((2, 2, 9), (5, 4, 9), (4, 4, 3)), 12, 5, 79.8, 25, 50, 0.1),
+    # Stage 3, 3 micro-batches, swap, swap, keep: another stage or number 64 %, without swap 18 %.
+    Model(((3, 1, 5), (4, 8, 5), (4, 9, 3)), 6, 8, 56.8, 1000, 300, 20),
+    # Stage 1, the whole batch, all kept: more micro-batches 57 %.
+    Model(((1, 6, 2), (3, 4, 3), (5, 5, 2)), 6, 4, 190.5, 250, 80, 20),
+    # Ways that are chosen for a sample's seconds, and not for those of all samples together: 12 %.
+    Model(((4, 6, 8), (3, 2, 7), (1, 8, 5)), 12, 4, 169.8, 50, 80, 20),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """model: None: one whose memory is just what its largest layer needs."""
+
+    model: Model | None = feature(
+        MODELS[0], lambda model: f"{model.samples} samples" if model else "no room to spare"
+    )
+
+
+def drawn(rng: Rng, case: Planned) -> Arguments:
+    """What the task is made of, in drawn units of bytes and of seconds: the best plan is the same."""
+    task = task_of(case.model, rng.integer(2, 9) * 10**7, rng.integer(2, 9) / 200)
+    rest = {each.name: getattr(task, each.name) for each in fields(task) if each.name != "layers"}
+    return [[list(astuple(layer)) for layer in task.layers], {**rest, "states": list(task.states)}]
+
+
+def task_of(model: Model | None, unit: int = 1, second: float = 1.0) -> Task:
+    """The model in units of so many bytes, and of so many seconds."""
+    if model is None:
+        layers = Layer(8, 16.0, 1.0), Layer(8, 64.0, 2.0), Layer(8, 16.0, 1.0)
+        return Task(layers, 1, 2, 120.0, (384.0, 120.0, 56.0, 24.0), 4.0, 8.0, 0.5)
+    parameters, ranks = unit * sum(own for own, _, _ in model.layers), model.ranks
+    whole, first, second_stage, third = 16.0, 4 + 12 / ranks, 2 + 14 / ranks, 16.0 / ranks
+    return Task(
+        layers=tuple(
+            Layer(own * unit, float(size * unit), time * second) for own, size, time in model.layers
+        ),
+        samples=model.samples,
+        ranks=ranks,
+        memory=model.memory * unit,
+        states=(whole * parameters, first * parameters, second_stage * parameters, third * parameters),
+        network=model.network * unit / second / 100,
+        host=model.host * unit / second / 100,
+        start=model.start * second,
+    )
+
+
+def given_task(given: Arguments) -> Task:
+    """The task that the driver makes of these."""
+    layers, rest = given
+    return Task(**{**rest, "layers": tuple(Layer(*each) for each in layers), "states": tuple(rest["states"])})
+
+
+@cache
+def seconds_of_all(model: Model | None) -> dict[Plan, float]:
+    """The seconds of every plan that fits, in the model's units."""
+    task, found = task_of(model), {}
+    divisors = [m for m in range(1, task.samples + 1) if task.samples % m == 0]
+    for stage, micro_batches, ways in product(range(4), divisors, product(WAYS, repeat=len(task.layers))):
+        plan = Plan(stage, micro_batches, ways)
+        with suppress(DoesNotFit):
+            found[plan] = plan_cost(plan, task).seconds
+    return found
+
+
+def single_lever(model: Model | None) -> float:
+    """Of the best plan with one way for all layers."""
+    return min(seconds for plan, seconds in seconds_of_all(model).items() if len(set(plan.ways)) == 1)
+
+
+def within(limit: Callable[[Model | None], float]) -> Callable[[Tried[Planned]], Finding]:
+    """A check that a step is no longer than the limit, which is one in the model's units."""
+
+    def check(tried: Tried[Planned]) -> Finding:
+        model, task, plan = tried.case.features.model, given_task(tried.seen.given), Plan(*tried.seen.value)
+        second = task.start / task_of(model).start
+        seconds, most = plan_cost(plan, task).seconds, second * limit(model)
+        said = (
+            f"with {plan} for {compare.shown(task, 700)} a step takes {seconds:.4g} s; at most {most:.4g} s."
+        )
+        return Finding(seconds <= most * (1 + 1e-9), said)
+
+    return check
+
+
+def times_the_best(factor: float) -> Callable[[Tried[Planned]], Finding]:
+    """A check that a step takes no more than so many times the shortest."""
+    return within(lambda model: factor * min(seconds_of_all(model).values()))
+
+
+@of_function(
+    base=Planned(),
+    minutes=20,
+    difficulty=3,
+    rubric=(
+        Criterion(
+            "fits",
+            1,
+            "A high stage, many micro-batches, and everything computed again need least memory.",
+            vary=vary(model=(*MODELS[1:], None)),
+        ),
+        Criterion(
+            "no slower than a single lever",
+            2,
+            "The best with all kept, the best with all computed again, and the best with all swapped, over "
+            "all stages and micro-batches.",
+            how=within(single_lever),
+        ),
+        Criterion(
+            "within a fifth of the best",
+            2,
+            "Which layers are worth their memory, and which are not?",
+            needs=("no slower than a single lever",),
+            how=times_the_best(1.2),
+        ),
+        Criterion(
+            "within 5 % of the best",
+            3,
+            "There are few stages and few divisors: what is best for the layers, for each of them?",
+            needs=("within a fifth of the best",),
+            how=times_the_best(1.05),
+        ),
+    ),
+    hints=(
+        "What does a stage save, and what does it cost? How does that change with more micro-batches?",
+        "If stage and micro-batches are given, you know how many bytes are left for activations, what each "
+        "layer keeps, and what it takes. Have you solved that problem before?",
+    ),
+    arguments=drawn,
+    driver=plans.memory,
+    written=lambda given: compare.shown(given_task(given), 700),
+)
+def plan_memory(case: Planned, given: Arguments) -> Expected:
+    """Any plan that fits; how long its step takes is looked at by other rows."""
+    told = dict(zip(("layers", "rest"), given, strict=True))
+    return Expected(Checked(partial(fits, given_task(given))), told, returned=None)
+
+
+def fits(task: Task, planned: Any, what: str) -> Finding:
+    """Passes if it is a plan that fits. planned: its three parts."""
+    stage, micro_batches, ways = planned
+    if any(way not in WAYS for way in ways):
+        return Finding(False, f"{what} has the ways {compare.shown(ways)}; they are {', '.join(WAYS)}.")
+    if type(stage) is not int or type(micro_batches) is not int:
+        return Finding(False, f"{what} has the stage {stage!r} and {micro_batches!r} micro-batches.")
+    try:
+        peak = plan_cost(Plan(stage, micro_batches, ways), task).peak
+    except ValueError as error:
+        return Finding(False, f"{what} is {compare.shown(planned)}: {error}")
+    return Finding(True, f"At most {peak:.3g} bytes of activations.")
