@@ -30,15 +30,17 @@ def one_by_one(
     difficulty: int,
     rubric: tuple[Criterion, ...],
     hints: tuple[str, ...],
+    name: str = "",
     possible: Callable[[Features], bool] = lambda features: True,
 ) -> Callable[[TryOne[Features]], Exercise]:
     """Register an exercise each of whose cases is tried by the function below.
 
-    base: the ordinary case. possible: which features do not exclude one another.
+    base: the ordinary case. name: the answer's, by default the function's. possible: which features do not
+    exclude one another.
     """
 
     def register(try_one: TryOne[Features]) -> Exercise:
         judged = ByCases(base, OneByOne(try_one), rubric, possible)
-        return by_cases(judged, minutes=minutes, difficulty=difficulty, hints=hints)(try_one)
+        return by_cases(judged, minutes=minutes, difficulty=difficulty, hints=hints, name=name)(try_one)
 
     return register
