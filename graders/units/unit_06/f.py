@@ -5,7 +5,8 @@ import torch
 from graders.grading.cases import vary
 from graders.grading.kit import Criterion, Rng
 from graders.units.unit_06.cases import GRADIENTS, SPREAD, Case, Place
-from graders.units.unit_06.stage import both_passes, calls_of, kept
+from graders.units.unit_06.passes import calls_of, kept
+from graders.units.unit_06.stage import both_passes
 
 
 @both_passes(

@@ -8,7 +8,7 @@ from graders.grading.cases import both, vary
 from graders.grading.kit import Criterion, Rng
 from graders.units.models import sent
 from graders.units.unit_06.cases import GRADIENTS, PARAMETERS, SPREAD, Case, Place, by_place, nbytes_of
-from graders.units.unit_06.stage import calls_of, kept, small
+from graders.units.unit_06.passes import calls_of, kept, small
 
 LAYER = Case(ranks=3, shape=(8,))
 """shape: of x in front of its last dimension. Few sums might by chance be rounded alike on all ranks."""
@@ -98,7 +98,7 @@ def layer(rng: Rng, case: Case, *, by_outputs: bool) -> list[Place]:
             arrives[place],
             results[place],
             wanted[place],
-            [inputs, outputs, case.bias, seed],
+            {"inputs": inputs, "outputs": outputs, "bias": case.bias, "seed": seed},
             given[place],
             held[place],
             alike=not by_outputs,

@@ -20,7 +20,7 @@ from graders.grading.kit import (
     per_rank,
 )
 from graders.units.unit_06 import drivers
-from graders.units.unit_06.replies import OverlapReply
+from graders.units.unit_06.drivers import OverlapReply
 
 Replies = Observed[OverlapReply]
 
@@ -109,18 +109,12 @@ class Case:
         hidden = functional.gelu(functional.linear(self.x, torch.cat(self.up), torch.cat(self.up_bias)))
         expected = functional.linear(hidden, torch.cat(self.down, 1), self.down_bias)
         seen = [reply.result for reply in run.results]
-        layers = [
-            [{"weight": up, "bias": up_bias}, {"weight": down, "bias": self.down_bias}]
-            for up, up_bias, down in zip(self.up, self.up_bias, self.down, strict=True)
-        ]
+        layers = zip(self.up, self.up_bias, self.down, strict=True)
+        given = [[self.x, *parts, self.down_bias] for parts in layers]
         return compare.first_failure(
             (
                 compare.close_on_all_ranks(seen, [expected] * len(seen), "the result", 1e-3, 1e-3),
-                *(compare.equal(reply.x, self.x, "x afterwards") for reply in run.results),
-                *(
-                    compare.equal(reply.layers, given, "up and down afterwards")
-                    for reply, given in zip(run.results, layers, strict=True)
-                ),
+                compare.equal([reply.given for reply in run.results], given, "x, up and down afterwards"),
             ),
             "Every rank has what the whole MLP makes of x, and the arguments are what they were.",
         )
