@@ -10,7 +10,7 @@ from graders.grading.judging import feature
 from graders.grading.kit import Rng
 from graders.units.ranks.features import Ranks
 
-OUTPUTS, GRADIENTS, PARAMETERS = "outputs", "gradients", "parameters"
+OUTPUTS, GRADIENTS, PARAMETERS = "outputs", "both passes", "its parameters"
 SPREAD = "spread"
 """x stands transposed in memory, and along its last dimension the gradient that arrives is one number."""
 
@@ -26,7 +26,7 @@ class Case(Ranks):
     gets a gradient by another way too.
     """
 
-    asked: str = feature(OUTPUTS, lambda asked: "" if asked == OUTPUTS else f"with {asked}")
+    asked: str = feature(OUTPUTS, lambda asked: "" if asked == OUTPUTS else asked)
     layout: str = feature(
         "contiguous", lambda layout: "x transposed, the gradient expanded" if layout == SPREAD else ""
     )

@@ -20,7 +20,7 @@ from graders.units.unit_06.stage import both_passes
             "all tokens",
             3,
             "Parts stand behind each other along T; a collective knows no T.",
-            vary=vary(ranks=(2, 4), dtype=(torch.float64,)),
+            vary=vary(ranks=(2,), dtype=(torch.float64,)),
             how=kept,
         ),
         Criterion(

@@ -21,9 +21,7 @@ SHAPES_AND_GROUPS = (
         "Dimensions in front of the last are kept, however many, and in whatever order they stand in "
         "memory; the first ranks' parts are one longer where a width cannot be shared out evenly.",
         needs=("outputs", "gradients", "initial values"),
-        vary=vary(rest=(1,), bias=(False,), shape=((), (2, 3)))
-        + both(rest=2, ranks=4)
-        + both(layout=SPREAD, shape=(2, 3)),
+        vary=vary(rest=(2,), bias=(False,), shape=((),)) + both(layout=SPREAD, shape=(2, 3)),
     ),
     Criterion(
         "group",
@@ -69,7 +67,9 @@ def rubric(outputs: str, gradients: str, calls: str, *, by_outputs: bool) -> tup
 
 
 def possible(case: Case) -> bool:
-    """A vector cannot be transposed."""
+    """A vector cannot be transposed, and what a layer is made with has nothing to do with x's shape."""
+    if case.asked == PARAMETERS and case.shape != LAYER.shape:
+        return False
     return case.layout != SPREAD or bool(case.shape)
 
 

@@ -68,7 +68,8 @@ def halves(rng: Rng, case: Half, kind: str) -> list[Place]:
     units = case.divided(2)
     each = 1 if kind == "mlp" else 2  # Rows of a weight that a hidden unit has, or a head.
     sizes = [2 * units, units, units]
-    whole = whole_half(kind, sizes).to(case.dtype).train(case.training)
+    training = case.training or kind == "mlp"  # Which drops nothing.
+    whole = whole_half(kind, sizes).to(case.dtype).train(training)
     load_values(whole.parameters(), [0.3 * case.drawn(rng, *p.shape) for p in whole.parameters()])
     x, arriving = case.drawn(rng, *case.shape, sizes[0]), case.arriving(rng, *case.shape, sizes[0])
     named = {"x": x.clone().requires_grad_(), **dict(whole.named_parameters())}
@@ -84,12 +85,12 @@ def halves(rng: Rng, case: Half, kind: str) -> list[Place]:
             arriving,
             result.detach(),
             {**wanted[place], "x": of_x},
-            {"kind": kind, "sizes": sizes, "training": case.training},
+            {"kind": kind, "sizes": sizes, "training": training},
             values,
             held[place],
             alike=True,
             nbytes=nbytes_of(held[place]),
-            given={**given, "What has changed of what was given": []},
+            given={**given, "What has changed of what was given": "nothing"},
         )
         for place in range(case.ranks)
     ]

@@ -20,7 +20,7 @@ from graders.units.unit_06.stage import both_passes
 
 
 @both_passes(
-    base=Half(training=True),
+    base=Half(),
     kind="half",
     minutes=20,
     difficulty=3,

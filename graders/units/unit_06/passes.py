@@ -90,7 +90,8 @@ def in_each_pass(
                 phase = "backward" if "backward" in label else "making" if label == "making" else "forward"
                 found = look(tried.case.features, place, phase, calls)
                 if not found.passed:
-                    where = f"In the {label} pass, place {number}"
+                    pass_of = label.removesuffix(" begins")
+                    where = f"In the {pass_of} pass, place {number}"
                     return Finding(False, f"{where} {found.seen}", found.kind)
         return Finding(True, "Every place calls what is needed, and no more.")
 

@@ -34,7 +34,7 @@ class Blocks:
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """seed: that of all. outside, within: what each rank drew, float64."""
+    """seed: that of all. within: what each rank drew within own(), float64."""
 
     seed: int
     within: list[Tensor]

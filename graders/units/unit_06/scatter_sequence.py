@@ -20,7 +20,7 @@ from graders.units.unit_06.stage import both_passes
             "its tokens of the sum",
             3,
             "Add up what all ranks have, and keep this rank's tokens.",
-            vary=vary(ranks=(2, 4), dtype=(torch.float64,)),
+            vary=vary(ranks=(2,), dtype=(torch.float64,)),
             how=kept,
         ),
         Criterion(

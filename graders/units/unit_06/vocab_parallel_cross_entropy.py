@@ -68,7 +68,7 @@ def _few(case: Case, place: Place, phase: str, calls: list[Event]) -> Finding:
             1,
             "Parts are those of torch.tensor_split: of 10 columns, 4 ranks get 3, 3, 2, 2. Where does each "
             "begin?",
-            vary=vary(rest=(1,)),
+            vary=vary(rest=(2,)),
         ),
         Criterion("arguments unchanged", 1, "Logits and target stay as they are.", how=kept),
         Criterion(

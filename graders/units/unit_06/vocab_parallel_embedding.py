@@ -43,7 +43,7 @@ RIGHT = ("the rows of the tokens", "gradient")
             1,
             "Parts are those of torch.tensor_split: of 10 rows, 4 ranks get 3, 3, 2, 2. Where does each "
             "begin?",
-            vary=vary(rest=(1,)),
+            vary=vary(rest=(2,)),
         ),
         Criterion(
             "calls",
@@ -82,7 +82,7 @@ def vocab_parallel_embedding(rng: Rng, case: Case) -> list[Place]:
             held={"weight": part},
             # A row of zeros for strangers may stand beside its own.
             nbytes=part.nbytes + weight[0].nbytes,
-            given={"weight of what was given": weight, "What has changed of what was given": []},
+            given={"weight of what was given": weight, "What has changed of what was given": "nothing"},
         )
         for part, of_part in zip(case.parts(weight, 0), case.parts(gradient, 0), strict=True)
     ]

@@ -87,7 +87,8 @@ def _part_of(whole: nn.Module, answer: AnswerFunction, given: Given, options: Op
 
     def afterwards() -> dict[str, PlainData]:
         held = {f"{name} of what was given": each for name, each in named_copies(whole).items()}
-        return {**held, "What has changed of what was given": list(_changes(whole, cut, training))}
+        changes = ", ".join(_changes(whole, cut, training)) or "nothing"
+        return {**held, "What has changed of what was given": changes}
 
     return Made(cut, dict(cut.named_parameters()), named_copies(cut), floating_bytes(cut), afterwards)
 
