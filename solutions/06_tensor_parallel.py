@@ -182,6 +182,16 @@ leaf.grad
 assert leaf.grad.tolist() == [2, 2]
 
 # %% [markdown]
+# **What holds for all exercises that ranks call.** Those of `group` call together; None is the default group. It has p ranks. *Part r*
+# of a tensor, for the rank at place r, is that of `torch.tensor_split`, of which the first may be one longer; none is empty.
+#
+# - Gradients are those of the uncut computation: what is cut gets its part of them, and what all ranks have gets the whole, on each.
+# - A result that all ranks have is the same on all of them, to the last bit. It comes out under `torch.no_grad()`, too, and for an x
+#   that needs no gradient.
+# - What is given stays as it is, modules too. Tensors may stand in memory in any order. What you make of a whole module, or instead of
+#   one, keeps this rank's part in memory and no other.
+# - Under *Calls* stand all calls of `torch.distributed` that are allowed.
+#
 # Now the two of Megatron-LM. `SumInBackward` and `SumInForward` are yours to fill in; `f` and `g` call them.
 
 
@@ -189,12 +199,11 @@ assert leaf.grad.tolist() == [2, 2]
 def f(x: Tensor, group: dist.ProcessGroup | None = None) -> Tensor:
     """Megatron's f: the identity in forward, an all-reduce in backward.
 
-    x: of any shape and floating dtype, on every rank of the group (None: the default group). Returns a
-    tensor with x's numbers. The gradient that x gets from it is the sum, over the ranks of the group,
-    of the gradients that arrive at it; what x gets by other ways stays as it is.
+    x: of any shape and floating dtype. Returns a tensor with x's numbers. The gradient that x gets
+    through f is the sum, over ranks, of those that arrive, which may be expanded tensors; what x
+    gets by other ways stays as it is.
 
-    Calls: none in forward; in backward one dist.all_reduce, and no other. x stays as it is, and so does
-    the gradient that arrives, which may be an expanded tensor.
+    Calls: one dist.all_reduce in backward.
     """
     return SumInBackward.apply(x, group)
 
@@ -222,13 +231,10 @@ class SumInBackward(torch.autograd.Function):
 def g(x: Tensor, group: dist.ProcessGroup | None = None) -> Tensor:
     """Megatron's g: an all-reduce in forward, the identity in backward.
 
-    x: of any shape and floating dtype, both the same on all ranks of the group (None: the default
-    group).
-    Returns the sum of all ranks' x, the same on all of them to the last bit. The gradient that x gets
-    from it is the one that arrives at it; what x gets by other ways stays as it is.
+    x: of any shape and floating dtype, the same ones on all ranks. Returns the sum of all ranks' x.
+    The gradient that x gets through g is the one that arrives.
 
-    Calls: in forward one dist.all_reduce, and no other; none in backward. x stays as it is, and so does
-    the gradient that arrives.
+    Calls: one dist.all_reduce in forward.
     """
     return SumInForward.apply(x, group)
 
@@ -288,8 +294,7 @@ assert branches[True, False] == [(1, 3), (2, 3)]
 # %% [markdown]
 # ## 3 Layers that are cut
 #
-# Unit 07's rule cuts here too: `tensor_split`, in which the first ranks' parts may be one longer. A layer is used like `nn.Linear`,
-# by a program that runs on all ranks.
+# A layer that is cut is used like `nn.Linear`, by a program that runs on all ranks.
 #
 # How should its weights be drawn? If each rank made an `nn.Linear` of its part's size, two things would go wrong. All ranks have
 # the same seed, so all parts would be equal: the whole matrix would repeat itself. And `nn.Linear` draws from a range that depends
@@ -299,22 +304,17 @@ assert branches[True, False] == [(1, 3), (2, 3)]
 
 # %% exercise="ColumnParallelLinear" points=14
 class ColumnParallelLinear(nn.Module):
-    """A linear layer, cut by its outputs: x [..., inputs] to this rank's part of nn.Linear's [...,
-    outputs].
+    """A linear layer, cut by its outputs: x [..., inputs] to this rank's part of [..., outputs].
 
-    layer = ColumnParallelLinear(inputs, outputs, bias=True, group=None)
+        layer = ColumnParallelLinear(inputs, outputs, bias=True, group=None)
 
-    Constructor: called on all ranks of the group (None: the default group), in the same random state.
-    Its parameters are called `weight` [part of outputs, inputs] and `bias` [part of outputs] (None with
-    bias=False): this rank's part of torch.tensor_split, outputs at least as many as ranks. They hold
-    what nn.Linear(inputs, outputs, bias) would have there, and leave the random state that it would
-    leave. While it is made the whole may be in memory, afterwards its part alone. No communication.
+    Constructor: all ranks are in the same random state. `weight` and `bias` (None with bias=False)
+    are this rank's part of what nn.Linear(inputs, outputs, bias) would draw, cut along outputs; the
+    random state afterwards is the one that it would leave.
 
-    forward: x is the same on all ranks, with any number of dimensions, in any order in memory, and
-    stays as it is. x gets the gradient that it has in nn.Linear, the same on all ranks; weight and bias
-    get their part.
+    forward: x is the same on all ranks.
 
-    Calls: none in forward; in backward one all_reduce of x's bytes.
+    Calls: one all_reduce of x's bytes in backward.
     """
 
     def __init__(
@@ -337,20 +337,14 @@ class ColumnParallelLinear(nn.Module):
 
 # %% exercise="RowParallelLinear" points=14
 class RowParallelLinear(nn.Module):
-    """A linear layer, cut by its inputs: this rank's part of x [..., inputs] to the whole [...,
-    outputs].
+    """A linear layer, cut by its inputs: this rank's part of x [..., inputs] to all of [..., outputs].
 
-    layer = RowParallelLinear(inputs, outputs, bias=True, group=None)
+        layer = RowParallelLinear(inputs, outputs, bias=True, group=None)
 
-    Constructor: as that of ColumnParallelLinear, but `weight` [outputs, part of inputs] is cut along
-    its other dimension, inputs at least as many as ranks, and `bias` [outputs] is whole on every rank.
+    As ColumnParallelLinear, but `weight` is cut along inputs, and `bias` is whole on every rank,
+    with its whole gradient.
 
-    forward: x [..., part of inputs] is this rank's part of an x, cut along its last dimension; it stays
-    as it is. Returns what nn.Linear makes of the whole x, the same on all ranks to the last bit. x and
-    weight get their part of the gradients in nn.Linear; bias gets the whole of its own, on every rank,
-    so that all copies stay the same.
-
-    Calls: in forward one all_reduce of the result's bytes; none in backward.
+    Calls: one all_reduce of the result's bytes in forward.
     """
 
     def __init__(
@@ -427,16 +421,11 @@ print(inspect.getsource(MLP))
 def parallel_mlp(mlp: MLP, group: dist.ProcessGroup | None = None) -> nn.Module:
     """This rank's part of an MLP: some of its F hidden units.
 
-    mlp: one of course_lib.models, whole and the same on all ranks of the group (None: the default
-    group); F at least as many as ranks. It stays as it is.
+    mlp: one of course_lib.models, the same on all ranks. Returns a module with mlp's parameters, of
+    the same names and dtype, of which up.weight, up.bias and down.weight are cut along F. It makes
+    of x_BTD, the same on all ranks, what mlp makes of it.
 
-    Returns a module with mlp's parameters, of the same names and dtype, that hold this rank's part:
-    up.weight and up.bias cut by torch.tensor_split along F, and so is down.weight; down.bias is whole.
-    It keeps no other part in memory.
-
-    The module: x_BTD, the same on all ranks, to what mlp makes of it, the same on all ranks to the last
-    bit. x gets the gradient that it has in mlp, every parameter its part of it. Calls: one all_reduce
-    of x's bytes in forward, and one in backward.
+    Calls: one all_reduce of x's bytes in forward, and one in backward.
     """
     ### BEGIN SOLUTION
     rank, size = dist.get_rank(group), dist.get_world_size(group)
@@ -543,19 +532,10 @@ print(inspect.getsource(Attention))
 def parallel_attention(attention: Attention, group: dist.ProcessGroup | None = None) -> nn.Module:
     """This rank's part of an attention: some of its heads.
 
-    attention: one of course_lib.models, whole and the same on all ranks of the group (None: the default
-    group), with at least as many heads as ranks. It stays as it is.
-
-    Returns a module with attention's parameters, of the same names and dtype, that hold this rank's
-    part. Heads are dealt out as by torch.tensor_split of their numbers, so the first ranks may have one
-    more. Head h of width K has the rows h K to (h + 1) K of query, key and value, and the same columns
-    of output.weight; output.bias is whole. It keeps no other part in memory.
-
-    The module: x_BTD, the same on all ranks, to what attention makes of it, the same on all ranks to
-    the last bit. In training it drops weights of its heads with attention's probability; the mask need
-    not be the one that attention would draw. x gets the gradient that it has in attention, every
-    parameter its part of it.
-    Calls: one all_reduce of x's bytes in forward, and one in backward.
+    attention: one of course_lib.models, the same on all ranks. Returns a module as parallel_mlp
+    does, with the same calls. Its parameters are cut along the heads: head h of width K has the
+    rows h K to (h + 1) K of query, key and value, and these columns of output.weight. In training
+    it drops weights with attention's probability; any mask will do.
     """
     ### BEGIN SOLUTION
     rank, size = dist.get_rank(group), dist.get_world_size(group)
@@ -616,12 +596,12 @@ assert calls == ["all_reduce"] * 2
 class RandomStreams:
     """Two streams of random numbers for torch: one the same on all ranks, one of this rank's own.
 
-    seed: at least 0, the same on all ranks. rank: this rank's number among those that share the layer.
+    seed: at least 0, the same on all ranks. rank: this rank's number.
 
-    Once it is made, torch draws what it draws after torch.manual_seed(seed), as if no `with
-    streams.own():` were there. Within such a block it draws from a stream that is neither that one nor
-    another rank's; each block goes on where the last one ended, also where an exception ended it. The
-    same seed and rank give the same numbers once more. Nobody communicates.
+    Outside of `with streams.own():` torch draws what it draws after torch.manual_seed(seed), as if
+    there were no such blocks. Within, it draws from a stream that is neither that one nor another
+    rank's. Each block goes on where the last one ended, also after an exception. The same seed and
+    rank give the same numbers once more, another seed others. Calls: none.
     """
 
     def __init__(self, seed: int, rank: int) -> None:
@@ -703,12 +683,10 @@ assert not any(torch.equal(two[rank][0], two[other][0]) for rank, other in ((1, 
 
 # %% exercise="VocabParallelEmbedding" points=12
 class VocabParallelEmbedding(nn.Module):
-    """An embedding of V tokens, of which every rank holds some of the rows [D].
+    """An embedding of V tokens, of which every rank holds some of the rows.
 
-    embedding: the whole layer, with a weight [V, D] that is the same on all p ranks of the group (None:
-    the default group); V is at least p. It stays as it is. The rank at place r keeps a copy of part r
-    of torch.tensor_split(embedding.weight, p), and of the others nothing: its one parameter is
-    `weight` [V_r, D].
+    embedding: the whole layer, with a weight [V, D], the same on all ranks. The one parameter that
+    you make is `weight` [V_r, D], this rank's part of the rows.
     """
 
     def __init__(self, embedding: nn.Embedding, group: dist.ProcessGroup | None = None) -> None:
@@ -721,11 +699,10 @@ class VocabParallelEmbedding(nn.Module):
         ### END SOLUTION
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """The rows of the tokens, [..., D], the same on every rank.
+        """The rows of the tokens, [..., D], on every rank.
 
-        tokens: int64 [...], from 0 to V - 1, the same on every rank; they stay as they are. In backward
-        `weight` gets the gradient that its rows have in the whole layer. One all-reduce, of [..., D],
-        in forward; nothing in backward.
+        tokens: int64 [...], the same on every rank. Calls: one all_reduce of the result's bytes in
+        forward.
         """
         ### BEGIN SOLUTION
         row = tokens - self.first
@@ -791,17 +768,13 @@ assert (51_200 * 4, 3072 * 4, round(51_200 * 4 * 8 * 1024 / 1e9, 2)) == (204_800
 def vocab_parallel_cross_entropy(
     logits_shard: Tensor, target: Tensor, vocabulary: int, group: dist.ProcessGroup | None = None
 ) -> Tensor:
-    """The cross-entropy of each of N tokens [N], the same on every rank, from logits that are cut by
-    columns.
+    """The cross-entropy of each of N tokens [N], on every rank, from logits cut by columns.
 
-    logits_shard: float [N, V_r], on the rank at place r of the group of p (None: the default group)
-    part r of torch.tensor_split(logits, p, dim=1), where logits [N, V] are those of the whole
-    vocabulary. V is at least p. Any logits are allowed whose loss is a number of their dtype. target:
-    int64 [N], from 0 to V - 1, the same on every rank. Both stay as they are.
+    logits_shard: this rank's part [N, V_r] of logits [N, V], of a floating dtype that the result
+    has too. Any logits are allowed whose loss is a number. target: int64 [N], the same on every
+    rank. vocabulary: V.
 
-    The result has the dtype of the logits. In backward logits_shard gets its part of the whole loss's
-    gradient. Nothing is communicated in backward, and in forward at most 3 (p - 1) numbers a token are
-    sent by a rank, however large the vocabulary is.
+    Calls: in forward alone; a rank sends at most 3 (p - 1) numbers a token.
     """
     ### BEGIN SOLUTION
     parts = torch.arange(vocabulary).tensor_split(dist.get_world_size(group))
@@ -981,15 +954,12 @@ assert theirs.traffic[0].calls == {"all_reduce": 7}
 
 # %% exercise="gather_sequence" points=9
 def gather_sequence(x_BTD: Tensor, group: dist.ProcessGroup | None = None) -> Tensor:
-    """All tokens, on every rank, from some of them on each.
+    """All tokens [B, T, D], on every rank, from some of them on each.
 
-    x_BTD: float [B, T / p, D], on the rank at place r of the group of p (None: the default group) part
-    r of torch.tensor_split(whole, p, dim=1); of one shape on all ranks. It stays as it is. Returns the
-    whole [B, T, D].
+    x_BTD: float [B, T / p, D], this rank's part of all tokens, cut along T. The gradients that
+    arrive differ from rank to rank; x_BTD gets its part of their sum.
 
-    Each rank goes on with the whole in its own way, so the gradients that arrive differ from rank to
-    rank. x_BTD gets its part of their sum. One collective in each pass, in which no rank sends more
-    than (p - 1) / p of the whole.
+    Calls: one in each pass, in which no rank sends more than (p - 1) / p of the whole.
     """
     return GatherSequence.apply(x_BTD, group)
 
@@ -1019,14 +989,12 @@ class GatherSequence(torch.autograd.Function):
 
 # %% exercise="scatter_sequence" points=8
 def scatter_sequence(x_BTD: Tensor, group: dist.ProcessGroup | None = None) -> Tensor:
-    """Some tokens of a sum, on each rank, from a part of the sum for all tokens on every rank.
+    """Some tokens of a sum on each rank, from a summand for all tokens on each.
 
-    x_BTD: float [B, T, D], on each of the group's p ranks (None: the default group) another one, of one
-    shape; T divides by p. It stays as it is. Returns, on the rank at place r, part r of
-    torch.tensor_split(sum, p, dim=1), [B, T / p, D].
+    x_BTD: float [B, T, D], another one on each rank; p divides T. Returns [B, T / p, D], this
+    rank's part, cut along T, of the sum of all ranks' x_BTD.
 
-    In backward x_BTD gets the gradient that it has through the results of all ranks. One collective in
-    each pass, in which no rank sends more than (p - 1) / p of what x_BTD has.
+    Calls: one in each pass, in which no rank sends more than (p - 1) / p of what x_BTD has.
     """
     return ScatterSequence.apply(x_BTD, group)
 
@@ -1072,17 +1040,14 @@ def sequence_parallel_mlp(
     bias: Tensor,
     group: dist.ProcessGroup | None = None,
 ) -> Tensor:
-    """x + MLP(norm(x)) for this rank's tokens, where MLP(h) is down(gelu(up(h))) + bias, uncut.
+    """x + down(gelu(up(norm(x)))) + bias, of the whole layer, for this rank's tokens.
 
-    x_BTD: float [B, T / p, D], this rank's part of T tokens, as in gather_sequence. norm and bias [D]
-    are the same on all p ranks of the group (None: the default group). up, from D to F / p, with a
-    bias, and down, from F / p to D, without one, are this rank's parts: other columns and other rows on
-    every rank. GELU is functional.gelu. Returns [B, T / p, D]. x_BTD stays as it is.
+    x_BTD: float [B, T / p, D], as in gather_sequence; so is the result. norm and bias [D] are the
+    same on all ranks; up, from D to F / p, and down, from F / p to D without a bias, are this
+    rank's parts. gelu is functional.gelu. All gradients are right in every step.
 
-    In backward every parameter, and x_BTD, gets the gradient that it has in the whole layer, of all
-    tokens: norm's and bias's are the same on all ranks. What they get by other ways stays as it is, now
-    and in later steps. In forward one all-gather and one reduce-scatter; in backward one of each, and
-    besides no more than 3 D numbers are given to all-reduces.
+    Calls: one all-gather and one reduce-scatter in each pass; besides, in backward, all_reduces of
+    at most 3 D numbers.
     """
     ### BEGIN SOLUTION
     weight, shift = f(norm.weight, group), f(norm.bias, group)
@@ -1363,17 +1328,15 @@ guesses.ask(needs_an_all_reduce_with_b_cut=None, needs_an_all_reduce_with_f_cut=
 def required_collectives(einsum: str, layout: dict[str, str]) -> list[list[str]]:
     """Along which axes of the mesh what the ranks have computed has to be added up.
 
-    einsum: such as "bd,df->bf", of one operand or more. A letter stands at most once in a tensor, and
-    in at least two of the tensors, the result among them. layout: letter -> axis; what it does not name
-    is not cut, and it may name letters that the einsum does not have. It stays as it is.
+    einsum: such as "bd,df->bf"; each letter stands in at least two of the tensors, and at most once
+    in each. layout: letter -> axis; so are all tensors cut, gradients too. Other letters are not
+    cut.
 
-    All tensors, gradients too, are cut as the layout says. Returns a list for each tensor: first for
-    the result, in forward; then for the gradient of each operand, in their order, in backward. It names
-    the axes along which the all-reduces go that make it right on every rank, sorted, each once; where
-    none is needed, it is empty.
+    Returns lists of axes, sorted: for the result, in forward; then for each operand's gradient, in
+    backward. All-reduces along these make the tensor right on every rank.
 
-    Raises ValueError if two letters of the einsum are cut along one axis: no rank would have the parts
-    that belong together.
+    Raises ValueError if two letters of the einsum are cut along one axis: no rank would have the
+    parts that belong together.
     """
     ### BEGIN SOLUTION
     operands, result = einsum.split("->")
@@ -1584,20 +1547,18 @@ assert set(told["searched"][2].split(";")) == {"d:columns", "f:rows", "v:columns
 
 # %% exercise="stack_costs" points=12
 def stack_costs(way: str, samples: int, tokens: int, width: int, ranks: int) -> dict[str, int]:
-    """What one step, forward and backward, of the stack above costs a rank; a rank in the middle of a
-    pipeline.
+    """What a step, forward and backward, of the stack above costs a rank (of a pipeline: one in the
+    middle).
 
-    way: "data", "pipeline", "tensor" or "sequence". samples, tokens, width, ranks: B, T, D, p. p is at
-    least 3, and divides B, T and D. Returns
-        "sent"        numbers that it sends; an all-reduce is a ring's, of which each rank sends
-                      2 (p - 1) / p of what it is given, and a reduce-scatter or an all-gather half as
-                      much
-        "parameters"  numbers in the weights of the layers, or parts of layers, that it has
-        "kept"        numbers that autograd keeps for backward when the forward pass of all its
-                      samples is over: the inputs of its layers' norm, up, gelu and down. What the
-                      norm itself keeps, two numbers a token, does not count, nor do parameters
-        "flops"       floating-point operations of matrix products, two for each multiplication; the
-                      first layer's input gets a gradient, too
+    way: "data", "pipeline", "tensor" or "sequence". samples, tokens, width, ranks: B, T, D and p,
+    which is at least 3 and divides the others. Returns
+        "sent"        numbers that it sends: in an all-reduce 2 (p - 1) / p of what it is given, in a
+                      reduce-scatter or an all-gather half as much
+        "parameters"  numbers in the weights that it has
+        "kept"        numbers that autograd keeps after forward of all its samples: the inputs of norm,
+                      up, gelu and down
+        "flops"       of matrix products, two for each multiplication; the first layer's input gets a
+                      gradient, too
     """
     ### BEGIN SOLUTION
     layer, stream, p = 8 * width**2, samples * tokens * width, ranks
@@ -1957,16 +1918,14 @@ def all_reduce_seconds(nbytes: float, ranks: int, cluster: Cluster) -> float:
 def overlapped_mlp(x_TD: Tensor, up: nn.Linear, down: nn.Linear, cluster: Cluster) -> Tensor:
     """An MLP that is cut over all ranks, forward only, in as little time as possible.
 
-    x_TD: T tokens of D numbers, the same on all ranks. up: D to this rank's part of F. down: from there
-    to D; its bias is whole on every rank. All float32, all without gradients; they stay as they are.
-    cluster: the machine that this runs on, all ranks in one node: cluster.intra_node has a latency (s)
-    and a bandwidth (bytes/s), cluster has flops (FLOP/s) and a memory_bandwidth (bytes/s).
+    x_TD: T tokens, the same on all ranks. up: D to this rank's part of F. down: from there to D;
+    its bias is whole on every rank. All are without gradients. cluster: this machine, all
+    ranks in one node.
 
-    Returns what the whole MLP makes of x_TD, on every rank. Its score is the virtual time until the
+    Returns what the whole MLP makes of x_TD, on every rank. The score is the virtual time until the
     last rank has it: points are for half of what can be saved, for a tenth more than the best known
-    time, and for a thirtieth more. Everything is computed with tensor operations, which the simulator
-    counts: whatever reads and writes all of y, as adding a bias at the end or putting chunks together
-    does, takes its time too.
+    time, and for a thirtieth more. Reading and writing all of y, as to add a bias at the end, takes
+    its time too.
     """
     ### BEGIN SOLUTION
     ranks, tokens = dist.get_world_size(), len(x_TD)

@@ -13,7 +13,7 @@ from course_lib.data import load_text
 from course_lib.models import Transformer, TransformerConfig, next_token_loss
 from graders.grading.rng import Rng
 from graders.units.unit_06 import drivers
-from graders.units.unit_06.overlap import Case
+from graders.units.unit_06.overlapped_mlp import Case
 from tests.answers import solved
 
 STEPS = 20

@@ -49,8 +49,8 @@ def one_by_one(
 ) -> Callable[[TryOne[Features]], Exercise]:
     """Register an exercise each of whose cases is tried by the function below.
 
-    base: the ordinary case. possible: which features do not exclude one another. name:
-    the answer's, by default the function's.
+    base: the ordinary case. name: the answer's, by default the function's. possible: which features do not
+    exclude one another.
     """
 
     def register(try_one: TryOne[Features]) -> Exercise:

@@ -628,8 +628,8 @@ def _end(sizes, up, down, cluster):
 def first_and_last_by_trial(x_TD, up, down, cluster):
     """A first and a last chunk of any size, and equal ones between them."""
     tokens, plans = len(x_TD), [[len(x_TD)]]
-    for first in range(4, tokens // 2, 4):
-        for last in range(4, tokens // 2, 4):
+    for first in range(4, tokens // 2, 8):
+        for last in range(4, tokens // 2, 8):
             for count in (1, 2, 3, 5, 8):
                 ends = [first + (tokens - first - last) * place // count for place in range(count + 1)]
                 plans.append([first, *(b - a for a, b in pairwise(ends)), last])

@@ -743,7 +743,7 @@ class Swallows(_Own):
             self.state = torch.get_rng_state()
 
 
-@wrong("RandomStreams", fails="drawn once more")
+@wrong("RandomStreams", fails="other with another seed")
 class WithoutTheSeed(_Own):
     """The rank's own stream does not depend on the seed: every experiment drops the same."""
 
@@ -835,7 +835,7 @@ class RestForTheLast(_Rows):
             self.start += 1
 
 
-@wrong("VocabParallelEmbedding", fails="calls")
+@wrong("VocabParallelEmbedding", fails="gradient")
 class SummedInBackwardToo(_Rows):
     """torch.distributed.nn's all_reduce adds up the gradients as well, which all have: p times too much."""
 
@@ -871,7 +871,7 @@ class HidesTheWhole(_Rows):
         self.parts = embedding.weight.detach().tensor_split(self.size)
 
 
-@wrong("VocabParallelEmbedding", fails="group")
+@wrong("VocabParallelEmbedding", fails="the rows of the tokens")
 class TwoDimensionsOnly(_Rows):
     """Cannot take tokens of one dimension or of three."""
 

@@ -10,7 +10,7 @@ from graders.grading.judging import feature
 from graders.grading.kit import Rng
 from graders.units.ranks.features import Ranks
 
-OUTPUTS, GRADIENTS, PARAMETERS = "outputs", "gradients", "parameters"
+OUTPUTS, GRADIENTS, PARAMETERS = "outputs", "both passes", "its parameters"
 SPREAD = "spread"
 """x stands transposed in memory, and along its last dimension the gradient that arrives is one number."""
 
@@ -26,7 +26,7 @@ class Case(Ranks):
     gets a gradient by another way too.
     """
 
-    asked: str = feature(OUTPUTS, lambda asked: "" if asked == OUTPUTS else f"with {asked}")
+    asked: str = feature(OUTPUTS, lambda asked: "" if asked == OUTPUTS else asked)
     layout: str = feature(
         "contiguous", lambda layout: "x transposed, the gradient expanded" if layout == SPREAD else ""
     )
@@ -67,20 +67,28 @@ class Case(Ranks):
 class Place:
     """What one rank is given, and what must come of it.
 
-    rest: further arguments, or those by which a module is made. parameters: what the module has in them, by
-    name. gradients: of one step, by name; "x" is that of x. held: what is asked of the parameters it was made
-    with. alike: whether all places must have one result, to the last bit. nbytes: what a module may keep.
+    rest: further arguments in their order, or those by which a module is made. parameters: what the module
+    has in them, by name. gradients: of one step, by name; "x" is that of x. held: what is asked of the
+    parameters it was made with. alike: whether all places must have one result, to the last bit. nbytes: what
+    a module may keep. given: what must hold afterwards of that by which it was made.
     """
 
     x: Tensor
     arriving: Tensor
     result: Tensor
     gradients: dict[str, Tensor]
-    rest: list[Any] = field(default_factory=list)
+    rest: dict[str, Any] = field(default_factory=dict)
     parameters: dict[str, Tensor] = field(default_factory=dict)
     held: dict[str, Tensor] = field(default_factory=dict)
     alike: bool = False
     nbytes: int = 0
+    given: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def kept(self) -> dict[str, Any]:
+        """What must be as it was, by name."""
+        tensors = {name: each for name, each in self.rest.items() if isinstance(each, Tensor)}
+        return {"x": self.x, "the gradient that arrived": self.arriving, **tensors, **self.given}
 
 
 def nbytes_of(parameters: dict[str, Tensor]) -> int:
@@ -91,3 +99,9 @@ def nbytes_of(parameters: dict[str, Tensor]) -> int:
 def by_place(named: dict[str, list[Tensor]]) -> list[dict[str, Tensor]]:
     """For each place its parts, from the parts of each name."""
     return [dict(zip(named, each, strict=True)) for each in zip(*named.values(), strict=True)]
+
+
+def at_borders(vocabulary: int, ranks: int) -> Tensor:
+    """The first and the last token of each rank's part, int64."""
+    parts = torch.arange(vocabulary).tensor_split(ranks)
+    return torch.cat([part[[0, -1]] for part in parts])

@@ -4,8 +4,9 @@ import torch
 
 from graders.grading.cases import vary
 from graders.grading.kit import Criterion, Rng
-from graders.units.unit_06.cases import GRADIENTS, SPREAD, Case, Place
-from graders.units.unit_06.stage import both_passes, calls_of, kept
+from graders.units.unit_06.cases import GRADIENTS, OUTPUTS, SPREAD, Case, Place
+from graders.units.unit_06.passes import calls_of, kept
+from graders.units.unit_06.stage import both_passes
 
 
 @both_passes(
@@ -19,7 +20,7 @@ from graders.units.unit_06.stage import both_passes, calls_of, kept
             4,
             "Forward, f changes nothing. Every rank's branch adds to the gradient of x, and no rank has it "
             "alone.",
-            vary=vary(ranks=(2, 4), dtype=(torch.float64, torch.bfloat16), shape=((),)),
+            vary=vary(ranks=(2,), dtype=(torch.float64, torch.bfloat16), shape=((),), asked=(OUTPUTS,)),
         ),
         Criterion(
             "other ways keep their gradient",

@@ -8,7 +8,7 @@ from graders.grading.cases import both, vary
 from graders.grading.kit import Criterion, Rng
 from graders.units.models import sent
 from graders.units.unit_06.cases import GRADIENTS, PARAMETERS, SPREAD, Case, Place, by_place, nbytes_of
-from graders.units.unit_06.stage import calls_of, kept, small
+from graders.units.unit_06.passes import calls_of, kept, small
 
 LAYER = Case(ranks=3, shape=(8,))
 """shape: of x in front of its last dimension. Few sums might by chance be rounded alike on all ranks."""
@@ -21,9 +21,7 @@ SHAPES_AND_GROUPS = (
         "Dimensions in front of the last are kept, however many, and in whatever order they stand in "
         "memory; the first ranks' parts are one longer where a width cannot be shared out evenly.",
         needs=("outputs", "gradients", "initial values"),
-        vary=vary(rest=(1,), bias=(False,), shape=((), (2, 3)))
-        + both(rest=2, ranks=4)
-        + both(layout=SPREAD, shape=(2, 3)),
+        vary=vary(rest=(2,), bias=(False,), shape=((),)) + both(layout=SPREAD, shape=(2, 3)),
     ),
     Criterion(
         "group",
@@ -69,7 +67,9 @@ def rubric(outputs: str, gradients: str, calls: str, *, by_outputs: bool) -> tup
 
 
 def possible(case: Case) -> bool:
-    """A vector cannot be transposed."""
+    """A vector cannot be transposed, and what a layer is made with has nothing to do with x's shape."""
+    if case.asked == PARAMETERS and case.shape != LAYER.shape:
+        return False
     return case.layout != SPREAD or bool(case.shape)
 
 
@@ -98,7 +98,7 @@ def layer(rng: Rng, case: Case, *, by_outputs: bool) -> list[Place]:
             arrives[place],
             results[place],
             wanted[place],
-            [inputs, outputs, case.bias, seed],
+            {"inputs": inputs, "outputs": outputs, "bias": case.bias, "seed": seed},
             given[place],
             held[place],
             alike=not by_outputs,

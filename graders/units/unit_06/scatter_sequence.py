@@ -5,8 +5,9 @@ import torch
 from graders.grading.cases import vary
 from graders.grading.kit import Criterion, Rng
 from graders.units.unit_06.cases import GRADIENTS, Case, Place
+from graders.units.unit_06.passes import kept
 from graders.units.unit_06.sequences import GATHER, GROUP, LAYOUT, SCATTER, one_a_pass
-from graders.units.unit_06.stage import both_passes, kept
+from graders.units.unit_06.stage import both_passes
 
 
 @both_passes(
@@ -19,7 +20,7 @@ from graders.units.unit_06.stage import both_passes, kept
             "its tokens of the sum",
             3,
             "Add up what all ranks have, and keep this rank's tokens.",
-            vary=vary(ranks=(2, 4), dtype=(torch.float64,)),
+            vary=vary(ranks=(2,), dtype=(torch.float64,)),
             how=kept,
         ),
         Criterion(

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from graders.grading.cases import vary
 from graders.grading.kit import Criterion
 from graders.units.unit_06.cases import SPREAD, Case, Place
-from graders.units.unit_06.stage import calls_of
+from graders.units.unit_06.passes import calls_of
 
 GATHER, SCATTER = "all_gather", "reduce_scatter"
 """How the names of the calls of a kind begin."""

@@ -1,7 +1,7 @@
 """Drivers of unit 06: they run beside the student's code, which could read an expected value here."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -10,21 +10,18 @@ from torch import Tensor
 
 from course_lib import mark
 from graders.grading.answer import AnswerFunction, DriverReply, PlainData
-from graders.units.models import floating_bytes, sent, transposed
+from graders.units.models import sent, transposed
 from graders.units.ranks.drivers import copied
-from graders.units.unit_06.modules import load_named, named_copies
-
-Given = dict[str, PlainData]
-"""What a rank is given in a case: x, arriving, rest and parameters (see `Place`), kind of pass, layout."""
+from graders.units.unit_06.drivers.makers import MAKERS, Given, Made
 
 
 @dataclass(frozen=True, slots=True)
 class PassedReply(DriverReply):
-    """result: of forward; again: of two more, under no_grad and for an x that needs no gradient. gradients:
-    after two steps, by name.
+    """result: of forward; again: of two more, where they are asked for, under no_grad and for an x that
+    needs no gradient. gradients: after two steps, by name.
 
-    arguments: what was given, afterwards, by name. held: what a module was made with, by name. kept: bytes of
-    its floating tensors' memory.
+    arguments: what was given, afterwards, by name. held: what a module was made with, by name. kept: bytes
+    of its floating tensors' memory.
     """
 
     result: PlainData
@@ -33,16 +30,6 @@ class PassedReply(DriverReply):
     arguments: dict[str, PlainData]
     held: dict[str, PlainData]
     kept: int
-
-
-@dataclass(frozen=True, slots=True)
-class Made:
-    """What the passes go through, and what a module was made with: see `PassedReply`."""
-
-    forward: Callable[[Tensor], Any]
-    leaves: dict[str, Tensor]
-    held: dict[str, PlainData] = field(default_factory=dict)
-    kept: int = 0
 
 
 def both_passes(
@@ -64,9 +51,16 @@ def both_passes(
         options = {} if several is None else {"group": groups[tuple(several)]}
         mark(f"{number} making")
         made = MAKERS[kind](answer, given, options)
-        between = _in_a_group_alone(answer, given, groups) if several and kind == "tensor" else lambda: None
+        between = (
+            _in_a_group_alone(answer, given, groups) if several and _twice(kind, given) else lambda: None
+        )
         told.append(_passes(number, made, given, between))
     return told
+
+
+def _twice(kind: str, given: Given) -> bool:
+    """Whether x may be given to the answer in a group of one rank, too."""
+    return kind == "tensor" and not given["rest"]
 
 
 def _in_a_group_alone(
@@ -79,7 +73,7 @@ def _in_a_group_alone(
 
 def _passes(number: int, made: Made, given: Given, between: Callable[[], Any]) -> PassedReply:
     x, spread = given["x"], given["layout"] == "spread"
-    leaf = x.clone().requires_grad_()
+    leaf = x.clone().requires_grad_(x.is_floating_point())
     for step in ("first", "second") if given["backward"] else ("first",):
         inside = transposed(leaf) if spread else leaf.clone()
         arriving = given["arriving"].clone()
@@ -96,45 +90,21 @@ def _passes(number: int, made: Made, given: Given, between: Callable[[], Any]) -
             beside = [sent(inside, torch.ones_like(inside))] if given["beside"] else []
             if through or beside:
                 torch.autograd.backward([*through, *beside])
-    mark(f"{number} without gradients")
-    with torch.no_grad():
-        again = made.forward(x.clone())
-    mark(f"{number} x without gradient")
-    of_data = made.forward(x.clone())
+    again = []
+    if given["again"]:
+        mark(f"{number} without gradients")
+        with torch.no_grad():
+            again.append(copied(made.forward(x.clone())))
+        mark(f"{number} x without gradient")
+        again.append(copied(made.forward(x.clone())))
     gradients = {name: copied(each.grad) for name, each in {**made.leaves, "x": leaf}.items()}
-    arguments = {"x": inside, "the gradient that arrived": arriving}
+    tensors = {name: each for name, each in given["rest"].items() if isinstance(each, Tensor)}
+    arguments = {"x": inside, "the gradient that arrived": arriving, **tensors, **made.given()}
     return PassedReply(
         copied(result),
-        [copied(again), copied(of_data)],
+        again,
         gradients,
-        {name: copied(each.detach()) for name, each in arguments.items()},
+        {name: copied(each) for name, each in arguments.items()},
         made.held,
         made.kept,
     )
-
-
-# ---------------------------------------------------------------------- what the passes go through
-
-
-def _tensor(answer: AnswerFunction, given: Given, options: dict[str, Any]) -> Made:
-    return Made(lambda x: answer(x, *given["rest"], **options), {})
-
-
-def _layer(answer: AnswerFunction, given: Given, options: dict[str, Any]) -> Made:
-    """rest: inputs, outputs, whether there is a bias, and a seed."""
-    inputs, outputs, bias, seed = given["rest"]
-    torch.manual_seed(seed)
-    torch.rand(1)
-    module = answer(inputs, outputs, **options) if bias else answer(inputs, outputs, bias, **options)
-    held = {**named_copies(module), "torch.rand(3)": torch.rand(3)}
-    kept = floating_bytes(module)
-    load_named(module, given["parameters"])
-    if not bias and module.bias is not None:
-        raise LookupError("With bias=False, the attribute bias is to be None.")
-    return Made(module, dict(module.named_parameters()), held=held, kept=kept)
-
-
-MAKERS: dict[str, Callable[[AnswerFunction, Given, dict[str, Any]], Made]] = {
-    "tensor": _tensor,
-    "layer": _layer,
-}

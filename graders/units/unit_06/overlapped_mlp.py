@@ -1,13 +1,15 @@
 """Unit 06, the open task: a cut MLP whose sums travel while it computes, scored by virtual time."""
 
 from dataclasses import dataclass
-from itertools import pairwise
+from functools import cached_property
+from itertools import accumulate, pairwise
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from course_lib.runtime.communication.events import Kind
+from graders.grading.expected import same
 from graders.grading.kit import (
     Answer,
     Criterion,
@@ -20,7 +22,7 @@ from graders.grading.kit import (
     per_rank,
 )
 from graders.units.unit_06 import drivers
-from graders.units.unit_06.replies import OverlapReply
+from graders.units.unit_06.drivers import OverlapReply
 
 Replies = Observed[OverlapReply]
 
@@ -57,15 +59,15 @@ def overlapped_mlp(answer: Answer, rng: Rng) -> Findings:
     runs = [case.launch(answer) for case in cases]
     yield "result", compare.first_failure(map(Case.right, cases, runs))
     limits = {
-        "half of what can be saved": [(case.at_once() + case.best()) / 2 for case in cases],
-        "within a tenth of the best known": [1.1 * case.best() for case in cases],
-        "within a thirtieth of the best known": [(1 + 1 / 30) * case.best() for case in cases],
+        "half of what can be saved": [(case.at_once() + case.best) / 2 for case in cases],
+        "within a tenth of the best known": [1.1 * case.best for case in cases],
+        "within a thirtieth of the best known": [(1 + 1 / 30) * case.best for case in cases],
     }
     for name, allowed in limits.items():
         yield name, compare.first_failure(map(Case.within, cases, runs, allowed))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Case:
     """An MLP, cut over ranks, and a machine.
 
@@ -109,18 +111,12 @@ class Case:
         hidden = functional.gelu(functional.linear(self.x, torch.cat(self.up), torch.cat(self.up_bias)))
         expected = functional.linear(hidden, torch.cat(self.down, 1), self.down_bias)
         seen = [reply.result for reply in run.results]
-        layers = [
-            [{"weight": up, "bias": up_bias}, {"weight": down, "bias": self.down_bias}]
-            for up, up_bias, down in zip(self.up, self.up_bias, self.down, strict=True)
-        ]
+        layers = zip(self.up, self.up_bias, self.down, strict=True)
+        given = [[self.x, *parts, self.down_bias] for parts in layers]
         return compare.first_failure(
             (
                 compare.close_on_all_ranks(seen, [expected] * len(seen), "the result", 1e-3, 1e-3),
-                *(compare.equal(reply.x, self.x, "x afterwards") for reply in run.results),
-                *(
-                    compare.equal(reply.layers, given, "up and down afterwards")
-                    for reply, given in zip(run.results, layers, strict=True)
-                ),
+                same([reply.given for reply in run.results], given, "what is left of x, up and down", 0),
             ),
             "Every rank has what the whole MLP makes of x, and the arguments are what they were.",
         )
@@ -136,7 +132,7 @@ class Case:
             return Finding(
                 False, f"{text}; the products alone take {least * 1e6:.1f} µs. Use tensor operations."
             )
-        known = f"all at once {self.at_once() * 1e6:.1f} µs, the best known {self.best() * 1e6:.1f} µs"
+        known = f"all at once {self.at_once() * 1e6:.1f} µs, the best known {self.best * 1e6:.1f} µs"
         return Finding(taken <= allowed, f"{text}; {allowed * 1e6:.1f} µs are allowed here ({known}).")
 
     def words(self) -> str:
@@ -147,13 +143,11 @@ class Case:
 
     def mlp(self, rows: int) -> float:
         """Seconds that a rank takes for so many tokens, as the simulator reckons."""
-        width, inner = self.x.shape[1], len(self.up[0])
+        inner, width = self.up[0].shape
         flops, memory = self.machine[2:]
         numbers = rows * width + rows * inner + width * inner
-        products = [
-            max(2 * rows * width * inner / flops, 4 * (numbers + outputs) / memory)
-            for outputs in (inner, width)
-        ]
+        operations = 2 * rows * width * inner / flops
+        products = [max(operations, 4 * (numbers + outputs) / memory) for outputs in (inner, width)]
         return sum(products) + 8 * rows * inner / memory
 
     def all_reduce(self, rows: int) -> float:
@@ -165,6 +159,7 @@ class Case:
         """Seconds without chunks."""
         return self.mlp(len(self.x)) + self.all_reduce(len(self.x))
 
+    @cached_property
     def best(self) -> float:
         """The least of a search over numbers of chunks, and over how fast they grow or shrink; with the
         seconds in which they are put together.
@@ -173,8 +168,9 @@ class Case:
         return min(map(self.seconds, plans)) + 8 * self.x.numel() / self.machine[3]
 
     def chunks(self, count: int, growth: float) -> list[int]:
-        weights = [growth**place for place in range(count)]
-        ends = [round(len(self.x) * sum(weights[:place]) / sum(weights)) for place in range(count + 1)]
+        """So many, each so many times as large as the last."""
+        tokens, weights = len(self.x), list(accumulate(growth**place for place in range(count)))
+        ends = [0, *(round(tokens * weight / weights[-1]) for weight in weights)]
         return [end - start for start, end in pairwise(ends) if end > start]
 
     def seconds(self, sizes: list[int]) -> float:
