@@ -436,11 +436,10 @@ def warmup_lr(step: int, warmup_steps: int, base_lr: float, size: int) -> float:
     """The learning rate of one step, scaled to `size` workers, with a gradual warm-up.
 
     step: from 0. warmup_steps: how many steps the warm-up takes; 0 for none. base_lr: the rate with
-    which one worker trains well. size: workers, each with that worker's batch.
+    which one worker trains well.
 
-    Step 0 of a warm-up has the rate of a single worker. From there it grows by the same amount every
-    step. Step warmup_steps is the first one with the rate of `size` workers, and all that follow have
-    it too.
+    Step 0 of a warm-up has the rate of one worker. From there it grows by the same amount every step.
+    Step warmup_steps is the first one with the rate of `size` workers.
     """
     ### BEGIN SOLUTION
     grown = min(1.0, step / warmup_steps) if warmup_steps else 1.0
@@ -589,8 +588,7 @@ def mend_warmup(
     """The tutorial's warm-up without its mistakes: a WarmupCallback over an optimizer of its own.
 
     new_optimizer(lr): makes an optimizer; it is called once. learning_rate: with which one worker
-    trains well.
-    size: workers. steps_per_epoch: steps that every worker takes in an epoch.
+    trains well. steps_per_epoch: steps that every worker takes in an epoch.
 
     In its first step the training has the rate of one worker, and after three epochs that of `size`
     workers, which is also the rate that the optimizer is made with.
@@ -865,26 +863,27 @@ assert {"single_keras.h5", "horovod_keras.h5"} <= {path.name for path in folder.
 # most of them are short. Horovod copies tensors that are ready at the same time into one **fusion buffer**, sums
 # up the buffer with one all-reduce, and copies the sums back. The buffer has a size, the
 # **threshold**. Which tensors go together?
+#
+# By the rules of Horovod 0.28 (`FuseResponses` in its `controller.cc`, for tensors in the memory of the processor) a message
+# begins with the first tensor that waits, however large it is. Then Horovod goes through those behind it:
+#
+# - The message takes a tensor of its dtype, if all in it together do not exceed the threshold then.
+# - Any other tensor is passed over and waits for a later message, if it, all that were passed over before it and all
+#   that the message holds by then together do not exceed the threshold.
+# - Else the message is complete.
+#
+# Four tensors of 4, 5, 6 and 2 bytes with the dtypes a, b, a and a go as `[[0, 2], [1], [3]]`, where the threshold is 10.
 
 
 # %% exercise="plan_fusion" points=7
 def plan_fusion(sizes: list[int], dtypes: list[str], threshold: int) -> list[list[int]]:
-    """Which tensors are sent together, by the rules of Horovod 0.28 (FuseResponses in its
-    controller.cc) for tensors of one operation in the memory of the processor.
+    """Which tensors are sent together, by the rules above.
 
     sizes: bytes of each tensor, in the order in which they are to be sent; 0 is possible. dtypes: of
-    each.
-    threshold: bytes of the fusion buffer. The lists stay as they are.
+    each. threshold: bytes of the fusion buffer. The lists stay as they are.
 
     Returns the messages in the order in which they are sent, each a list of positions in `sizes`,
-    ascending; every tensor is in one of them. A message begins with the first tensor that is in none
-    yet, however large it is. It takes the tensors of its dtype that come next, as long as all in it
-    together do not exceed the threshold: the first that would ends the message. A tensor of another
-    dtype is passed over, and waits for a later message, if it, all that were passed over before it and
-    all that the message holds by then together do not exceed the threshold; if they do, it ends the
-    message too.
-
-    Sizes 4, 5, 6, 2 of the dtypes a, b, a, a are sent as [[0, 2], [1], [3]] where the threshold is 10.
+    ascending. Every tensor is in one of them.
     """
     ### BEGIN SOLUTION
     messages = []
@@ -912,9 +911,7 @@ def plan_fusion(sizes: list[int], dtypes: list[str], threshold: int) -> list[lis
 def fuse(tensors: list[Tensor]) -> Tensor:
     """The fusion buffer: all numbers of the tensors, end to end.
 
-    tensors: at least one, all of one dtype. Of any shape, () and those without a number too, laid out
-    in memory in any way, perhaps part of an autograd graph. They stay as they are, requires_grad and
-    memory too.
+    tensors: at least one, all of one dtype, of any shapes and layouts in memory. They stay as they are.
     Returns a new, contiguous 1-D tensor without history, with memory of its own: the numbers of
     tensors[0], as flatten() orders them, then those of tensors[1], and so on.
     """
@@ -927,8 +924,7 @@ def fuse(tensors: list[Tensor]) -> Tensor:
 def unfuse(flat: Tensor, shapes: list[torch.Size]) -> list[Tensor]:
     """The tensors that lie end to end in a fusion buffer.
 
-    flat: 1-D, contiguous, perhaps part of a larger tensor. shapes: of the tensors, in order; () and
-    those without a number are possible.
+    flat: 1-D, contiguous, perhaps part of a larger tensor. shapes: of the tensors, in order.
     Returns one tensor a shape. No number is copied: what is written into one of them is written into
     `flat`.
     Raises ValueError if the shapes do not take up exactly the numbers that `flat` has.
@@ -1437,24 +1433,25 @@ if len(largest) > 1:
 #
 # What of all this costs time? Most of all the waiting for the straggler. Of the communication only what is not hidden behind
 # backward.
+#
+# ### The file
+#
+# It is a list of events. What one is, its `"ph"` says: `"B"` is a beginning, with `"name"`, `"ts"` (microseconds) and `"pid"`;
+# `"E"` is the end of what was last begun under that `"pid"`; `"M"` names a pid; others are moments. Every tensor has a pid. In
+# each step of a training it is negotiated once (`NEGOTIATE_ALLREDUCE`) and then reduced (`ALLREDUCE`). Within that lies
+# its time on the network, whose name ends in `_ALLREDUCE` and depends on the library: `GLOO_ALLREDUCE`, `NCCL_ALLREDUCE`,
+# `MPI_ALLREDUCE`. Tensors that were fused are on the network together, and each shows the same time. Two messages may be
+# on it at the same time. A training also broadcasts; that does not count here.
 
 
 # %% exercise="overlap_fraction" points=7
 def overlap_fraction(trace: list[dict[str, Any]]) -> float:
-    """How much of the all-reduces a training hides behind its backward passes, from a Horovod timeline.
+    """How much of the all-reduces a training hides behind its backward passes, 0 to 1.
 
-    trace: the events of a timeline, as json.load gives them, in any order. "ph" says what an event is:
-    "B" a beginning, with "name", "ts" (microseconds) and "pid"; "E" the end of what was last begun
-    under that "pid"; "M" a name for a pid; others are moments. Every tensor has a pid. In each step of
-    the training it is negotiated once ("NEGOTIATE_ALLREDUCE") and then reduced ("ALLREDUCE"); within
-    that lies the time on the network, whose name ends in "_ALLREDUCE" and depends on the library:
-    "GLOO_ALLREDUCE", "NCCL_ALLREDUCE", "MPI_ALLREDUCE". Tensors that were fused are on the network
-    together, and each shows the same time. Two messages may be on it at the same time. A training also
-    broadcasts: that does not count. The trace stays as it is.
+    trace: the events of a Horovod timeline, as json.load gives them, in any order. It stays as it is.
 
     A step's backward pass ends when the negotiation of the last of its tensors does. Returns the share
-    of the time with an all-reduce on the network that lies before the end of its step's backward pass:
-    0 to 1.
+    of the time with an all-reduce on the network that lies before the end of its step's backward pass.
     """
     ### BEGIN SOLUTION
     open_spans, negotiated, network = {}, {}, {}

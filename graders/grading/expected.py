@@ -57,10 +57,12 @@ class Expected:
         ):
             if not kept:
                 return Finding(False, f"{where} {text}.")
+        if called.returned == self.returned:
+            return Finding(True, f"{where} left arguments as they must be.")
         wanted = "a new tensor" if self.returned is None else f"{names[self.returned]} itself"
         which = dict(enumerate(names)).get(-1 if called.returned is None else called.returned)
         got = "another object" if which is None else f"{which} itself"
-        return Finding(called.returned == self.returned, f"{where} returned {got}; expected {wanted}.")
+        return Finding(False, f"{where} returned {got}; expected {wanted}.")
 
 
 def of_another(finding: Finding, place: int, places: int, matches: Callable[[int], bool]) -> Finding | None:

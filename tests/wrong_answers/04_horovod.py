@@ -358,7 +358,7 @@ def closes_too_late(sizes, dtypes, threshold):
     return plan
 
 
-@wrong("plan_fusion", fails="up to the threshold")
+@wrong("plan_fusion", fails="full, too large, or empty")
 def strictly_below(sizes, dtypes, threshold):
     """A message may not be full."""
     return _planned(
@@ -370,7 +370,7 @@ def strictly_below(sizes, dtypes, threshold):
     )
 
 
-@wrong("plan_fusion", fails="too large, or empty")
+@wrong("plan_fusion", fails="full, too large, or empty")
 def empty_ones_always_fit(sizes, dtypes, threshold):
     """A tensor of 0 bytes goes with whatever there is."""
     return _planned(
@@ -382,7 +382,7 @@ def empty_ones_always_fit(sizes, dtypes, threshold):
     )
 
 
-@wrong("plan_fusion", fails="too large, or empty")
+@wrong("plan_fusion", fails="full, too large, or empty")
 def drops_empty_ones(sizes, dtypes, threshold):
     """What has no bytes is not sent."""
     kept = [position for position, size in enumerate(sizes) if size]
@@ -436,6 +436,20 @@ def forgets_what_was_passed_over(sizes, dtypes, threshold):
         lambda held, size: held + size <= threshold,
         lambda held, passed, size, same: not same and held + size <= threshold,
     )
+
+
+@wrong("plan_fusion", fails="lists unchanged")
+def takes_the_lists_apart(sizes, dtypes, threshold):
+    """What was planned is gone from the arguments."""
+    plan = _planned(
+        sizes,
+        dtypes,
+        threshold,
+        lambda held, size: held + size <= threshold,
+        lambda held, passed, size, _: held + sum(passed) + size <= threshold,
+    )
+    sizes.clear()
+    return plan
 
 
 # --------------------------------------------------------------------------------------------- fuse, unfuse

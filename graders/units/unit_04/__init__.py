@@ -2,14 +2,16 @@
 
 UNIT = "04_horovod"
 SECTIONS = (
-    "learning_rate",
+    "warmup_lr",
+    "mend_warmup",
     "same_start",
     "metrics",
-    "fusion",
-    "buffers",
+    "plan_fusion",
+    "fuse",
+    "unfuse",
     "negotiation",
     "optimizer",
-    "timelines",
+    "overlap_fraction",
     "six_steps",
     "tuning",
 )

@@ -13,8 +13,8 @@ from graders.grading.kit import Answer, Finding, Observed, Rng, compare, per_ran
 from graders.units.models import copies_of, gradients_of, load_values
 from graders.units.optimizers import PlainSGD
 from graders.units.unit_04.drivers import optimizer as drivers
-from graders.units.unit_04.fusion import expected_plan
 from graders.units.unit_04.models import Paths, reaches
+from graders.units.unit_04.plan_fusion import expected_plan
 from graders.units.unit_04.replies import StepReply
 
 SLOW = Link(latency=1.0, bandwidth=1e6)
