@@ -612,15 +612,13 @@ def mend_warmup(
 def broadcast_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     """Give every rank rank 0's model and optimizer, with which a training begins or goes on.
 
-    Called on every rank of the default group. Models have one architecture, optimizers are of one kind
-    and have the model's parameters, in one order. What rank 0 has may come from a checkpoint; what
-    others have does not count.
+    Models have one architecture; optimizers are of one kind and have the model's parameters, in one
+    order. What rank 0 has may come from a checkpoint; what others have does not count.
 
     Afterwards every rank has rank 0's parameters and buffers, in the tensors that were there, and its
     optimizer has rank 0's options (each of optimizer.param_groups, beside "params") and rank 0's state,
-    and no others. A parameter without a state on rank 0, as in a new optimizer, has none anywhere. On
-    rank 0 nothing changes; on no rank do gradients, the model's mode or the state of random numbers,
-    and none takes a step.
+    and no others. A parameter without a state on rank 0, as in a new optimizer, has none anywhere.
+    Nothing else changes, and no rank takes a step.
     """
     ### BEGIN SOLUTION
     for tensor in chain(model.parameters(), model.buffers()):
@@ -726,11 +724,11 @@ def average_metrics(metrics: dict[str, float], samples: int) -> dict[str, float]
 
     metrics: on each rank the means over its own samples. All ranks have the same names, perhaps not in
     the same order. samples: how many this rank had; at least one rank had some. Where there were none,
-    a metric may be anything, NaN or infinite too, and counts for nothing. Where there were some and it
-    is NaN, its mean is NaN.
+    a metric may be anything, NaN too, and counts for nothing. Where there were some and it is NaN, its
+    mean is NaN.
 
-    Returns a new dictionary of floats, in the order of `metrics`, in double precision. One all_reduce,
-    however many metrics there are.
+    Returns a new dictionary of floats, in double precision. One all_reduce, however many metrics there
+    are.
     """
     ### BEGIN SOLUTION
     names = sorted(metrics)
@@ -1028,20 +1026,16 @@ guesses.measured(sums_with_torch_distributed=f"refused, or wrong: {mixed[0][0].i
 def ready_everywhere(requests: list[str], table: dict[str, Any]) -> list[str]:
     """One cycle of the negotiation: which tensors have become ready on all ranks.
 
-    Called on every rank of the default group, cycle after cycle. requests: names of the tensors that
-    became ready on this rank since its last call; their order differs from rank to rank, and often
-    there are none.
-    table: this rank's memory between the cycles of a training, an empty dictionary at first; what is in
-    it is up to you, and nothing is remembered elsewhere.
+    Called on every rank, cycle after cycle. requests: names of the tensors that became ready on this
+    rank since its last call; often there are none. table: this rank's memory between the cycles of a
+    training, an empty dictionary at first; nothing is remembered elsewhere.
 
-    Returns the names of the tensors that have now been requested by all ranks and have not been
-    returned since, all of them, in one order on all ranks. A tensor that some rank lacks holds up no
-    other. In the next step of the training the same names come again: each as soon as it has been
-    returned, whatever is still held up.
+    Returns the names that all ranks have requested since they were last returned, all of them, in one
+    order on all ranks; none waits for another. In the next step of the training the same names come
+    again, each as soon as it has been returned.
 
-    Communication: rank 0, the coordinator, is told by every other rank, and tells them, in at most one
-    dist.gather_object and one dist.broadcast_object_list a cycle, or what sends as much. A request is
-    sent once, in the cycle in which it is made, and to rank 0 only.
+    Communication: at most one dist.gather_object to rank 0 and one dist.broadcast_object_list a cycle,
+    or what sends as much. A request is sent once.
     """
     ### BEGIN SOLUTION
     rank, size = dist.get_rank(), dist.get_world_size()

@@ -90,10 +90,8 @@ def same(seen: Any, wanted: Any, what: str, tolerance: float) -> Finding:
     if isinstance(wanted, list | tuple):
         return _same_items(seen, wanted, what, tolerance)
     if isinstance(wanted, dict) and isinstance(seen, dict) and seen.keys() == wanted.keys():
-        return compare.first_failure(
-            [same(seen[name], wanted[name], f"{name} of {what}", tolerance) for name in wanted],
-            f"{what} is as expected.",
-        )
+        found = (same(seen[name], wanted[name], f"{name} of {what}", tolerance) for name in wanted)
+        return compare.first_failure([Finding(True, f"{what} is as expected."), *found])
     if isinstance(wanted, float):
         return compare.near(seen, wanted, what, rtol=tolerance, least=0.0)
     if not isinstance(wanted, Tensor):

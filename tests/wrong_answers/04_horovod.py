@@ -131,7 +131,24 @@ def _from_rank_0(value):
     return held[0]
 
 
-@wrong("broadcast_state", fails="parameters and buffers")
+@wrong("broadcast_state", fails="parameters")
+def does_nothing(model, optimizer):
+    """Trusts that all have the same seed."""
+
+
+@wrong("broadcast_state", fails="parameters")
+def averages_instead(model, optimizer):
+    """Equal on all ranks, but nobody's."""
+    for tensor in chain(model.parameters(), model.buffers()):
+        if tensor.is_floating_point():
+            dist.all_reduce(tensor.detach())
+            tensor.detach().div_(dist.get_world_size())
+        else:
+            dist.broadcast(tensor, src=0)
+    optimizer.load_state_dict(_from_rank_0(optimizer.state_dict()))
+
+
+@wrong("broadcast_state", fails="buffers and frozen parameters")
 def only_parameters(model, optimizer):
     """Forgets the buffers."""
     for parameter in model.parameters():
@@ -139,7 +156,7 @@ def only_parameters(model, optimizer):
     optimizer.load_state_dict(_from_rank_0(optimizer.state_dict()))
 
 
-@wrong("broadcast_state", fails="parameters and buffers")
+@wrong("broadcast_state", fails="buffers and frozen parameters")
 def only_what_is_trained(model, optimizer):
     """The optimizer's parameters, without the frozen ones."""
     for group in optimizer.param_groups:
@@ -182,10 +199,9 @@ def no_state(model, optimizer):
 def only_tensors_of_the_state(model, optimizer):
     """Numbers, such as that of the steps, stay behind."""
     _parameters_and_buffers(model)
-    saved = _from_rank_0(optimizer.state_dict())
-    if dist.get_rank() != 0:
-        for state in saved["state"].values():
-            state["steps"] = 0
+    own, saved = optimizer.state_dict(), _from_rank_0(optimizer.state_dict())
+    for number, state in saved["state"].items():
+        state["steps"] = own["state"].get(number, {"steps": 0})["steps"]
     optimizer.load_state_dict(saved)
 
 
@@ -251,7 +267,7 @@ def mean_of_means(metrics, samples):
     return dict(zip(metrics, _all_reduced(means), strict=True))
 
 
-@wrong("average_metrics", fails="means over samples")
+@wrong("average_metrics", fails="in double precision")
 def in_single_precision(metrics, samples):
     """A tensor of the default dtype."""
     names = sorted(metrics)
@@ -269,9 +285,9 @@ def as_they_come(metrics, samples):
 
 
 @wrong("average_metrics", fails="names in any order")
-def returns_them_sorted(metrics, samples):
-    """Keeps the order in which they were sent."""
-    names = sorted(metrics)
+def in_the_order_of_a_set(metrics, samples):
+    """A set has an order too, but another one in each process."""
+    names = list(set(metrics))
     *totals, count = _all_reduced([*(metrics[name] * samples if samples else 0.0 for name in names), samples])
     return {name: total / count for name, total in zip(names, totals, strict=True)}
 
