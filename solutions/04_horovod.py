@@ -1027,12 +1027,12 @@ def ready_everywhere(requests: list[str], table: dict[str, Any]) -> list[str]:
     """One cycle of the negotiation: which tensors have become ready on all ranks.
 
     Called on every rank, cycle after cycle. requests: names of the tensors that became ready on this
-    rank since its last call; often there are none. table: this rank's memory between the cycles of a
-    training, an empty dictionary at first; nothing is remembered elsewhere.
+    rank since its last call. table: this rank's memory between the cycles of a training, an
+    empty dictionary at first; nothing is remembered elsewhere.
 
     Returns the names that all ranks have requested since they were last returned, all of them, in one
-    order on all ranks; none waits for another. In the next step of the training the same names come
-    again, each as soon as it has been returned.
+    order on all ranks; none waits for another. In the next step the same names come again, each as soon
+    as it has been returned.
 
     Communication: at most one dist.gather_object to rank 0 and one dist.broadcast_object_list a cycle,
     or what sends as much. A request is sent once.
@@ -1162,6 +1162,18 @@ assert re.search(r"0!?: \[allreduce\.acuracy\]", stalled.stderr)
 #
 # Now the parts come together. As in unit 02, hooks start the communication of a gradient when it is complete. But here the
 # optimizer is wrapped, not the model, and what is sent together is what your `plan_fusion` says.
+#
+# - **Messages.** The constructor sends nothing. It lays the trainable parameters, in the reverse of their order, into messages by
+#   the rules of `plan_fusion`. A parameter that has two names is sent once; a frozen one is not sent.
+# - **Backward.** A message is started, with `async_op=True`, as soon as all its gradients are complete and all messages before it have
+#   been started. Backward never waits for communication.
+# - **Several passes.** With `backward_passes_per_step=n` a gradient is complete after $n$ passes of its own; those before only add
+#   to it. One pass more raises a `RuntimeError`: what it adds would not be sent.
+# - **`synchronize()`.** It starts what is left, in order, and waits for all. Then every trainable parameter's `.grad`, the
+#   tensor that was there, holds the mean over ranks; what a rank lacks counts as zero, and is there afterwards.
+#
+# A step sends one `all_reduce` a message, in one order on all ranks, and nothing else. What is not defined here, such as
+# `param_groups` or `state_dict()`, is the optimizer's own.
 
 
 # %% exercise="DistributedOptimizer" points=17
@@ -1170,32 +1182,10 @@ class DistributedOptimizer:
 
     optimizer = DistributedOptimizer(SGD(model.parameters(), lr=0.1), model.named_parameters())
     optimizer.zero_grad()
-    loss_fn(model(inputs), targets).backward()      # hooks start the all_reduce of what is complete
-    optimizer.step()                                # waits, then steps with the mean gradients
+    loss_fn(model(inputs), targets).backward()      # hooks start messages
+    optimizer.step()                                # waits, then steps with the means
 
-    Constructor: no communication. The trainable parameters of named_parameters, in the reverse of their
-    order, are laid into messages by plan_fusion's rules, with `threshold` bytes. One that comes under
-    two names is sent once, at either place; frozen ones are not sent.
-
-    backward: every backward_passes_per_step-th pass since the last synchronize() starts the messages;
-    those before it only add to the gradients. Passes are counted for each parameter by itself. A
-    message is started, with async_op=True, as soon as all its gradients are complete and all messages
-    before it have been started. Backward never waits for communication. One pass more than
-    backward_passes_per_step raises RuntimeError: its gradients would not be sent.
-
-    synchronize(): starts what is left, in order, waits for all, and leaves in every trainable
-    parameter's .grad the mean over ranks; what a rank lacks counts as zero, and is there afterwards. A
-    gradient that is there stays the same tensor. Several micro-batches are added up, not averaged.
-
-    step(closure=None): synchronize(), unless that has been called since the last backward (to clip
-    gradients, say), then the optimizer's own step(closure), once; returns what that returns. Also
-    without a backward.
-
-    zero_grad(set_to_none=True): the optimizer's own. Raises RuntimeError between a backward and its
-    step() or synchronize(): what is under way would be lost.
-
-    All else (param_groups, state, defaults, state_dict(), load_state_dict(), ...) is the optimizer's
-    own. Communication of a step: one all_reduce a message, in one order on all ranks, and nothing else.
+    threshold: bytes of the fusion buffer.
     """
 
     def __init__(
@@ -1225,7 +1215,7 @@ class DistributedOptimizer:
     # The next three are a suggestion: change them as you like.
 
     def reset(self) -> None:
-        """Forget the last step: no pass has been made, nothing is under way."""
+        """Nothing is under way."""
         ### BEGIN SOLUTION
         self.passes = {parameter: 0 for message in self.messages for parameter in message}
         self.missing = [len(message) for message in self.messages]
@@ -1233,9 +1223,7 @@ class DistributedOptimizer:
         ### END SOLUTION
 
     def gradient_ready(self, number: int, parameter: nn.Parameter) -> None:
-        """The hook: a backward pass has added to the gradient of this parameter, which is in this
-        message.
-        """
+        """The hook: a pass has added to the gradient of this parameter of this message."""
         ### BEGIN SOLUTION
         self.synchronized = False
         self.passes[parameter] += 1
@@ -1259,7 +1247,7 @@ class DistributedOptimizer:
         ### END SOLUTION
 
     def synchronize(self) -> None:
-        """Complete the averaging."""
+        """Start what is left, wait, and leave the means in .grad."""
         ### BEGIN SOLUTION
         while len(self.under_way) < len(self.messages):
             self.start_next()
@@ -1273,7 +1261,9 @@ class DistributedOptimizer:
         ### END SOLUTION
 
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
-        """Synchronize, then step; returns what the optimizer's step returns."""
+        """The optimizer's own step(closure), once, after synchronize(), unless that has been called since
+        the last backward. Returns what the optimizer's returns.
+        """
         ### BEGIN SOLUTION
         if not self.synchronized:
             self.synchronize()
@@ -1282,7 +1272,7 @@ class DistributedOptimizer:
         ### END SOLUTION
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Clear the gradients."""
+        """The optimizer's own. Raises RuntimeError between a backward and its step() or synchronize()."""
         ### BEGIN SOLUTION
         if any(self.passes.values()):
             raise RuntimeError("zero_grad() between backward and step(): gradients would be lost")
@@ -1537,19 +1527,16 @@ def six_steps(
     epochs: int,
     use_gpu: Callable[[int], torch.device],
 ) -> tuple[nn.Module, float]:
-    """`train_alone`, made for Horovod: `horovodrun -np 2` runs it on every process, with the same
-    arguments.
+    """`train_alone`, made for Horovod: `horovodrun -np 2` runs it on every process.
+    Import horovod.torch in here; nothing has been initialised.
 
-    Import horovod.torch in here. The arguments are those of train_alone; nothing has been initialised.
+    Rank r of p trains on the samples r, r + p, ... in this order, four a batch; n divides by 4p. The
+    learning rate is scaled to p workers, without a warm-up. Test samples are dealt out alike, but m
+    need not divide by p; all ranks return the accuracy over all.
 
-    Rank r of p trains on the samples r, r + p, r + 2p, ... of "inputs", in this order and without
-    shuffling, four a batch; n divides by 4p. The learning rate is scaled to p workers; there is no
-    warm-up. Every rank tests on its part of the test samples, dealt out alike, of which m need not
-    divide by p, and every rank returns the accuracy over all of them. new_model draws other weights and
-    buffers on every rank; those of rank 0 count. Each process has a GPU of its own.
-
-    folder is another one on every process: only rank 0's holds a checkpoint, and only rank 0 writes
-    one, after every epoch, in the form of train_alone. A training that goes on does so on all ranks.
+    new_model draws other weights and buffers on every rank; those of rank 0 count. Only rank 0's folder
+    holds a checkpoint, and only rank 0 writes one, after every epoch, in the form of train_alone. A
+    training that goes on does so on all ranks.
     """
     ### BEGIN SOLUTION
     import horovod.torch as hvd
@@ -1831,9 +1818,8 @@ def step_seconds(
 def tune_fusion(sizes: list[int], ready: list[float], ranks: int, link: Link) -> tuple[int, float]:
     """A fusion threshold, in bytes, and a cycle time, in seconds, for a model on a cluster.
 
-    The arguments are those of step_seconds, which says what a choice costs (and needs your
-    plan_fusion). The threshold is an int of at least 1, the cycle time a float of at least 0.1 ms. The
-    answer has to come within a few seconds.
+    The arguments are those of step_seconds, which says what a choice costs. The threshold is an int of
+    at least 1, the cycle time a float of at least 0.1 ms. The answer has to come within a few seconds.
 
     Points, for each of which three networks have to agree: for a third of the time that the best choice
     known saves against Horovod's defaults (128 MiB, 1 ms), for at most 10 %, and for at most 5 % more

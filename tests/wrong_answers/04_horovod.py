@@ -884,26 +884,29 @@ class FirstPassStarts(Averaging):
 
 
 @wrong("DistributedOptimizer", fails="several dtypes")
-class OneDtype(Averaging):
-    """Plans as if all had one dtype, and lets cat() promote."""
+class SinglePrecisionBuffer(Averaging):
+    """Sends everything in single precision."""
 
-    def planned(self, parameters, threshold):
-        plan, held = [], 0
-        for p in parameters:
-            if not plan or held + p.nbytes > threshold:
-                plan.append([])
-                held = 0
-            plan[-1].append(p)
-            held += p.nbytes
-        return plan
+    def start(self, number):
+        for p in self.plan[number]:
+            if p.grad is None:
+                p.grad = torch.zeros_like(p)
+        flat = torch.cat([p.grad.flatten().float() for p in self.plan[number]])
+        self.works.append((number, flat, dist.all_reduce(flat, async_op=True)))
 
 
 @wrong("DistributedOptimizer", fails="tied and frozen parameters")
-class TwoNamesTwice(Averaging):
-    """Sends a tied parameter under each of its names."""
+class FrozenOnesToo(Averaging):
+    """Plans all parameters; frozen ones are sent as zeros."""
 
-    def chosen(self, named):
-        return [p for p in named.values() if p.requires_grad][::-1]
+    def __init__(self, optimizer, named_parameters, *options, **named_options):
+        named = dict(named_parameters)
+        frozen = [p for p in named.values() if not p.requires_grad]
+        for p in frozen:
+            p.requires_grad_()
+        super().__init__(optimizer, named, *options, **named_options)
+        for p in frozen:
+            p.requires_grad_(False)
 
 
 @wrong("DistributedOptimizer", fails="refuses")

@@ -10,8 +10,8 @@ SECTIONS = (
     "fuse",
     "unfuse",
     "ready_everywhere",
-    "optimizer",
+    "distributed_optimizer",
     "overlap_fraction",
     "six_steps",
-    "tuning",
+    "tune_fusion",
 )

@@ -24,13 +24,10 @@ class WarmupReply(DriverReply):
 
 @dataclass(frozen=True, slots=True)
 class StepReply(DriverReply):
-    """After a step: gradients and values of all parameters, and whether gradients that were there before
-    are the tensors that they were.
-    """
+    """After a step: gradients and values of all parameters."""
 
     gradients: Gradients
     parameters: list[Tensor]
-    in_place: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +37,9 @@ class OwnReply(DriverReply):
     shared: names of its attributes that are. state: whether state_dict() is its, and load_state_dict()
     reaches it. returned: what step(closure) returned. closures: how often it was called. taken: steps of the
     optimizer after each phase. parameters: the model's values after each phase. lost: how many gradients have
-    another mean than NaN where they were that. cleared: how many gradients are 0 after
-    zero_grad(set_to_none=False), and how many None after zero_grad().
+    another mean than NaN where they were that. in_place: whether means are in the tensors in which gradients
+    were. cleared: how many gradients are 0 after zero_grad(set_to_none=False), and how many None after
+    zero_grad().
     """
 
     shared: list[str]
@@ -51,6 +49,7 @@ class OwnReply(DriverReply):
     taken: list[int]
     parameters: list[list[Tensor]]
     lost: int
+    in_place: bool
     cleared: list[int]
 
 
