@@ -436,11 +436,10 @@ def warmup_lr(step: int, warmup_steps: int, base_lr: float, size: int) -> float:
     """The learning rate of one step, scaled to `size` workers, with a gradual warm-up.
 
     step: from 0. warmup_steps: how many steps the warm-up takes; 0 for none. base_lr: the rate with
-    which one worker trains well. size: workers, each with that worker's batch.
+    which one worker trains well.
 
-    Step 0 of a warm-up has the rate of a single worker. From there it grows by the same amount every
-    step. Step warmup_steps is the first one with the rate of `size` workers, and all that follow have
-    it too.
+    Step 0 of a warm-up has the rate of one worker. From there it grows by the same amount every step.
+    Step warmup_steps is the first one with the rate of `size` workers.
     """
     ### BEGIN SOLUTION
     grown = min(1.0, step / warmup_steps) if warmup_steps else 1.0
@@ -589,8 +588,7 @@ def mend_warmup(
     """The tutorial's warm-up without its mistakes: a WarmupCallback over an optimizer of its own.
 
     new_optimizer(lr): makes an optimizer; it is called once. learning_rate: with which one worker
-    trains well.
-    size: workers. steps_per_epoch: steps that every worker takes in an epoch.
+    trains well. steps_per_epoch: steps that every worker takes in an epoch.
 
     In its first step the training has the rate of one worker, and after three epochs that of `size`
     workers, which is also the rate that the optimizer is made with.
@@ -614,15 +612,13 @@ def mend_warmup(
 def broadcast_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     """Give every rank rank 0's model and optimizer, with which a training begins or goes on.
 
-    Called on every rank of the default group. Models have one architecture, optimizers are of one kind
-    and have the model's parameters, in one order. What rank 0 has may come from a checkpoint; what
-    others have does not count.
+    Models have one architecture; optimizers are of one kind and have the model's parameters, in one
+    order. What rank 0 has may come from a checkpoint; what others have does not count.
 
     Afterwards every rank has rank 0's parameters and buffers, in the tensors that were there, and its
     optimizer has rank 0's options (each of optimizer.param_groups, beside "params") and rank 0's state,
-    and no others. A parameter without a state on rank 0, as in a new optimizer, has none anywhere. On
-    rank 0 nothing changes; on no rank do gradients, the model's mode or the state of random numbers,
-    and none takes a step.
+    and no others. A parameter without a state on rank 0, as in a new optimizer, has none anywhere.
+    Nothing else changes, and no rank takes a step.
     """
     ### BEGIN SOLUTION
     for tensor in chain(model.parameters(), model.buffers()):
@@ -728,11 +724,11 @@ def average_metrics(metrics: dict[str, float], samples: int) -> dict[str, float]
 
     metrics: on each rank the means over its own samples. All ranks have the same names, perhaps not in
     the same order. samples: how many this rank had; at least one rank had some. Where there were none,
-    a metric may be anything, NaN or infinite too, and counts for nothing. Where there were some and it
-    is NaN, its mean is NaN.
+    a metric may be anything, NaN too, and counts for nothing. Where there were some and it is NaN, its
+    mean is NaN.
 
-    Returns a new dictionary of floats, in the order of `metrics`, in double precision. One all_reduce,
-    however many metrics there are.
+    Returns a new dictionary of floats, in double precision. One all_reduce, however many metrics there
+    are.
     """
     ### BEGIN SOLUTION
     names = sorted(metrics)
@@ -865,26 +861,27 @@ assert {"single_keras.h5", "horovod_keras.h5"} <= {path.name for path in folder.
 # most of them are short. Horovod copies tensors that are ready at the same time into one **fusion buffer**, sums
 # up the buffer with one all-reduce, and copies the sums back. The buffer has a size, the
 # **threshold**. Which tensors go together?
+#
+# By the rules of Horovod 0.28 (`FuseResponses` in its `controller.cc`, for tensors in the memory of the processor) a message
+# begins with the first tensor that waits, however large it is. Then Horovod goes through those behind it:
+#
+# - The message takes a tensor of its dtype, if all in it together do not exceed the threshold then.
+# - Any other tensor is passed over and waits for a later message, if it, all that were passed over before it and all
+#   that the message holds by then together do not exceed the threshold.
+# - Else the message is complete.
+#
+# Four tensors of 4, 5, 6 and 2 bytes with the dtypes a, b, a and a go as `[[0, 2], [1], [3]]`, where the threshold is 10.
 
 
 # %% exercise="plan_fusion" points=7
 def plan_fusion(sizes: list[int], dtypes: list[str], threshold: int) -> list[list[int]]:
-    """Which tensors are sent together, by the rules of Horovod 0.28 (FuseResponses in its
-    controller.cc) for tensors of one operation in the memory of the processor.
+    """Which tensors are sent together, by the rules above.
 
     sizes: bytes of each tensor, in the order in which they are to be sent; 0 is possible. dtypes: of
-    each.
-    threshold: bytes of the fusion buffer. The lists stay as they are.
+    each. threshold: bytes of the fusion buffer. The lists stay as they are.
 
     Returns the messages in the order in which they are sent, each a list of positions in `sizes`,
-    ascending; every tensor is in one of them. A message begins with the first tensor that is in none
-    yet, however large it is. It takes the tensors of its dtype that come next, as long as all in it
-    together do not exceed the threshold: the first that would ends the message. A tensor of another
-    dtype is passed over, and waits for a later message, if it, all that were passed over before it and
-    all that the message holds by then together do not exceed the threshold; if they do, it ends the
-    message too.
-
-    Sizes 4, 5, 6, 2 of the dtypes a, b, a, a are sent as [[0, 2], [1], [3]] where the threshold is 10.
+    ascending. Every tensor is in one of them.
     """
     ### BEGIN SOLUTION
     messages = []
@@ -912,9 +909,7 @@ def plan_fusion(sizes: list[int], dtypes: list[str], threshold: int) -> list[lis
 def fuse(tensors: list[Tensor]) -> Tensor:
     """The fusion buffer: all numbers of the tensors, end to end.
 
-    tensors: at least one, all of one dtype. Of any shape, () and those without a number too, laid out
-    in memory in any way, perhaps part of an autograd graph. They stay as they are, requires_grad and
-    memory too.
+    tensors: at least one, all of one dtype, of any shapes and layouts in memory. They stay as they are.
     Returns a new, contiguous 1-D tensor without history, with memory of its own: the numbers of
     tensors[0], as flatten() orders them, then those of tensors[1], and so on.
     """
@@ -927,8 +922,7 @@ def fuse(tensors: list[Tensor]) -> Tensor:
 def unfuse(flat: Tensor, shapes: list[torch.Size]) -> list[Tensor]:
     """The tensors that lie end to end in a fusion buffer.
 
-    flat: 1-D, contiguous, perhaps part of a larger tensor. shapes: of the tensors, in order; () and
-    those without a number are possible.
+    flat: 1-D, contiguous, perhaps part of a larger tensor. shapes: of the tensors, in order.
     Returns one tensor a shape. No number is copied: what is written into one of them is written into
     `flat`.
     Raises ValueError if the shapes do not take up exactly the numbers that `flat` has.
@@ -1032,20 +1026,16 @@ guesses.measured(sums_with_torch_distributed=f"refused, or wrong: {mixed[0][0].i
 def ready_everywhere(requests: list[str], table: dict[str, Any]) -> list[str]:
     """One cycle of the negotiation: which tensors have become ready on all ranks.
 
-    Called on every rank of the default group, cycle after cycle. requests: names of the tensors that
-    became ready on this rank since its last call; their order differs from rank to rank, and often
-    there are none.
-    table: this rank's memory between the cycles of a training, an empty dictionary at first; what is in
-    it is up to you, and nothing is remembered elsewhere.
+    Called on every rank, cycle after cycle. requests: names of the tensors that became ready on this
+    rank since its last call. table: this rank's memory between the cycles of a training, an
+    empty dictionary at first; nothing is remembered elsewhere.
 
-    Returns the names of the tensors that have now been requested by all ranks and have not been
-    returned since, all of them, in one order on all ranks. A tensor that some rank lacks holds up no
-    other. In the next step of the training the same names come again: each as soon as it has been
-    returned, whatever is still held up.
+    Returns the names that all ranks have requested since they were last returned, all of them, in one
+    order on all ranks; none waits for another. In the next step the same names come again, each as soon
+    as it has been returned.
 
-    Communication: rank 0, the coordinator, is told by every other rank, and tells them, in at most one
-    dist.gather_object and one dist.broadcast_object_list a cycle, or what sends as much. A request is
-    sent once, in the cycle in which it is made, and to rank 0 only.
+    Communication: at most one dist.gather_object to rank 0 and one dist.broadcast_object_list a cycle,
+    or what sends as much. A request is sent once.
     """
     ### BEGIN SOLUTION
     rank, size = dist.get_rank(), dist.get_world_size()
@@ -1172,6 +1162,18 @@ assert re.search(r"0!?: \[allreduce\.acuracy\]", stalled.stderr)
 #
 # Now the parts come together. As in unit 02, hooks start the communication of a gradient when it is complete. But here the
 # optimizer is wrapped, not the model, and what is sent together is what your `plan_fusion` says.
+#
+# - **Messages.** The constructor sends nothing. It lays the trainable parameters, in the reverse of their order, into messages by
+#   the rules of `plan_fusion`. A parameter that has two names is sent once; a frozen one is not sent.
+# - **Backward.** A message is started, with `async_op=True`, as soon as all its gradients are complete and all messages before it have
+#   been started. Backward never waits for communication.
+# - **Several passes.** With `backward_passes_per_step=n` a gradient is complete after $n$ passes of its own; those before only add
+#   to it. One pass more raises a `RuntimeError`: what it adds would not be sent.
+# - **`synchronize()`.** It starts what is left, in order, and waits for all. Then every trainable parameter's `.grad`, the
+#   tensor that was there, holds the mean over ranks; what a rank lacks counts as zero, and is there afterwards.
+#
+# A step sends one `all_reduce` a message, in one order on all ranks, and nothing else. What is not defined here, such as
+# `param_groups` or `state_dict()`, is the optimizer's own.
 
 
 # %% exercise="DistributedOptimizer" points=17
@@ -1180,32 +1182,10 @@ class DistributedOptimizer:
 
     optimizer = DistributedOptimizer(SGD(model.parameters(), lr=0.1), model.named_parameters())
     optimizer.zero_grad()
-    loss_fn(model(inputs), targets).backward()      # hooks start the all_reduce of what is complete
-    optimizer.step()                                # waits, then steps with the mean gradients
+    loss_fn(model(inputs), targets).backward()      # hooks start messages
+    optimizer.step()                                # waits, then steps with the means
 
-    Constructor: no communication. The trainable parameters of named_parameters, in the reverse of their
-    order, are laid into messages by plan_fusion's rules, with `threshold` bytes. One that comes under
-    two names is sent once, at either place; frozen ones are not sent.
-
-    backward: every backward_passes_per_step-th pass since the last synchronize() starts the messages;
-    those before it only add to the gradients. Passes are counted for each parameter by itself. A
-    message is started, with async_op=True, as soon as all its gradients are complete and all messages
-    before it have been started. Backward never waits for communication. One pass more than
-    backward_passes_per_step raises RuntimeError: its gradients would not be sent.
-
-    synchronize(): starts what is left, in order, waits for all, and leaves in every trainable
-    parameter's .grad the mean over ranks; what a rank lacks counts as zero, and is there afterwards. A
-    gradient that is there stays the same tensor. Several micro-batches are added up, not averaged.
-
-    step(closure=None): synchronize(), unless that has been called since the last backward (to clip
-    gradients, say), then the optimizer's own step(closure), once; returns what that returns. Also
-    without a backward.
-
-    zero_grad(set_to_none=True): the optimizer's own. Raises RuntimeError between a backward and its
-    step() or synchronize(): what is under way would be lost.
-
-    All else (param_groups, state, defaults, state_dict(), load_state_dict(), ...) is the optimizer's
-    own. Communication of a step: one all_reduce a message, in one order on all ranks, and nothing else.
+    threshold: bytes of the fusion buffer.
     """
 
     def __init__(
@@ -1235,7 +1215,7 @@ class DistributedOptimizer:
     # The next three are a suggestion: change them as you like.
 
     def reset(self) -> None:
-        """Forget the last step: no pass has been made, nothing is under way."""
+        """Nothing is under way."""
         ### BEGIN SOLUTION
         self.passes = {parameter: 0 for message in self.messages for parameter in message}
         self.missing = [len(message) for message in self.messages]
@@ -1243,9 +1223,7 @@ class DistributedOptimizer:
         ### END SOLUTION
 
     def gradient_ready(self, number: int, parameter: nn.Parameter) -> None:
-        """The hook: a backward pass has added to the gradient of this parameter, which is in this
-        message.
-        """
+        """The hook: a pass has added to the gradient of this parameter of this message."""
         ### BEGIN SOLUTION
         self.synchronized = False
         self.passes[parameter] += 1
@@ -1269,7 +1247,7 @@ class DistributedOptimizer:
         ### END SOLUTION
 
     def synchronize(self) -> None:
-        """Complete the averaging."""
+        """Start what is left, wait, and leave the means in .grad."""
         ### BEGIN SOLUTION
         while len(self.under_way) < len(self.messages):
             self.start_next()
@@ -1283,7 +1261,9 @@ class DistributedOptimizer:
         ### END SOLUTION
 
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
-        """Synchronize, then step; returns what the optimizer's step returns."""
+        """The optimizer's own step(closure), once, after synchronize(), unless that has been called since
+        the last backward. Returns what the optimizer's returns.
+        """
         ### BEGIN SOLUTION
         if not self.synchronized:
             self.synchronize()
@@ -1292,7 +1272,7 @@ class DistributedOptimizer:
         ### END SOLUTION
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Clear the gradients."""
+        """The optimizer's own. Raises RuntimeError between a backward and its step() or synchronize()."""
         ### BEGIN SOLUTION
         if any(self.passes.values()):
             raise RuntimeError("zero_grad() between backward and step(): gradients would be lost")
@@ -1437,24 +1417,25 @@ if len(largest) > 1:
 #
 # What of all this costs time? Most of all the waiting for the straggler. Of the communication only what is not hidden behind
 # backward.
+#
+# ### The file
+#
+# It is a list of events. What one is, its `"ph"` says: `"B"` is a beginning, with `"name"`, `"ts"` (microseconds) and `"pid"`;
+# `"E"` is the end of what was last begun under that `"pid"`; `"M"` names a pid; others are moments. Every tensor has a pid. In
+# each step of a training it is negotiated once (`NEGOTIATE_ALLREDUCE`) and then reduced (`ALLREDUCE`). Within that lies
+# its time on the network, whose name ends in `_ALLREDUCE` and depends on the library: `GLOO_ALLREDUCE`, `NCCL_ALLREDUCE`,
+# `MPI_ALLREDUCE`. Tensors that were fused are on the network together, and each shows the same time. Two messages may be
+# on it at the same time. A training also broadcasts; that does not count here.
 
 
 # %% exercise="overlap_fraction" points=7
 def overlap_fraction(trace: list[dict[str, Any]]) -> float:
-    """How much of the all-reduces a training hides behind its backward passes, from a Horovod timeline.
+    """How much of the all-reduces a training hides behind its backward passes, 0 to 1.
 
-    trace: the events of a timeline, as json.load gives them, in any order. "ph" says what an event is:
-    "B" a beginning, with "name", "ts" (microseconds) and "pid"; "E" the end of what was last begun
-    under that "pid"; "M" a name for a pid; others are moments. Every tensor has a pid. In each step of
-    the training it is negotiated once ("NEGOTIATE_ALLREDUCE") and then reduced ("ALLREDUCE"); within
-    that lies the time on the network, whose name ends in "_ALLREDUCE" and depends on the library:
-    "GLOO_ALLREDUCE", "NCCL_ALLREDUCE", "MPI_ALLREDUCE". Tensors that were fused are on the network
-    together, and each shows the same time. Two messages may be on it at the same time. A training also
-    broadcasts: that does not count. The trace stays as it is.
+    trace: the events of a Horovod timeline, as json.load gives them, in any order. It stays as it is.
 
     A step's backward pass ends when the negotiation of the last of its tensors does. Returns the share
-    of the time with an all-reduce on the network that lies before the end of its step's backward pass:
-    0 to 1.
+    of the time with an all-reduce on the network that lies before the end of its step's backward pass.
     """
     ### BEGIN SOLUTION
     open_spans, negotiated, network = {}, {}, {}
@@ -1546,19 +1527,16 @@ def six_steps(
     epochs: int,
     use_gpu: Callable[[int], torch.device],
 ) -> tuple[nn.Module, float]:
-    """`train_alone`, made for Horovod: `horovodrun -np 2` runs it on every process, with the same
-    arguments.
+    """`train_alone`, made for Horovod: `horovodrun -np 2` runs it on every process.
+    Import horovod.torch in here; nothing has been initialised.
 
-    Import horovod.torch in here. The arguments are those of train_alone; nothing has been initialised.
+    Rank r of p trains on the samples r, r + p, ... in this order, four a batch; n divides by 4p. The
+    learning rate is scaled to p workers, without a warm-up. Test samples are dealt out alike, but m
+    need not divide by p; all ranks return the accuracy over all.
 
-    Rank r of p trains on the samples r, r + p, r + 2p, ... of "inputs", in this order and without
-    shuffling, four a batch; n divides by 4p. The learning rate is scaled to p workers; there is no
-    warm-up. Every rank tests on its part of the test samples, dealt out alike, of which m need not
-    divide by p, and every rank returns the accuracy over all of them. new_model draws other weights and
-    buffers on every rank; those of rank 0 count. Each process has a GPU of its own.
-
-    folder is another one on every process: only rank 0's holds a checkpoint, and only rank 0 writes
-    one, after every epoch, in the form of train_alone. A training that goes on does so on all ranks.
+    new_model draws other weights and buffers on every rank; those of rank 0 count. Only rank 0's folder
+    holds a checkpoint, and only rank 0 writes one, after every epoch, in the form of train_alone. A
+    training that goes on does so on all ranks.
     """
     ### BEGIN SOLUTION
     import horovod.torch as hvd
@@ -1840,9 +1818,8 @@ def step_seconds(
 def tune_fusion(sizes: list[int], ready: list[float], ranks: int, link: Link) -> tuple[int, float]:
     """A fusion threshold, in bytes, and a cycle time, in seconds, for a model on a cluster.
 
-    The arguments are those of step_seconds, which says what a choice costs (and needs your
-    plan_fusion). The threshold is an int of at least 1, the cycle time a float of at least 0.1 ms. The
-    answer has to come within a few seconds.
+    The arguments are those of step_seconds, which says what a choice costs. The threshold is an int of
+    at least 1, the cycle time a float of at least 0.1 ms. The answer has to come within a few seconds.
 
     Points, for each of which three networks have to agree: for a third of the time that the best choice
     known saves against Horovod's defaults (128 MiB, 1 ms), for at most 10 %, and for at most 5 % more

@@ -131,7 +131,24 @@ def _from_rank_0(value):
     return held[0]
 
 
-@wrong("broadcast_state", fails="parameters and buffers")
+@wrong("broadcast_state", fails="parameters")
+def does_nothing(model, optimizer):
+    """Trusts that all have the same seed."""
+
+
+@wrong("broadcast_state", fails="parameters")
+def averages_instead(model, optimizer):
+    """Equal on all ranks, but nobody's."""
+    for tensor in chain(model.parameters(), model.buffers()):
+        if tensor.is_floating_point():
+            dist.all_reduce(tensor.detach())
+            tensor.detach().div_(dist.get_world_size())
+        else:
+            dist.broadcast(tensor, src=0)
+    optimizer.load_state_dict(_from_rank_0(optimizer.state_dict()))
+
+
+@wrong("broadcast_state", fails="buffers and frozen parameters")
 def only_parameters(model, optimizer):
     """Forgets the buffers."""
     for parameter in model.parameters():
@@ -139,7 +156,7 @@ def only_parameters(model, optimizer):
     optimizer.load_state_dict(_from_rank_0(optimizer.state_dict()))
 
 
-@wrong("broadcast_state", fails="parameters and buffers")
+@wrong("broadcast_state", fails="buffers and frozen parameters")
 def only_what_is_trained(model, optimizer):
     """The optimizer's parameters, without the frozen ones."""
     for group in optimizer.param_groups:
@@ -182,10 +199,9 @@ def no_state(model, optimizer):
 def only_tensors_of_the_state(model, optimizer):
     """Numbers, such as that of the steps, stay behind."""
     _parameters_and_buffers(model)
-    saved = _from_rank_0(optimizer.state_dict())
-    if dist.get_rank() != 0:
-        for state in saved["state"].values():
-            state["steps"] = 0
+    own, saved = optimizer.state_dict(), _from_rank_0(optimizer.state_dict())
+    for number, state in saved["state"].items():
+        state["steps"] = own["state"].get(number, {"steps": 0})["steps"]
     optimizer.load_state_dict(saved)
 
 
@@ -251,7 +267,7 @@ def mean_of_means(metrics, samples):
     return dict(zip(metrics, _all_reduced(means), strict=True))
 
 
-@wrong("average_metrics", fails="means over samples")
+@wrong("average_metrics", fails="in double precision")
 def in_single_precision(metrics, samples):
     """A tensor of the default dtype."""
     names = sorted(metrics)
@@ -269,9 +285,9 @@ def as_they_come(metrics, samples):
 
 
 @wrong("average_metrics", fails="names in any order")
-def returns_them_sorted(metrics, samples):
-    """Keeps the order in which they were sent."""
-    names = sorted(metrics)
+def in_the_order_of_a_set(metrics, samples):
+    """A set has an order too, but another one in each process."""
+    names = list(set(metrics))
     *totals, count = _all_reduced([*(metrics[name] * samples if samples else 0.0 for name in names), samples])
     return {name: total / count for name, total in zip(names, totals, strict=True)}
 
@@ -358,7 +374,7 @@ def closes_too_late(sizes, dtypes, threshold):
     return plan
 
 
-@wrong("plan_fusion", fails="up to the threshold")
+@wrong("plan_fusion", fails="full, too large, or empty")
 def strictly_below(sizes, dtypes, threshold):
     """A message may not be full."""
     return _planned(
@@ -370,7 +386,7 @@ def strictly_below(sizes, dtypes, threshold):
     )
 
 
-@wrong("plan_fusion", fails="too large, or empty")
+@wrong("plan_fusion", fails="full, too large, or empty")
 def empty_ones_always_fit(sizes, dtypes, threshold):
     """A tensor of 0 bytes goes with whatever there is."""
     return _planned(
@@ -382,7 +398,7 @@ def empty_ones_always_fit(sizes, dtypes, threshold):
     )
 
 
-@wrong("plan_fusion", fails="too large, or empty")
+@wrong("plan_fusion", fails="full, too large, or empty")
 def drops_empty_ones(sizes, dtypes, threshold):
     """What has no bytes is not sent."""
     kept = [position for position, size in enumerate(sizes) if size]
@@ -436,6 +452,20 @@ def forgets_what_was_passed_over(sizes, dtypes, threshold):
         lambda held, size: held + size <= threshold,
         lambda held, passed, size, same: not same and held + size <= threshold,
     )
+
+
+@wrong("plan_fusion", fails="lists unchanged")
+def takes_the_lists_apart(sizes, dtypes, threshold):
+    """What was planned is gone from the arguments."""
+    plan = _planned(
+        sizes,
+        dtypes,
+        threshold,
+        lambda held, size: held + size <= threshold,
+        lambda held, passed, size, _: held + sum(passed) + size <= threshold,
+    )
+    sizes.clear()
+    return plan
 
 
 # --------------------------------------------------------------------------------------------- fuse, unfuse
@@ -854,26 +884,29 @@ class FirstPassStarts(Averaging):
 
 
 @wrong("DistributedOptimizer", fails="several dtypes")
-class OneDtype(Averaging):
-    """Plans as if all had one dtype, and lets cat() promote."""
+class SinglePrecisionBuffer(Averaging):
+    """Sends everything in single precision."""
 
-    def planned(self, parameters, threshold):
-        plan, held = [], 0
-        for p in parameters:
-            if not plan or held + p.nbytes > threshold:
-                plan.append([])
-                held = 0
-            plan[-1].append(p)
-            held += p.nbytes
-        return plan
+    def start(self, number):
+        for p in self.plan[number]:
+            if p.grad is None:
+                p.grad = torch.zeros_like(p)
+        flat = torch.cat([p.grad.flatten().float() for p in self.plan[number]])
+        self.works.append((number, flat, dist.all_reduce(flat, async_op=True)))
 
 
 @wrong("DistributedOptimizer", fails="tied and frozen parameters")
-class TwoNamesTwice(Averaging):
-    """Sends a tied parameter under each of its names."""
+class FrozenOnesToo(Averaging):
+    """Plans all parameters; frozen ones are sent as zeros."""
 
-    def chosen(self, named):
-        return [p for p in named.values() if p.requires_grad][::-1]
+    def __init__(self, optimizer, named_parameters, *options, **named_options):
+        named = dict(named_parameters)
+        frozen = [p for p in named.values() if not p.requires_grad]
+        for p in frozen:
+            p.requires_grad_()
+        super().__init__(optimizer, named, *options, **named_options)
+        for p in frozen:
+            p.requires_grad_(False)
 
 
 @wrong("DistributedOptimizer", fails="refuses")

@@ -39,7 +39,8 @@ class Seen:
     """What rows that ask how may see of a right case.
 
     kept: about arguments, and which object was returned. by_rank: the calls that each place made.
-    allowed: what it may cost, if that is looked at. results: of each call, what the places returned.
+    allowed: what it may cost, if that is looked at. results: of each call, what the places returned. given:
+    of each call, the places' arguments as they were drawn.
     """
 
     kept: Finding
@@ -47,6 +48,7 @@ class Seen:
     traffic: Traffic
     allowed: Allowed | None
     results: list[list[Any]]
+    given: list[list[Arguments]]
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,7 @@ class OnRanks(Stage[Setting]):
     """arguments: of each rank, by place. expected: what each must have afterwards. allowed: what it may cost.
 
     options: keyword arguments, the same on all ranks. written: a rank's arguments as a student types them.
-    calls: of torch.distributed that the answer may make; none: any. driver: with the arguments and results of
+    calls: of torch.distributed that the answer may make; None: any. driver: with the arguments and results of
     `drivers.calls`. what: it hands over as the result of a place.
     """
 
@@ -64,7 +66,7 @@ class OnRanks(Stage[Setting]):
     written: Callable[[Setting], str]
     name: str
     options: Callable[[Setting], dict[str, int]]
-    calls: tuple[str, ...]
+    calls: tuple[str, ...] | None
     driver: Callable[..., list[Called]] = drivers.calls
     what: str = "what place {} returned"
 
@@ -96,14 +98,14 @@ class OnRanks(Stage[Setting]):
         slices = _between_meetings(observed, sum(meet))
         found, first = [], 0
         for (setting, _), case in zip(cases, slices, strict=True):
-            of_case = judged[first : first + len(setting.calls)]
-            came = [[called.value for called in call] for call in told[first : first + len(setting.calls)]]
-            first += len(setting.calls)
+            own = slice(first, first + len(setting.calls))
+            first, of_case = own.stop, judged[own]
+            came = [[called.value for called in call] for call in told[own]]
             result = compare.first_failure([each for each, _ in of_case] + [_only(self.calls, case.events)])
             kept = compare.first_failure(each for _, each in of_case)
             costs = None if setting.alone else self.allowed(setting)
             by_rank, traffic = _by_rank(setting, case.events), _traffic(setting, case)
-            found.append((result, Seen(kept, by_rank, traffic, costs, came)))
+            found.append((result, Seen(kept, by_rank, traffic, costs, came, inputs[own])))
         return found
 
     def _judged(
@@ -198,9 +200,11 @@ def _traffic(setting: Ranks, case: Slice) -> Traffic:
     return Traffic(messages, max((event.end for event in own), default=case.begin) - case.begin)
 
 
-def _only(allowed: Collection[str], events: Sequence[Event]) -> Finding:
-    """Passes if no other calls were made; none allowed: whatever was."""
-    others = sorted({event.op for event in events} - {*allowed, "new_group"}) if allowed else []
+def _only(allowed: Collection[str] | None, events: Sequence[Event]) -> Finding:
+    """Passes if no other calls were made. allowed: None for any."""
+    if allowed is None:
+        return Finding(True, "Any call is allowed.")
+    others = sorted({event.op for event in events} - {*allowed, "new_group"})
     text = f"the values are right, but it calls {', '.join(others)}; allowed are {', '.join(allowed)}."
     return Finding(not others, text)
 
@@ -245,7 +249,7 @@ def on_ranks(
     allowed: Callable[[Setting], Allowed | None] = lambda setting: None,
     written: Callable[[Setting], str] = lambda setting: "",
     root: str = "",
-    calls: tuple[str, ...] = ("send", "recv"),
+    calls: tuple[str, ...] | None = ("send", "recv"),
     possible: Callable[[Setting], bool] = lambda setting: True,
     driver: Callable[..., list[Called]] = drivers.calls,
     what: str = "what place {} returned",

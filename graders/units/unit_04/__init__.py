@@ -2,14 +2,16 @@
 
 UNIT = "04_horovod"
 SECTIONS = (
-    "learning_rate",
-    "same_start",
-    "metrics",
-    "fusion",
-    "buffers",
-    "negotiation",
-    "optimizer",
-    "timelines",
+    "warmup_lr",
+    "mend_warmup",
+    "broadcast_state",
+    "average_metrics",
+    "plan_fusion",
+    "fuse",
+    "unfuse",
+    "ready_everywhere",
+    "distributed_optimizer",
+    "overlap_fraction",
     "six_steps",
-    "tuning",
+    "tune_fusion",
 )

@@ -1,4 +1,4 @@
-"""The small models that the drivers of unit 04 build, and graders beside them; and names of metrics."""
+"""The small models that the drivers of unit 04 build, and graders beside them."""
 
 import torch
 from torch import Tensor, nn
@@ -6,13 +6,9 @@ from torch import Tensor, nn
 from graders.units.models import mark_in_backward
 
 
-def laid_out(tensor: Tensor, layout: str) -> Tensor:
-    """A copy that lies in memory as asked: "contiguous", "transposed" or "strided"."""
-    if layout == "transposed":
-        return tensor.mT.contiguous().mT
-    if layout == "strided":
-        return torch.stack([tensor, tensor], -1)[..., 0]
-    return tensor.clone()
+def plain_model() -> nn.Module:
+    """A single layer."""
+    return nn.Linear(3, 2)
 
 
 class Normed(nn.Module):
@@ -87,17 +83,3 @@ class Shifted(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         return nn.functional.linear(inputs + self.shift, self.weight, self.bias)
-
-
-class HashedName(str):
-    """A name with a given hash: that of a text differs between processes, and with it the order of a set."""
-
-    given: int
-
-    def __new__(cls, name: str, given: int) -> "HashedName":
-        made = super().__new__(cls, name)
-        made.given = given
-        return made
-
-    def __hash__(self) -> int:
-        return self.given

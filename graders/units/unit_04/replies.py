@@ -9,14 +9,6 @@ from graders.units.models import Gradients
 
 
 @dataclass(frozen=True, slots=True)
-class CallReply(DriverReply):
-    """returned: by the answer. left: what its arguments are afterwards."""
-
-    returned: PlainData
-    left: list[PlainData]
-
-
-@dataclass(frozen=True, slots=True)
 class WarmupReply(DriverReply):
     """Whether there is a callback; its fields, None where it has none; the rates with which new_optimizer was
     called; and whether the callback has one of those optimizers.
@@ -31,68 +23,11 @@ class WarmupReply(DriverReply):
 
 
 @dataclass(frozen=True, slots=True)
-class BroadcastReply(DriverReply):
-    """A rank's model and optimizer afterwards.
-
-    tensors: of the model. options: of each group. states: of the trainable parameters, empty without one.
-    in_place: whether the tensors are those that were there; shared: whether the optimizer has them;
-    trainable: whether the same ones require a gradient; untouched: whether gradients and the model's mode are
-    what they were. steps: how many were taken.
-    """
-
-    tensors: list[Tensor]
-    options: list[dict[str, PlainData]]
-    states: list[dict[str, PlainData]]
-    in_place: bool
-    shared: bool
-    trainable: bool
-    untouched: bool
-    steps: int
-
-
-@dataclass(frozen=True, slots=True)
-class MeansReply(DriverReply):
-    """means: what this rank gets. new: whether in a dictionary of its own.
-
-    kept: whether the one that was given is what it was.
-    """
-
-    means: dict[str, PlainData]
-    new: bool
-    kept: bool
-
-
-@dataclass(frozen=True, slots=True)
-class FusedReply(DriverReply):
-    """result: the buffer. history: whether autograd knows of it. contiguous: whether its numbers lie one
-    behind the other. kept: whether the tensors given stay as they are when the buffer is written to; same:
-    whether they still require a gradient, or not, and lie where they lay.
-    """
-
-    result: PlainData
-    history: bool
-    contiguous: bool
-    kept: bool
-    same: bool
-
-
-@dataclass(frozen=True, slots=True)
-class UnfusedReply(DriverReply):
-    """result: the tensors. flat: the buffer after 1 was added to each of them."""
-
-    result: PlainData
-    flat: Tensor
-
-
-@dataclass(frozen=True, slots=True)
 class StepReply(DriverReply):
-    """After a step: gradients and values of all parameters, and whether gradients that were there before
-    are the tensors that they were.
-    """
+    """After a step: gradients and values of all parameters."""
 
     gradients: Gradients
     parameters: list[Tensor]
-    in_place: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +37,9 @@ class OwnReply(DriverReply):
     shared: names of its attributes that are. state: whether state_dict() is its, and load_state_dict()
     reaches it. returned: what step(closure) returned. closures: how often it was called. taken: steps of the
     optimizer after each phase. parameters: the model's values after each phase. lost: how many gradients have
-    another mean than NaN where they were that. cleared: how many gradients are 0 after
-    zero_grad(set_to_none=False), and how many None after zero_grad().
+    another mean than NaN where they were that. in_place: whether means are in the tensors in which gradients
+    were. cleared: how many gradients are 0 after zero_grad(set_to_none=False), and how many None after
+    zero_grad().
     """
 
     shared: list[str]
@@ -113,6 +49,7 @@ class OwnReply(DriverReply):
     taken: list[int]
     parameters: list[list[Tensor]]
     lost: int
+    in_place: bool
     cleared: list[int]
 
 

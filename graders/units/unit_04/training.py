@@ -8,17 +8,35 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from course_lib.cluster.topology import Cluster, Link
-from graders.grading.kit import Answer, Finding, Observed, Rng, compare, per_rank
+from graders.grading.judging import feature
+from graders.grading.kit import Finding, Rng, compare
 from graders.units.models import copies_of, gradients_of, load_values
 from graders.units.optimizers import PlainSGD
-from graders.units.unit_04.drivers import optimizer as drivers
-from graders.units.unit_04.fusion import expected_plan
 from graders.units.unit_04.models import Paths, reaches
-from graders.units.unit_04.replies import StepReply
+from graders.units.unit_04.plan_fusion import expected_plan
 
-SLOW = Link(latency=1.0, bandwidth=1e6)
-"""A link on which every collective outlasts the backward pass by far."""
+RATE = 0.05
+THRESHOLDS = {"a layer": "messages of about a layer", "all": "one message"}
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """How a training goes.
+
+    mixed: whether ranks go through other layers in each step, in orders of their own. planned: passes, None
+    for as many as there are. shared: whether a layer is frozen, and parameters have two names. to_none: of
+    zero_grad.
+    """
+
+    ranks: int = feature(3, "{} ranks")
+    steps: int = feature(1, lambda steps: compare.counted(steps, "step"))
+    passes: int = feature(1, lambda passes: "" if passes == 1 else f"{passes} backward passes a step")
+    planned: int | None = feature(None, lambda planned: f"of {planned} planned" if planned else "")
+    threshold: str = feature("a layer", THRESHOLDS.__getitem__)
+    dtypes: tuple[str, ...] = feature(("float32",), lambda dtypes: " and ".join(dtypes))
+    mixed: bool = feature(False, lambda mixed: "other layers on each rank, in each step" if mixed else "")
+    shared: bool = feature(False, lambda shared: "tied and frozen parameters" if shared else "")
+    to_none: bool = feature(True, lambda to_none: "" if to_none else "zero_grad(set_to_none=False)")
 
 
 @dataclass(frozen=True)
@@ -26,7 +44,8 @@ class Training:
     """Some steps on `Paths`.
 
     model: the arguments of Paths, by name. values: of the parameters, equal on all ranks. inputs[r][s][m]: of
-    rank r in step s and micro-batch m, [B, width]; orders: the layers that it goes through, likewise.
+    rank r in step s and micro-batch m, [B, width]; orders: the layers that it goes through, likewise. passes:
+    that are planned.
     """
 
     model: dict[str, Any]
@@ -35,22 +54,12 @@ class Training:
     orders: list[list[list[list[int]]]]
     passes: int
     threshold: int
-    to_none: bool = True
+    to_none: bool
 
-    def launch(self, answer: Answer) -> Observed[list[StepReply]]:
-        """Every collective outlasts backward, so that waiting for one shows."""
+    def of_rank(self, rank: int) -> list[Any]:
+        """What the driver needs to train."""
         options = {"passes": self.passes, "threshold": self.threshold, "lr": RATE, "to_none": self.to_none}
-        ranks = len(self.inputs)
-        return answer.launch(
-            drivers.train,
-            self.model,
-            self.values,
-            per_rank(self.inputs),
-            per_rank(self.orders),
-            options,
-            ranks=ranks,
-            cluster=Cluster(devices_per_node=ranks, intra_node=SLOW),
-        )
+        return [self.model, self.values, self.inputs[rank], self.orders[rank], options]
 
     @property
     def steps(self) -> int:
@@ -123,53 +132,48 @@ class Training:
         return found
 
 
-RATE = 0.05
-
-
 def ends(micro_batch: int) -> str:
     """The driver's mark after a backward pass."""
     return f"backward {micro_batch} ends"
 
 
-def draw_training(
-    rng: Rng,
-    layers: int = 4,
-    passes: int = 1,
-    dtypes: Sequence[str] = ("float32",),
-    mixed_paths: bool = False,
-    steps: int = 3,
-    to_none: bool = True,
-) -> Training:
-    """Two to four ranks. The layers' order of execution is not that of their registration; with mixed_paths
-    it differs from rank to rank and from step to step, and two layers of all are left out, one by all ranks.
+def drawn(rng: Rng, course: Course) -> Training:
+    """Such a training. The layers' order of execution is not that of their registration; if it is mixed, it
+    differs from rank to rank and from step to step, and two layers of all are left out, one by all ranks.
     """
-    ranks, width = rng.integer(2, 4), rng.integer(3, 5)
-    kinds = [dtypes[number % len(dtypes)] for number in range(layers)]
+    layers, width = 5 if course.mixed else 4, rng.integer(3, 5)
     model: dict[str, Any] = {
         "width": width,
         "gains": [rng.integer(2, 30) for _ in range(layers)],
-        "dtypes": kinds,
-        "frozen": [],
-        "tied": [],
+        "dtypes": [course.dtypes[number % len(course.dtypes)] for number in range(layers)],
+        # Layer 2 is frozen, but for its weight, which like layer 1's is layer 0's.
+        "frozen": [2] if course.shared else [],
+        "tied": [1, 2] if course.shared else [],
     }
     everyone = _permutation(rng, layers)
-
-    def path() -> list[int]:
-        return _permutation(rng, layers)[: layers - 1] if mixed_paths else everyone
-
-    orders = [[[path() for _ in range(passes)] for _ in range(steps)] for _ in range(ranks)]
-    if mixed_paths:
-        # Layer 0 has no gradient on any rank, in the first step.
-        for rank in orders:
-            rank[0] = [[number for number in path if number] for path in rank[0]]
-    inputs = [
-        [[rng.normal(3, width, dtype=torch.float64) for _ in range(passes)] for _ in range(steps)]
-        for _ in range(ranks)
+    orders = [
+        [
+            [_permutation(rng, layers)[:-1] if course.mixed else everyone for _ in range(course.passes)]
+            for _ in range(course.steps)
+        ]
+        for _ in range(course.ranks)
     ]
-    sizes = [parameter.nbytes for parameter in Paths(**model).parameters()][::-1]
+    if course.mixed:
+        for of_rank in orders:
+            of_rank[0] = [[number for number in path if number] for path in of_rank[0]]
+    inputs = [
+        [
+            [rng.normal(3, width, dtype=torch.float64) for _ in range(course.passes)]
+            for _ in range(course.steps)
+        ]
+        for _ in range(course.ranks)
+    ]
+    parameters = list(Paths(**model).parameters())
+    values = [rng.normal(*each.shape, dtype=each.dtype) / 2 for each in parameters]
     # The first three, a whole layer, fill a message to the byte.
-    threshold = sum(sizes[:3])
-    return Training(model, _values(rng, model), inputs, orders, passes, threshold, to_none)
+    layer = sum(value.nbytes for value in values[:-4:-1])
+    threshold = layer if course.threshold == "a layer" else 128 * 2**20
+    return Training(model, values, inputs, orders, course.planned or course.passes, threshold, course.to_none)
 
 
 def _permutation(rng: Rng, count: int) -> list[int]:
@@ -178,18 +182,6 @@ def _permutation(rng: Rng, count: int) -> list[int]:
         order: list[int] = torch.randperm(count, generator=rng.generator).tolist()
         if order not in (list(range(count)), list(range(count))[::-1]):
             return order
-
-
-def _values(rng: Rng, model: dict[str, Any]) -> list[Tensor]:
-    return [rng.normal(*each.shape, dtype=each.dtype) / 2 for each in Paths(**model).parameters()]
-
-
-def draw_tied(rng: Rng) -> Training:
-    """Layer 2 is frozen, but for its weight, which like layer 1's is layer 0's."""
-    drawn = draw_training(rng, steps=2)
-    model = {**drawn.model, "frozen": [2], "tied": [1, 2]}
-    threshold = rng.choice((10**6, 60))
-    return Training(model, _values(rng, model), drawn.inputs, drawn.orders, 1, threshold)
 
 
 def all_close(seen: Sequence[Tensor | None], expected: Sequence[Tensor | None], what: str) -> Finding:

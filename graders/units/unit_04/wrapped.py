@@ -52,6 +52,7 @@ def _own_of_rank(
     what = "of 3 gradients the 0 after zero_grad(set_to_none=False), and the None after zero_grad(),"
     yield compare.equal(reply.cleared, [3, 3], what)
     yield compare.equal(reply.lost, 0, "of 3 gradients that are NaN on every rank, those with other means,")
+    yield Finding(reply.in_place, "Some .grad is another tensor after synchronize() than it was before.")
     yield Finding(reply.state, "state_dict() and load_state_dict() are the optimizer's own.")
 
 

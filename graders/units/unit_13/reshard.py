@@ -213,7 +213,7 @@ def as_few_bytes(tried: Tried[Moved]) -> Finding:
         "From S(0) to S(1) on two ranks, with a tensor of 2 x 2: which number goes where?",
     ),
     arguments=parts,
-    calls=(),
+    calls=None,
     possible=possible,
     driver=drivers.moved,
     kind=Summed,

@@ -1,45 +1,57 @@
 """Tensors laid flat in a buffer, and cut out of it again."""
 
+from functools import partial
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from graders.grading.answer import AnswerFunction, PlainData
+from graders.grading.called import Called
 from graders.units.models import copies_of
-from graders.units.unit_04.models import laid_out
+from graders.units.ranks.drivers import copied, laid_out, place_of
 from graders.units.unit_04.optimizers import raised_by
-from graders.units.unit_04.replies import FusedReply, UnfusedReply
 
 
-def fused(answer: AnswerFunction, tensors: list[Tensor], layout: str, trained: bool) -> FusedReply:
-    """The buffer of these tensors, laid out as asked: "contiguous", "transposed" or "strided"."""
-    given = [laid_out(tensor, layout).requires_grad_(trained) for tensor in tensors]
-    before = _lies(given)
-    flat = answer(given)
-    same = before == _lies(given)
-    if not isinstance(flat, Tensor):
-        return FusedReply(flat, False, True, True, same)
-    result, history = flat.detach().clone(), flat.requires_grad
-    flat.detach().add_(1)
-    kept = all(torch.equal(own, tensor) for own, tensor in zip(given, tensors, strict=True))
-    return FusedReply(result, history, flat.is_contiguous(), kept, same)
+def fused(answer: AnswerFunction, calls: list[list[Any]], layouts: list[str]) -> list[Called]:
+    """The buffer of each call; then, as arguments, the tensors when 1 has been added to the buffer, whether
+    each requires a gradient, whether the buffer does, and whether its numbers lie one behind the other.
 
-
-def _lies(tensors: list[Tensor]) -> list[PlainData]:
-    return [(each.requires_grad, each.data_ptr(), each.shape, each.stride()) for each in tensors]
-
-
-def unfused(answer: AnswerFunction, flat: Tensor, shapes: list[list[int]]) -> UnfusedReply:
-    """What the answer cuts out of flat [n], which begins within a larger tensor, and whether that is still
-    part of it.
+    calls: tensors, and whether they are trained. layouts: of these.
     """
-    flat = torch.cat([flat[:0].new_ones(3), flat, flat[:0].new_ones(2)])[3:-2]
-    parts = answer(flat, [torch.Size(shape) for shape in shapes])
-    copies = copies_of(parts)
-    for part in parts:
-        part += 1
-    return UnfusedReply(copies, flat.clone())
+    told = []
+    for (tensors, trained), layout in zip(calls, layouts, strict=True):
+        grounds: list[Tensor] = []
+        given = [laid_out(tensor, layout, grounds).requires_grad_(trained) for tensor in tensors]
+        places = [(*place_of(tensor), tensor.stride()) for tensor in given]
+        flat = answer(given)
+        result, history, contiguous = copied(flat), False, True
+        if isinstance(flat, Tensor):
+            history, contiguous = flat.requires_grad, flat.is_contiguous()
+            flat.detach().add_(1)
+        same = places == [(*place_of(tensor), tensor.stride()) for tensor in given]
+        left = [copies_of(given), [tensor.requires_grad for tensor in given], history, contiguous]
+        told.append(Called(result, None, left, True, same, True, False))
+    return told
 
 
-def unfuse_raises(answer: AnswerFunction, flat: Tensor, shapes: list[list[int]]) -> str:
-    """The class of what the answer raises, by name; empty if nothing. flat: [n]."""
-    return raised_by(lambda: answer(flat, [torch.Size(shape) for shape in shapes]), ValueError)
+def unfused(answer: AnswerFunction, calls: list[list[Any]], layouts: list[str]) -> list[Called]:
+    """The tensors that are cut out of each buffer, which begins within a larger one; then, as argument, the
+    buffer when 1 has been added to each of them.
+    """
+    told = []
+    for values, shapes in calls:
+        flat = torch.cat([values[:0].new_ones(3), values, values[:0].new_ones(2)])[3:-2]
+        parts = answer(flat, list(map(torch.Size, shapes)))
+        copies = [copied(part) for part in parts] if type(parts) is list else parts
+        for part in parts:
+            part += 1
+        told.append(Called(copies, None, [flat.clone()], True, True, True, False))
+    return told
+
+
+def unfuse_raises(answer: AnswerFunction, calls: list[list[Any]]) -> list[PlainData]:
+    """The class of what the answer raises in each call, by name; empty if nothing."""
+    return [
+        raised_by(partial(answer, flat, list(map(torch.Size, shapes))), ValueError) for flat, shapes in calls
+    ]

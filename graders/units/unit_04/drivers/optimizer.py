@@ -15,8 +15,20 @@ from graders.units.unit_04.models import Paths
 from graders.units.unit_04.optimizers import cleared, hands_on_state, raised_by, refused
 from graders.units.unit_04.replies import OwnReply, StepReply
 
+BEGINS = "training begins"
+"""The mark before each training."""
 
-def train(
+
+def train(answer: AnswerFunction, trainings: list[list[Any]]) -> list[list[StepReply]]:
+    """What each step of each training left; see `_trained`."""
+    told = []
+    for training in trainings:
+        mark(BEGINS)
+        told.append(_trained(answer, *training))
+    return told
+
+
+def _trained(
     answer: AnswerFunction,
     model_options: dict[str, PlainData],
     values: list[Tensor],
@@ -41,14 +53,9 @@ def train(
         for number, (batch, path) in enumerate(zip(batches, paths, strict=True)):
             model(batch, path, number).square().mean().backward()
             mark(f"backward {number} ends")
-        before = [parameter.grad for parameter in model.parameters()]
         optimizer.step()
         mark("stepped")
-        in_place = all(
-            old is None or old is parameter.grad
-            for old, parameter in zip(before, model.parameters(), strict=True)
-        )
-        replies.append(StepReply(gradients_of(model), copies_of(model.parameters()), in_place))
+        replies.append(StepReply(gradients_of(model), copies_of(model.parameters())))
     return replies
 
 
@@ -113,11 +120,14 @@ def own(answer: AnswerFunction, values: list[Tensor], inputs: Tensor) -> OwnRepl
     phases.step()
     phases.step()
     backward(inputs * torch.nan)
+    before = [id(parameter.grad) for parameter in model.parameters()]
     optimizer.synchronize()
+    in_place = before == [id(parameter.grad) for parameter in model.parameters()]
     lost = sum(each is None or not each.isnan().all() for each in gradients_of(model))
     state = hands_on_state(optimizer, plain)
     left = cleared(model, optimizer)
-    return OwnReply(shared, state, returned, len(closures), phases.taken, phases.parameters, lost, left)
+    told = (returned, len(closures), phases.taken, phases.parameters)
+    return OwnReply(shared, state, *told, lost, in_place, left)
 
 
 def refusals(answer: AnswerFunction, values: list[Tensor], inputs: Tensor) -> list[str]:

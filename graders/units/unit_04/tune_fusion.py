@@ -5,7 +5,7 @@ from itertools import accumulate
 
 from graders.grading.kit import Answer, Criterion, Finding, Findings, Rng, compare, exercise
 from graders.units.unit_04.drivers import calls as drivers
-from graders.units.unit_04.fusion import expected_plan
+from graders.units.unit_04.plan_fusion import expected_plan
 
 
 @exercise(

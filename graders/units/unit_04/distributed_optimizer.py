@@ -1,0 +1,191 @@
+"""The grader of `DistributedOptimizer`."""
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+from course_lib.cluster.topology import Cluster, Link
+from course_lib.runtime.communication.events import Event, Kind
+from graders.grading.cases import both, vary
+from graders.grading.explanation import Tried
+from graders.grading.judging import ByCases, Stage, by_cases
+from graders.grading.kit import (
+    Answer,
+    AnswerFailed,
+    Criterion,
+    FailureKind,
+    Finding,
+    Observed,
+    Rng,
+    compare,
+    per_rank,
+)
+from graders.units.unit_04.drivers import optimizer as drivers
+from graders.units.unit_04.replies import StepReply
+from graders.units.unit_04.step_findings import (
+    messages_as_planned,
+    never_waits,
+    starts_when_complete,
+    steps_as_expected,
+)
+from graders.units.unit_04.training import Course, Training, drawn
+from graders.units.unit_04.wrapped import refuses, the_optimizers_own
+
+SLOW = Link(latency=1.0, bandwidth=1e6)
+"""A link on which every collective outlasts the backward pass by far, so that waiting for one shows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A training, and what the ranks did in it."""
+
+    training: Training
+    observed: Observed[list[StepReply]]
+
+
+@dataclass(frozen=True)
+class Trainings(Stage[Course]):
+    """Trainings on as many ranks share a launch."""
+
+    def together(self, course: Course) -> Hashable:
+        return course.ranks
+
+    def run(self, answer: Answer, cases: Sequence[tuple[Course, Rng]]) -> Sequence[tuple[Finding, Seen]]:
+        ranks = cases[0][0].ranks
+        trainings = [drawn(rng, course) for course, rng in cases]
+        given = per_rank([[each.of_rank(rank) for each in trainings] for rank in range(ranks)])
+        cluster = Cluster(devices_per_node=ranks, intra_node=SLOW)
+        observed = answer.launch(drivers.train, given, ranks=ranks, cluster=cluster)
+        return [
+            (steps_as_expected(training, part), Seen(training, part))
+            for training, part in zip(trainings, by_training(observed, len(trainings)), strict=True)
+        ]
+
+
+def by_training(observed: Observed[list[list[StepReply]]], count: int) -> list[Observed[list[StepReply]]]:
+    """What the ranks told of each training, and did in it. Raises AnswerFailed if a mark is not there."""
+    events: list[list[Event]] = [[] for _ in range(count)]
+    for rank in range(len(observed.results)):
+        marks = [event for event in observed.events if event.rank == rank and event.kind is Kind.SPAN]
+        begins = [place for place, mark in enumerate(marks) if mark.op == drivers.BEGINS]
+        if len(begins) != count:
+            raise AnswerFailed(FailureKind.UNREADABLE, f"Rank {rank} has not begun {count} trainings.")
+        calls, last = observed.communication(rank), max(event.sequence for event in observed.events) + 1
+        # A mark has the number of the call that comes next.
+        bounds = [*(marks[place].sequence for place in begins), last]
+        for number, (begin, end) in enumerate(pairwise([*begins, len(marks)])):
+            span = range(*bounds[number : number + 2])
+            events[number] += marks[begin:end] + [call for call in calls if call.sequence in span]
+    told = [[each for each, _ in compare.side_by_side(own, events)] for own in observed.results]
+    return [
+        Observed([own[number] for own in told], observed.outputs, tuple(events[number]))
+        for number in range(count)
+    ]
+
+
+def asked(look: Callable[[Training, Observed[Any]], Finding]) -> Callable[[Tried[Course]], Finding]:
+    """A row that looks at what the ranks did."""
+    return lambda tried: look(tried.seen.training, tried.seen.observed)
+
+
+RUBRIC = (
+    Criterion(
+        "averages and steps",
+        3,
+        "After step() every .grad is the mean over ranks and the weights have taken one step with it. Wait "
+        "for each all_reduce before you read what it brings. Zeros where others are right: which gradients "
+        "were still missing when the message was filled?",
+        vary=vary(ranks=(2,)),
+    ),
+    Criterion(
+        "every step",
+        1,
+        "What one step has counted and started must be gone before the next.",
+        vary=vary(steps=(2,)) + both(steps=2, to_none=False),
+    ),
+    Criterion(
+        "fusion plan",
+        2,
+        "The trainable parameters in reverse, by plan_fusion with the threshold: one all_reduce a message, "
+        "in order, and no other call.",
+        vary=vary(threshold=("all",)),
+        how=asked(messages_as_planned),
+    ),
+    Criterion(
+        "starts during backward",
+        2,
+        "The hook of a message's last gradient starts it, whichever that is: gradients need not become "
+        "complete in the order of the parameters. And it starts those after it that have become complete "
+        "before.",
+        needs=("fusion plan",),
+        how=asked(starts_when_complete),
+    ),
+    Criterion(
+        "never waits in backward",
+        1,
+        "async_op=True; only synchronize() waits.",
+        how=asked(never_waits),
+    ),
+    Criterion(
+        "several passes",
+        2,
+        "Count the passes of every parameter. Only the last pass starts messages; gradients are added up.",
+        vary=vary(passes=(2,)),
+    ),
+    Criterion(
+        "other orders, unused parameters",
+        2,
+        "Which hook comes last differs from rank to rank, and some never come: start messages strictly in "
+        "the plan's order, and what is left in synchronize(), with zeros for what is missing; after too few "
+        "passes, all.",
+        vary=vary(mixed=(True,)) + both(mixed=True, steps=2, passes=2) + both(passes=2, planned=3),
+    ),
+    Criterion(
+        "several dtypes",
+        1,
+        "A message has one dtype, and its buffer the same.",
+        vary=vary(dtypes=(("float64", "float32", "bfloat16"),)),
+    ),
+    Criterion(
+        "tied and frozen parameters",
+        1,
+        "One parameter may have two names, and a frozen one has no hook.",
+        vary=vary(shared=(True,)),
+    ),
+    Criterion(
+        "the optimizer's own",
+        1,
+        "Hand on what is not yours, closures too; a mean is copied into the .grad that is there. step() "
+        "after synchronize() sends no more, and step() without backward sends zeros.",
+        ask=the_optimizers_own,
+    ),
+    Criterion(
+        "refuses",
+        1,
+        "RuntimeError from zero_grad() while something is under way, before it clears, and from a hook that "
+        "comes too often.",
+        ask=refuses,
+    ),
+)
+
+
+TRIED = {Course(), *(replace(Course(), **values) for row in RUBRIC for values in row.vary)}
+"""No others: trainings in which several rows meet would take longer than all these."""
+
+
+@by_cases(
+    ByCases(Course(), Trainings(), RUBRIC, TRIED.__contains__),
+    name="DistributedOptimizer",
+    minutes=75,
+    difficulty=5,
+    hints=(
+        "What has to be known before the first backward, and is the same on all ranks?",
+        "What does a hook have to find out to decide whether its message can go, and what when it can?",
+        "How does a rank start a message for which one of its own hooks never comes?",
+        "Which of your attributes would a second step find changed by the first?",
+        "When is a gradient complete if backward runs several times before the step?",
+    ),
+)
+def distributed_optimizer() -> None:
+    """Training on slow links; what a training comes to is said by `Training.expected`."""
