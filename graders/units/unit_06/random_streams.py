@@ -41,6 +41,12 @@ class Drawn:
     run: Observed[DrawnReply]
 
 
+def _joined(reply: DrawnReply, within: int, blocks: int) -> Tensor:
+    """All that a rank drew outside of own(), or within, in so many blocks."""
+    drawn = compare.side_by_side(compare.column(reply.drawn, within, 2), range(blocks))
+    return torch.cat([each for each, _ in drawn])
+
+
 def _apart(tried: Tried[Any]) -> Finding:
     """Passes if no number was drawn on two ranks within own(), nor within and outside. They have 53 bits."""
     drawn: Drawn = tried.seen
@@ -140,10 +146,10 @@ def random_streams(answer: Answer, case: Blocks, rng: Rng) -> tuple[Finding, Dra
     )
     generator = torch.Generator().manual_seed(seed)
     expected = torch.cat([torch.rand(count, generator=generator, dtype=torch.float64) for count in outside])
-    shared = [torch.cat(compare.column(reply.drawn, 0, 2)) for reply in run.results]
+    shared = [_joined(reply, 0, len(outside)) for reply in run.results]
     what = "what is drawn outside of own()"
     found = [compare.close_on_all_ranks(shared, [expected] * case.ranks, what, rtol=0, atol=0)]
-    within = [torch.cat(compare.column(reply.drawn, 1, 2)) for reply in run.results]
+    within = [_joined(reply, 1, len(outside)) for reply in run.results]
     drawn = Drawn(seed, within, run)
     if case.raises:
         came_out = [reply.came_out for reply in run.results]
