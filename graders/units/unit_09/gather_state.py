@@ -166,4 +166,5 @@ def held(run: Run, state: dict[str, Tensor], others: bool) -> Finding:
     limit = (2 * part if others else sum(sizes) + 2 * max(sizes)) + 64
     seen = [most_held(run, rank, "begins", "done") - held_at(run, rank, "begins") for rank in ranks]
     allowed = [limit if (rank > 0) is others else max(seen) for rank in ranks]
-    return at_most_held(seen, allowed, "Beside its shards")
+    left_out = "rank 0" if others else "the others"
+    return at_most_held(seen, allowed, f"Beside its shards, {left_out} left out,")

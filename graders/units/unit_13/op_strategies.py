@@ -129,7 +129,7 @@ def all_of_them(found: Any, what: str, wanted: set[Spelled]) -> Finding:
         if those:
             said = f"{fault}: {_in_words(those[0])}"
             return Finding(False, f"{what}: {len(seen)} strategies; expected {len(wanted)}. {said}.")
-    return Finding(True, f"{what}: {len(seen)} strategies, as expected.")
+    return Finding(True, f"{what}: {len(seen)} strategies, all of them right.")
 
 
 def _is_strategy(each: Any) -> bool:

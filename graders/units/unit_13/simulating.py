@@ -111,7 +111,7 @@ def _lists(answer: Answer, graph: Graph) -> Finding:
             return Finding(False, f"{graph}: {name} is {compare.shown(seen)}; expected {wanted}.")
         if not _equal([_in_order(each) for each in seen], wanted):
             return Finding(False, f"{graph}: {name} is {compare.shown(seen)}; expected {wanted}.")
-    return Finding(True, f"{graph}: as expected.")
+    return Finding(True, f"{graph}: all times are right.")
 
 
 def _in_order(numbers: list[Any]) -> list[Any]:
