@@ -440,8 +440,8 @@ class ShardedGradients:
 
     sharded = ShardedGradients(model, bucket_bytes)
 
-    buckets: lists of the trainable ones of model.parameters(), from the last to the first. One is closed
-        before the parameter that would take it above bucket_bytes.
+    buckets: lists of the trainable ones of model.parameters(), from the last to the first. One is
+        closed before the parameter that would take it above bucket_bytes.
 
     In backward, as soon as all gradients of a bucket are there, and the buckets before it have been
     sent, they are laid end to end, padded (section 2), given to an asynchronous reduce-scatter, and set

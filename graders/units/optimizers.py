@@ -20,7 +20,9 @@ class PlainSGD(torch.optim.Optimizer):
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """See the base class."""
-        self.param_groups.append({**self.defaults, **param_group, "params": list(param_group["params"])})
+        given = param_group["params"]
+        own = [given] if isinstance(given, Tensor) else list(given)
+        self.param_groups.append({**self.defaults, **param_group, "params": own})
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]

@@ -1,6 +1,6 @@
-"""The models and the optimizer of unit 09: its drivers build them, and graders beside them."""
+"""The models of unit 09: its drivers build them, and graders beside them."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -122,43 +122,3 @@ class Assorted(nn.Module):
         self.between()
         scores = self.dropout(hidden) @ self.embedding.weight.mT
         return scores, hidden.square().sum(1)
-
-
-class Adaptive(torch.optim.Optimizer):
-    """Running means of gradients and of their squares, as in Adam, without corrections; decays weights.
-
-    The base class imports torch's compiler for some of this, which takes longer than all the rest.
-    """
-
-    def __init__(self, params: Iterable[Any], lr: float, keep: float = 0.5, decay: float = 0.0) -> None:
-        super().__init__(params, {"lr": lr, "keep": keep, "decay": decay})
-
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """See the base class."""
-        params = param_group["params"]
-        own = [params] if isinstance(params, Tensor) else list(params)
-        self.param_groups.append({**self.defaults, **param_group, "params": own})
-
-    @torch.no_grad()
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        """One step of those that have a gradient."""
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is None:
-                    continue
-                state, keep = self.state[parameter], group["keep"]
-                gradient = parameter.grad + group["decay"] * parameter
-                for name, value in (("mean", gradient), ("square", gradient.square())):
-                    state[name] = keep * state.get(name, torch.zeros_like(parameter)) + (1 - keep) * value
-                parameter.sub_(group["lr"] * state["mean"] / (state["square"].sqrt() + 0.1))
-
-    def zero_grad(self, set_to_none: bool = True) -> None:
-        """See the base class; gradients are always set to None."""
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                parameter.grad = None
-
-    def numbers(self) -> int:
-        """How many numbers it keeps for its parameters."""
-        kept = [value for state in self.state.values() for value in state.values()]
-        return sum(value.numel() for value in kept)

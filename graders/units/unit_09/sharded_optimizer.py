@@ -13,9 +13,9 @@ from graders.grading.judging import feature
 from graders.grading.kit import Criterion, Finding, Kind, Observed, PlainData, Rng, compare
 from graders.units.in_one_launch import Trial, in_one_launch
 from graders.units.one_by_one import Looks, look
+from graders.units.optimizers import PlainSGD
 from graders.units.unit_09.drivers import optimizers as drivers
 from graders.units.unit_09.held import at_most_held, held_at, length_of
-from graders.units.unit_09.models import Adaptive
 from graders.units.unit_09.replies import OptimizerReply
 
 Run = Observed[OptimizerReply]
@@ -104,7 +104,7 @@ class Steps(Trial):
             {"params": [parameters[n] for n in own if n not in self.frozen], **more}
             for own, more in self.groups or [([*range(len(parameters))], {})]
         ]
-        optimizer = Adaptive(described, **self.options)
+        optimizer = PlainSGD(described, **self.options)
         after = []
         for of_ranks in zip(*self.gradients, strict=True):
             for number, parameter in enumerate(parameters):
@@ -131,22 +131,22 @@ class Steps(Trial):
         return sum(length * size for length, size in self._parts)
 
     def _state(self, run: Run) -> Finding:
-        """Passes if no rank's optimizer keeps more than two numbers for each of its part."""
+        """Passes if no rank's optimizer keeps more than a number for each of its part."""
         most, limit = (
             max(reply.numbers for reply in run.results),
-            2 * sum(length for length, _ in self._parts),
+            sum(length for length, _ in self._parts),
         )
         return compare.at_most(most, limit, "Numbers that optimizer_class keeps on a rank")
 
     def _kept(self, run: Run) -> Finding:
-        """Passes if after the last step each rank holds what it was given, and four parts."""
+        """Passes if after the last step each rank holds what it was given, and three parts."""
         allowed = []
         for own in self.gradients:
             arguments = [each for step in own for each in step]
             # The driver has a copy of the parameters after each step but the last.
             given = [*self.values, *self.values, *arguments, *own[-1], *self.values * (len(own) - 1)]
             # A few bytes for counters, of steps or of lengths.
-            allowed.append(sum(each.nbytes for each in given if each is not None) + 4 * self._bytes + 64)
+            allowed.append(sum(each.nbytes for each in given if each is not None) + 3 * self._bytes + 64)
         seen = [held_at(run, rank, "over") for rank in range(self.setting.ranks)]
         return at_most_held(seen, allowed, "After the last step")
 
@@ -257,7 +257,7 @@ def sharded_optimizer(rng: Rng, case: Setting) -> Steps:
     """Parameters, and gradients of each rank and step."""
     groups: list[tuple[list[int], dict[str, float]]] = []
     if case.groups:
-        groups = [([0], {"lr": 0.3}), ([2, 1] if len(case.shapes) > 2 else [1], {"keep": 0.7})]
+        groups = [([0], {"lr": 0.3}), ([2, 1] if len(case.shapes) > 2 else [1], {"momentum": 0.7})]
     double = {number for own, _ in groups[1:] for number in own} if case.odd == DTYPES else set()
     kinds = [torch.float64 if number in double else torch.float32 for number in range(len(case.shapes))]
     described = [*zip(case.shapes, kinds, strict=True)]
@@ -271,5 +271,7 @@ def sharded_optimizer(rng: Rng, case: Setting) -> Steps:
         for rank, own in enumerate(gradients):
             own[0][1] = None
             own[-1][0] = own[-1][0] if rank else None
-    later = [{"lr": rng.integer(3, 6) / 20}, {"keep": 0.2, "decay": 0.4}] if case.groups == CHANGED else []
+    later = (
+        [{"lr": rng.integer(3, 6) / 20}, {"momentum": 0.2, "decay": 0.4}] if case.groups == CHANGED else []
+    )
     return Steps(case, values, groups, gradients, later)

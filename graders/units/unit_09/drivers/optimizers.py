@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from course_lib import mark
 from graders.grading.answer import AnswerFunction, PlainData
 from graders.units.models import copies_of, transposed
-from graders.units.unit_09.models import Adaptive
+from graders.units.optimizers import PlainSGD
 from graders.units.unit_09.replies import OptimizerReply
 
 
@@ -31,7 +31,7 @@ def _steps(
     later: list[dict[str, float]],
     gaps: bool,
 ) -> OptimizerReply:
-    """Steps of the answer with `Adaptive`, one a list of gradients. values: of the parameters.
+    """Steps of the answer with `PlainSGD`, one a list of gradients. values: of the parameters.
 
     frozen: numbers of some. groups: the numbers and options of each; none: parameters come as those of a
     model do. later: options of each group from the second step on. gaps: whether tensors stand transposed.
@@ -42,7 +42,7 @@ def _steps(
     seen_by_others = [each.detach() for each in parameters]
     made = []
 
-    class Noted(Adaptive):
+    class Noted(PlainSGD):
         def __init__(self, *arguments: Any, **given: Any) -> None:
             super().__init__(*arguments, **given)
             made.append(self)
@@ -68,7 +68,13 @@ def _steps(
             group.update(more)
     optimizer.zero_grad()
     cleared = all(each.grad is None for number, each in enumerate(parameters) if number not in frozen)
-    return OptimizerReply(seen, left, changed, cleared, sum(each.numbers() for each in made))
+    return OptimizerReply(seen, left, changed, cleared, sum(map(_numbers, made)))
+
+
+def _numbers(optimizer: PlainSGD) -> int:
+    """How many numbers it keeps for its parameters."""
+    kept = [value for state in optimizer.state.values() for value in state.values()]
+    return sum(value.numel() for value in kept if isinstance(value, Tensor))
 
 
 def _as_given(parameter: nn.Parameter, gradient: Tensor | None) -> bool:
