@@ -1261,8 +1261,8 @@ class DistributedOptimizer:
         ### END SOLUTION
 
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
-        """The optimizer's own step(closure), once, after synchronize(), unless that has been called since
-        the last backward. Returns what the optimizer's returns.
+        """The optimizer's own step(closure), once, after synchronize(), unless that has been called
+        since the last backward. Returns what the optimizer's returns.
         """
         ### BEGIN SOLUTION
         if not self.synchronized:
@@ -1272,7 +1272,9 @@ class DistributedOptimizer:
         ### END SOLUTION
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """The optimizer's own. Raises RuntimeError between a backward and its step() or synchronize()."""
+        """The optimizer's own. Raises RuntimeError between a backward and its step() or
+        synchronize().
+        """
         ### BEGIN SOLUTION
         if any(self.passes.values()):
             raise RuntimeError("zero_grad() between backward and step(): gradients would be lost")

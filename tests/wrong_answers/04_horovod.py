@@ -334,8 +334,12 @@ def gathers_dictionaries(metrics, samples):
 # ---------------------------------------------------------------------------------------------- plan_fusion
 
 
-def _planned(sizes, dtypes, threshold, fits, may_pass):
-    """Messages by two rules: fits(held, size) and may_pass(held, passed, size), of bytes."""
+def _planned(sizes, dtypes, threshold, fits=None, may_pass=None):
+    """Messages by two rules: fits(held, size) and may_pass(held, passed, size, same), of bytes; by default
+    Horovod's.
+    """
+    fits = fits or (lambda held, size: held + size <= threshold)
+    may_pass = may_pass or (lambda held, passed, size, _: held + sum(passed) + size <= threshold)
     left, plan = list(range(len(sizes))), []
     while left:
         first, *others = left
@@ -389,57 +393,25 @@ def strictly_below(sizes, dtypes, threshold):
 @wrong("plan_fusion", fails="full, too large, or empty")
 def empty_ones_always_fit(sizes, dtypes, threshold):
     """A tensor of 0 bytes goes with whatever there is."""
-    return _planned(
-        sizes,
-        dtypes,
-        threshold,
-        lambda held, size: size == 0 or held + size <= threshold,
-        lambda held, passed, size, _: held + sum(passed) + size <= threshold,
-    )
-
-
-@wrong("plan_fusion", fails="full, too large, or empty")
-def drops_empty_ones(sizes, dtypes, threshold):
-    """What has no bytes is not sent."""
-    kept = [position for position, size in enumerate(sizes) if size]
-    plan = _planned(
-        [sizes[position] for position in kept],
-        [dtypes[position] for position in kept],
-        threshold,
-        lambda held, size: held + size <= threshold,
-        lambda held, passed, size, _: held + sum(passed) + size <= threshold,
-    )
-    return [[kept[position] for position in message] for message in plan]
+    return _planned(sizes, dtypes, threshold, fits=lambda held, size: size == 0 or held + size <= threshold)
 
 
 @wrong("plan_fusion", fails="several dtypes")
 def blind_to_dtypes(sizes, dtypes, threshold):
     """Lays different dtypes into one message."""
-    return _planned(
-        sizes,
-        [""] * len(sizes),
-        threshold,
-        lambda held, size: held + size <= threshold,
-        lambda held, passed, size, _: held + sum(passed) + size <= threshold,
-    )
+    return _planned(sizes, [""] * len(sizes), threshold)
 
 
 @wrong("plan_fusion", fails="several dtypes")
 def another_dtype_closes(sizes, dtypes, threshold):
     """Every change of dtype begins a message."""
-    return _planned(sizes, dtypes, threshold, lambda held, size: held + size <= threshold, lambda *_: False)
+    return _planned(sizes, dtypes, threshold, may_pass=lambda *_: False)
 
 
 @wrong("plan_fusion", fails="how far it looks ahead")
 def looks_ahead_without_end(sizes, dtypes, threshold):
     """Passes over as much as there is."""
-    return _planned(
-        sizes,
-        dtypes,
-        threshold,
-        lambda held, size: held + size <= threshold,
-        lambda held, passed, size, same: not same,
-    )
+    return _planned(sizes, dtypes, threshold, may_pass=lambda held, passed, size, same: not same)
 
 
 @wrong("plan_fusion", fails="how far it looks ahead")
@@ -449,21 +421,14 @@ def forgets_what_was_passed_over(sizes, dtypes, threshold):
         sizes,
         dtypes,
         threshold,
-        lambda held, size: held + size <= threshold,
-        lambda held, passed, size, same: not same and held + size <= threshold,
+        may_pass=lambda held, passed, size, same: not same and held + size <= threshold,
     )
 
 
 @wrong("plan_fusion", fails="lists unchanged")
 def takes_the_lists_apart(sizes, dtypes, threshold):
     """What was planned is gone from the arguments."""
-    plan = _planned(
-        sizes,
-        dtypes,
-        threshold,
-        lambda held, size: held + size <= threshold,
-        lambda held, passed, size, _: held + sum(passed) + size <= threshold,
-    )
+    plan = _planned(sizes, dtypes, threshold)
     sizes.clear()
     return plan
 
@@ -713,13 +678,7 @@ class Averaging:
         return list(dict.fromkeys(p for p in named.values() if p.requires_grad))[::-1]
 
     def planned(self, parameters, threshold):
-        plan = _planned(
-            [p.nbytes for p in parameters],
-            [p.dtype for p in parameters],
-            threshold,
-            lambda held, size: held + size <= threshold,
-            lambda held, passed, size, _: held + sum(passed) + size <= threshold,
-        )
+        plan = _planned([p.nbytes for p in parameters], [p.dtype for p in parameters], threshold)
         return [[parameters[position] for position in message] for message in plan]
 
     def __getattr__(self, name):

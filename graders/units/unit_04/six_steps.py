@@ -33,7 +33,7 @@ SECONDS = 90.0
         Criterion(
             "scaled learning rate",
             1,
-            "Two processes take half as many steps, each twice as long, each with its own gradients.",
+            "Two processes take half as many steps, each twice as long; and clear the gradients.",
             needs=("averaged gradients",),
         ),
         Criterion("one GPU a process", 1, "GPUs are counted on each node anew: use_gpu(hvd.local_rank())."),

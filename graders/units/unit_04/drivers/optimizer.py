@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
+from unittest.mock import Mock
 
 import torch
 from torch import Tensor
@@ -92,14 +93,10 @@ def own(answer: AnswerFunction, values: list[Tensor], inputs: Tensor) -> OwnRepl
     optimizer = answer(plain, model.named_parameters())
     shared = [name for name in OWN if getattr(optimizer, name, None) is getattr(plain, name)]
     phases = _Phases(model, plain, optimizer)
-    closures: list[float] = []
+    closure = Mock(return_value=4.5)
 
     def backward(inputs: Tensor = inputs) -> None:
         model(inputs, [0]).square().mean().backward()
-
-    def closure() -> float:
-        closures.append(4.5)
-        return 4.5
 
     phases.step()
     backward()
@@ -124,10 +121,8 @@ def own(answer: AnswerFunction, values: list[Tensor], inputs: Tensor) -> OwnRepl
     optimizer.synchronize()
     in_place = before == [id(parameter.grad) for parameter in model.parameters()]
     lost = sum(each is None or not each.isnan().all() for each in gradients_of(model))
-    state = hands_on_state(optimizer, plain)
-    left = cleared(model, optimizer)
-    told = (returned, len(closures), phases.taken, phases.parameters)
-    return OwnReply(shared, state, *told, lost, in_place, left)
+    told = (returned, closure.call_count, phases.taken, phases.parameters, lost, in_place)
+    return OwnReply(shared, hands_on_state(optimizer, plain), *told, cleared(model, optimizer))
 
 
 def refusals(answer: AnswerFunction, values: list[Tensor], inputs: Tensor) -> list[str]:
