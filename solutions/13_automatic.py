@@ -548,8 +548,8 @@ def best_chain(node_cost: list[list[float]], edge_cost: list[list[list[float]]])
     """The cheapest choice of strategies for operators in a chain, and what it costs.
 
     node_cost[i][s]: seconds of operator i with its strategy s; each operator has strategies of its own.
-    edge_cost[i][s][t]: seconds from strategy s of operator i to strategy t of operator i + 1. What cannot
-    be done costs math.inf; some choice is possible.
+    edge_cost[i][s][t]: seconds from strategy s of operator i to strategy t of operator i + 1. What
+    cannot be done costs math.inf; some choice is possible.
 
     Returns the least sum of the seconds of all operators and edges, and a choice that has it: for each
     operator the number of its strategy. 150 operators with 20 strategies each take less than two
@@ -1168,8 +1168,8 @@ def best_inter(
     """The stages, and their submeshes, with which a step takes least: the sum of all stages' seconds,
     and micro_batches - 1 times those of the slowest.
 
-    stage_seconds(begin, end, size): seconds of layers begin to end - 1 for a micro-batch, on a submesh of
-    so many devices; math.inf where they do not fit. They follow no rule: more devices may be slower.
+    stage_seconds(begin, end, size): seconds of layers begin to end - 1 for a micro-batch, on a submesh
+    of so many devices; math.inf where they do not fit. They follow no rule: more devices may be slower.
     Alpa measures them, which is dear: ask for each at most once, and for no more devices than there
     are. sizes: how many devices a submesh can have.
 
@@ -1446,9 +1446,9 @@ def simulate(tasks: list[Task], edges: list[tuple[int, int]], devices: int) -> T
     tasks: what there is to do, on devices 0 to devices - 1. A task goes by its place in the list.
     edges: (a, b), a < b, in any order: task b waits for task a.
 
-    A task is ready when all before it have ended; where there is none, at 0. A device runs its tasks one
-    at a time, in the order in which they become ready, of those ready at the same moment (to the last
-    digit) the lowest number first.
+    A task is ready when all before it have ended; where there is none, at 0. A device runs its tasks
+    one at a time, in the order in which they become ready, of those ready at the same moment (to the
+    last digit) the lowest number first.
 
     Returns the Timeline: tasks, a list of its own; for each task before and after, lists of numbers in
     any order, and ready and end, in seconds; for each device its queue. There may be a thousand tasks
@@ -1735,15 +1735,17 @@ def search(
     seed: int,
     beta: float = 1.0,
 ) -> tuple[AnyPlan, float]:
-    """Walk through plans, and return the best one that was seen, with its cost; of equal ones the first.
+    """Walk through plans, and return the best one that was seen, with its cost; of equal ones the
+    first.
 
-    plan: where the walk begins; of any kind, perhaps one that cannot be compared. propose(plan, generator):
-    a plan that differs a little, as likely from A to B as from B to A. cost(plan): from 0 to 1e12, or
-    math.inf. It is dear: call it once for the first plan, and once for each that is proposed.
+    plan: where the walk begins; of any kind, perhaps one that cannot be compared. propose(plan,
+    generator): a plan that differs a little, as likely from A to B as from B to A. cost(plan): from 0
+    to 1e12, or math.inf. It is dear: call it once for the first plan, and once for each that is
+    proposed.
 
-    In each of so many steps a change is proposed, and the walk goes there, or stays. It always goes where
-    it is no dearer, and never to an infinite cost from a finite one. In the long run it stands at plans
-    in proportion to exp(-beta * cost).
+    In each of so many steps a change is proposed, and the walk goes there, or stays. It always goes
+    where it is no dearer, and never to an infinite cost from a finite one. In the long run it stands at
+    plans in proportion to exp(-beta * cost).
 
     seed: of the one random.Random from which all chance comes, that of propose too; the generators that
     modules share stay as they are.
@@ -2264,9 +2266,9 @@ def plan(model: Model, cluster: Cluster, memory: float) -> ParallelPlan:
     comes within two minutes.
 
     Points, four each, over all tasks: for plans that run on all ranks within the memory, as fast as is
-    predicted; for steps no slower than with one kind of parallelism alone (data, stages, or units inside
-    of an MLP and heads shared); for steps at most 10 % and at most 3 % slower than with the best plan
-    that the course has found.
+    predicted; for steps no slower than with one kind of parallelism alone (data, stages, or units
+    inside of an MLP and heads shared); for steps at most 10 % and at most 3 % slower than with the best
+    plan that the course has found.
     """
     ### BEGIN SOLUTION
     planner, pieces = Planner(model, cluster, torchs_1f1b), len(model.pieces)
