@@ -548,8 +548,8 @@ def best_chain(node_cost: list[list[float]], edge_cost: list[list[list[float]]])
     """The cheapest choice of strategies for operators in a chain, and what it costs.
 
     node_cost[i][s]: seconds of operator i with its strategy s; each operator has strategies of its own.
-    edge_cost[i][s][t]: seconds from strategy s of operator i to strategy t of operator i + 1. What cannot
-    be done costs math.inf; some choice is possible.
+    edge_cost[i][s][t]: seconds from strategy s of operator i to strategy t of operator i + 1. What
+    cannot be done costs math.inf; some choice is possible.
 
     Returns the least sum of the seconds of all operators and edges, and a choice that has it: for each
     operator the number of its strategy. 150 operators with 20 strategies each take less than two
@@ -1168,8 +1168,8 @@ def best_inter(
     """The stages, and their submeshes, with which a step takes least: the sum of all stages' seconds,
     and micro_batches - 1 times those of the slowest.
 
-    stage_seconds(begin, end, size): seconds of layers begin to end - 1 for a micro-batch, on a submesh of
-    so many devices; math.inf where they do not fit. They follow no rule: more devices may be slower.
+    stage_seconds(begin, end, size): seconds of layers begin to end - 1 for a micro-batch, on a submesh
+    of so many devices; math.inf where they do not fit. They follow no rule: more devices may be slower.
     Alpa measures them, which is dear: ask for each at most once, and for no more devices than there
     are. sizes: how many devices a submesh can have.
 
@@ -1353,7 +1353,7 @@ def pipedream_hierarchy(
 
     Returns the plan on the outermost level: (layers, replicas, plan of a replica) for each stage, in
     order. On each level all layers are planned, and all units used. Within a stage of the innermost
-    level stands []. 40 layers on 4 servers of 4 GPUs take less than five seconds.
+    level stands []. 30 layers on 4 servers of 4 GPUs take less than five seconds.
     """
     ### BEGIN SOLUTION
     count = len(seconds)
@@ -1443,19 +1443,16 @@ assert nested["VGG-16"][1] > 1.5 * nested["VGG-16"][2]
 def simulate(tasks: list[Task], edges: list[tuple[int, int]], devices: int) -> Timeline:
     """When each task runs.
 
-    tasks: what there is to do, on devices 0 to devices - 1; seconds may be 0, or a fraction. A task
-    goes by its place in the list. edges: (a, b), a < b, each once, in any order: task b waits for task
-    a. All stay as they are.
+    tasks: what there is to do, on devices 0 to devices - 1. A task goes by its place in the list.
+    edges: (a, b), a < b, in any order: task b waits for task a.
 
     A task is ready when all before it have ended; where there is none, at 0. A device runs its tasks
     one at a time, in the order in which they become ready, of those ready at the same moment (to the
-    last digit) the lowest number first. It begins a task as soon as the task is ready and the one in
-    front of it has ended.
+    last digit) the lowest number first.
 
-    Returns the Timeline: tasks, a list of its own, equal to the one given; for each task before and
-    after, lists of numbers in any order, and ready and end, in seconds; for each device its queue,
-    empty where it has nothing to do. There may be no task at all, or 3,000 of which each waits for the
-    one before.
+    Returns the Timeline: tasks, a list of its own; for each task before and after, lists of numbers in
+    any order, and ready and end, in seconds; for each device its queue. There may be a thousand tasks
+    of which each waits for the one before.
     """
     ### BEGIN SOLUTION
     before: list[list[int]] = [[] for _ in tasks]
@@ -1594,15 +1591,13 @@ def resimulate(timeline: Timeline, changes: dict[int, Task]) -> set[int]:
     """Bring a timeline up to date after some of its tasks have changed, and say which have moved.
 
     timeline: as from simulate. It is changed in place: afterwards it is what simulate would make of the
-    changed tasks, to the last digit (a task ends at its beginning plus its own seconds, as they stand
-    in the list); before and after stay as they are. changes: for some tasks, perhaps none, what stands
-    there from now on, perhaps on another device, perhaps what stood there already; it stays as it is.
-    Edges do not change.
+    changed tasks, to the last digit; before and after stay. changes: for some tasks, perhaps none, what
+    stands there from now on, perhaps on another device.
 
     Returns the numbers of the tasks for which `ready` or `end` is now another than before the call.
 
     Of `timeline.tasks` only what is needed is read: for n tasks that change or move at most 4 n + 4
-    different ones. Writing into that list is free; going through it, or copying it, reads all of it.
+    different ones. To go through the list, or to copy it, reads all of it.
     """
     ### BEGIN SOLUTION
     tasks, ready, end = timeline.tasks, timeline.ready, timeline.end
@@ -1740,22 +1735,20 @@ def search(
     seed: int,
     beta: float = 1.0,
 ) -> tuple[AnyPlan, float]:
-    """Walk through plans, and return the best one that was seen, with its cost; of equal ones the first
-    seen.
+    """Walk through plans, and return the best one that was seen, with its cost; of equal ones the
+    first.
 
-    plan: where the walk begins; it stays as it is. Plans are values of any kind, perhaps such that
-    cannot be compared or hashed.
-    propose(plan, generator): a plan that differs a little from this one, which stays as it is. It is as
-    likely to lead from A to B as from B to A. cost(plan): how bad a plan is; math.inf for one that
-    cannot run. It is dear: call it once for the first plan, and once for each that is proposed.
+    plan: where the walk begins; of any kind, perhaps one that cannot be compared. propose(plan,
+    generator): a plan that differs a little, as likely from A to B as from B to A. cost(plan): from 0
+    to 1e12, or math.inf. It is dear: call it once for the first plan, and once for each that is
+    proposed.
 
-    The walk has so many steps, 0 or more. In each a change of the plan where it stands is proposed, and
-    the walk goes there, or stays. It always goes where it is no dearer, and never to an infinite cost
-    from a finite one. In the long run it stands at plans in proportion to exp(-beta * cost), with the
-    same beta from the first step to the last. Costs are from 0 to 1e12, or math.inf.
+    In each of so many steps a change is proposed, and the walk goes there, or stays. It always goes
+    where it is no dearer, and never to an infinite cost from a finite one. In the long run it stands at
+    plans in proportion to exp(-beta * cost).
 
-    seed: of the one random.Random from which all chance comes, that of propose too. The same seed gives
-    the same walk; the states of the modules `random`, `numpy.random` and `torch` stay as they are.
+    seed: of the one random.Random from which all chance comes, that of propose too; the generators that
+    modules share stay as they are.
     """
     ### BEGIN SOLUTION
     generator = random.Random(seed)
@@ -2267,17 +2260,15 @@ assert planner.predict(again) == measured["all three"][0]
 def plan(model: Model, cluster: Cluster, memory: float) -> ParallelPlan:
     """A plan for all ranks of a cluster, whose step is as fast as you can find and fits into memory.
 
-    model: as in section 9; its pieces have no data, and no two share a parameter. memory: bytes of a
-    device. A plan is rated by Planner(model, cluster, torchs_1f1b).predict(plan): `seconds`, and
-    `memory`, of which no stage may have more than a device. Its three axes have cluster.size ranks
-    together. There is a plan that fits. model stays as it is. The answer has to come within two
-    minutes for each of five small tasks, of at most 6 pieces on 8 ranks.
+    model: as in section 9. memory: bytes of a device. A plan is rated by Planner(model, cluster,
+    torchs_1f1b).predict(plan): `seconds`, and `memory`, of which no stage may have more than a device.
+    There is a plan that fits. For each of five small tasks, of at most 6 pieces on 8 ranks, the answer
+    comes within two minutes.
 
-    Points, four each, over all tasks: for plans that run on all ranks within the memory, and that take,
-    carried out on the simulated cluster, what is predicted, to 5 %; for steps that are no slower than
-    with one kind of parallelism alone, of those that fit (data, stages, or units inside of an MLP and
-    heads shared); for steps at most 10 % and at most 3 % slower than with the best plan that the course
-    has found.
+    Points, four each, over all tasks: for plans that run on all ranks within the memory, as fast as is
+    predicted; for steps no slower than with one kind of parallelism alone (data, stages, or units
+    inside of an MLP and heads shared); for steps at most 10 % and at most 3 % slower than with the best
+    plan that the course has found.
     """
     ### BEGIN SOLUTION
     planner, pieces = Planner(model, cluster, torchs_1f1b), len(model.pieces)

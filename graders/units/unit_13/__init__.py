@@ -10,8 +10,8 @@ SECTIONS = (
     "best_intra",
     "best_inter",
     "pipedream_hierarchy",
-    "simulating",
-    "deltas",
-    "walks",
-    "planning",
+    "simulate",
+    "resimulate",
+    "search",
+    "plan",
 )

@@ -82,7 +82,7 @@ def _slow_within(rng: Rng, units: tuple[int, ...], slow: int) -> Layers:
 
 
 def large(rng: Rng) -> Layers:
-    """Thirty layers, so many that trying all cuts takes too long."""
+    """Many layers on four servers of four GPUs."""
     return Layers(
         [rng.integer(1, 20) / 10 for _ in range(30)],
         [rng.integer(1, 60) for _ in range(30)],

@@ -1,17 +1,19 @@
-"""Task graphs that the graders of unit 13 draw, and when their tasks run."""
+"""Task graphs that are drawn, and when their tasks run."""
 
 import heapq
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from functools import cached_property
+from typing import Any, TypeVar
 
 from course_lib.planner.timelines import Task, Timeline
-from graders.grading.kit import Rng
+from graders.grading.expected import same
+from graders.grading.kit import Finding, Rng, compare
 
 Item = TypeVar("Item")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Graph:
     """tasks: device and seconds of each. edges: (before, after)."""
 
@@ -35,6 +37,7 @@ class Graph:
         tasks = [(device, seconds * unit) for device, seconds in self.tasks]
         return Graph(tasks, self.edges, self.devices)
 
+    @cached_property
     def timeline(self) -> Timeline:
         """When all runs: of the tasks that nothing before them holds back the earliest one is settled."""
         count = len(self.tasks)
@@ -62,6 +65,27 @@ class Graph:
         return Timeline([Task(*task) for task in self.tasks], before, after, ready, end, queues)
 
 
+def wrong_times(graph: Graph, told: Any, what: str) -> Finding:
+    """Passes if ready, end and queues are those of the graph's timeline, to the last digit."""
+    for name in ("ready", "end", "queues"):
+        wanted = getattr(graph.timeline, name)
+        # Equal lists need no look at each item.
+        if not compare.same(told[name], wanted):
+            found = same(told[name], wanted, f"{name} of {what}", 0.0)
+            if not found.passed:
+                return found
+    return Finding(True, f"the times of {what} are as expected.")
+
+
+def wrong_lists(graph: Graph, told: Any, what: str) -> Finding:
+    """Passes if tasks are the graph's, and before and after list their neighbours, in any order."""
+    expected = graph.timeline
+    wanted = {"tasks": graph.tasks, "before": expected.before, "after": expected.after}
+    return compare.first_failure(
+        compare.equal(told[name], lists, f"{name} of {what}") for name, lists in wanted.items()
+    )
+
+
 def none_at_all(rng: Rng) -> Graph:
     """No task."""
     return Graph([], [], rng.integer(1, 3))
@@ -84,7 +108,7 @@ def crowded(rng: Rng, count: int, devices: int) -> Graph:
         edges = {(first, second + count) for first, second in enumerate(_shuffled(rng, range(count)))}
         edges |= {(a + count, b + count) for a, b in _edges(rng, count, 1)}
         graph = Graph([*let_in, *tasks], _shuffled(rng, sorted(edges)), devices + count + 1)
-        timeline = graph.timeline()
+        timeline = graph.timeline
         moments = [[timeline.ready[number] for number in queue] for queue in timeline.queues]
         if all(len(set(each)) == len(each) for each in moments):
             return graph
@@ -154,18 +178,18 @@ def together(rng: Rng) -> Graph:
     return Graph([*roots, *rest], _shuffled(rng, edges), 2)
 
 
-def dots(rng: Rng) -> Iterator[Graph]:
+def dots(rng: Rng) -> Graph:
     """Tasks that take no time, and others that become ready at the same moment."""
-    for _ in range(3):
-        count = 11
-        tasks = [(rng.integer(0, 1), float(rng.choice((0, 0, 1, 2)))) for _ in range(count)]
-        yield Graph(tasks, _edges(rng, count, 2), 2)
+    tasks = [(rng.integer(0, 1), float(rng.choice((0, 0, 1, 2)))) for _ in range(11)]
+    return Graph(tasks, _edges(rng, 11, 2), 2)
 
 
-def in_no_time() -> Iterator[Graph]:
+def in_no_time() -> list[Graph]:
     """A task that takes no time lets in another one, whose number is lower than that of one that waits."""
-    yield Graph([(0, 0.0), (1, 0.0), (1, 0.0)], [(0, 1)], 2)
-    yield Graph([(1, 2.0), (1, 0.0), (0, 0.0), (0, 3.0), (1, 0.0)], [(0, 1), (1, 2), (0, 3), (2, 4)], 2)
+    return [
+        Graph([(0, 0.0), (1, 0.0), (1, 0.0)], [(0, 1)], 2),
+        Graph([(1, 2.0), (1, 0.0), (0, 0.0), (0, 3.0), (1, 0.0)], [(0, 1), (1, 2), (0, 3), (2, 4)], 2),
+    ]
 
 
 def chain(count: int) -> Graph:
@@ -203,3 +227,19 @@ def _edges(rng: Rng, count: int, most: int) -> list[tuple[int, int]]:
 def _shuffled(rng: Rng, items: Sequence[Item]) -> list[Item]:
     order = sorted(range(len(items)), key=lambda _: rng.integer(0, 10**9))
     return [items[place] for place in order]
+
+
+GRAPHS: dict[str, Callable[[Rng], Graph]] = {
+    "each task on a device of its own": lambda rng: one_device_each(rng, 9),
+    "more tasks than devices": lambda rng: crowded(rng, 14, 3),
+    "one device": lambda rng: crowded(rng, 6, 1),
+    "two devices": lambda rng: crowded(rng, 9, 2),
+    "a task that overtakes": lambda rng: overtaken(rng.integer(1, 9)),
+    "tasks ready at one moment": together,
+    "tasks that take no time": dots,
+    "what takes no time lets in the next": lambda rng: in_no_time()[0],
+    "and one with a lower number": lambda rng: in_no_time()[1],
+    "moments that differ in the last digit": lambda rng: by_a_digit(),
+    "no task": none_at_all,
+}
+"""What is drawn, by its name."""

@@ -1,76 +1,73 @@
 """Drivers of the simulations: task graphs as plain data, in and out."""
 
-import copy
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 
 from course_lib.planner.timelines import Task, Timeline, Watched
-from graders.grading.answer import AnswerFunction, DriverReply, PlainData
+from graders.grading.answer import AnswerFunction, PlainData
+from graders.grading.called import Called
+from graders.units.functions.drivers import in_turn
+from graders.units.ranks.drivers import copied
 
 Plain = tuple[int, float]
 """The device and the seconds of a task."""
 
 
-@dataclass(frozen=True, slots=True)
-class TimelineReply(DriverReply):
-    """The fields of the timeline, and the arguments afterwards."""
-
-    tasks: PlainData
-    before: PlainData
-    after: PlainData
-    ready: PlainData
-    end: PlainData
-    queues: PlainData
-    left: PlainData
-
-
-@dataclass(frozen=True, slots=True)
-class ChangeReply(DriverReply):
-    """timeline: its fields after the changes. result: what the answer returned: a set of numbers sorted, else
-    the name of its type beside it. read: which tasks were read.
-    """
-
-    timeline: TimelineReply
-    result: PlainData
-    read: list[int]
-
-
 def simulate(
-    answer: AnswerFunction, tasks: list[Plain], edges: list[tuple[int, int]], devices: int
-) -> TimelineReply:
-    """The timeline of these tasks."""
-    given = [Task(*task) for task in tasks]
-    timeline = answer(given, edges, devices)
-    own = getattr(timeline, "tasks", None) is not given
-    return _told(timeline, {"tasks": _plain(given), "edges": edges, "own": own})
+    answer: AnswerFunction, calls: list[list[PlainData]], layouts: Sequence[str] = ()
+) -> list[Called]:
+    """The fields of the timelines of these tasks, edges and devices. own: whether the list of tasks is."""
+
+    def told(tasks: list[Plain], edges: list[tuple[int, int]], devices: int) -> dict[str, PlainData]:
+        given = [Task(*task) for task in tasks]
+        timeline = answer(given, edges, devices)
+        if _plain(given) != tasks:
+            tasks[:] = _plain(given)
+        return {**_fields(timeline), "own": getattr(timeline, "tasks", None) is not given}
+
+    return in_turn(told, calls, layouts)
 
 
 def resimulate(
-    answer: AnswerFunction, fields: Mapping[str, PlainData], changes: list[dict[str, Plain]]
-) -> list[ChangeReply]:
-    """What becomes of a timeline with these fields, change after change: the tasks by number, as texts."""
-    timeline = Timeline(**{**fields, "tasks": [Task(*task) for task in fields["tasks"]]})
-    replies = []
-    for change in changes:
-        timeline.tasks = watched = Watched(timeline.tasks)
-        given = {int(number): Task(*task) for number, task in change.items()}
-        result = answer(timeline, given)
-        read = sorted(watched.read)
-        if isinstance(result, set | frozenset) and all(type(number) is int for number in result):
-            result = sorted(result)
-        else:
-            result = type(result).__name__, result
-        left = {str(number): (task.device, task.seconds) for number, task in given.items()}
-        replies.append(ChangeReply(_told(timeline, left), result, read))
-    return replies
+    answer: AnswerFunction, calls: list[list[PlainData]], layouts: Sequence[str] = ()
+) -> list[Called]:
+    """What becomes of timelines with these fields, change after change: the tasks by number, as texts.
+
+    Of each change the timeline afterwards, what the answer returned (a set of numbers sorted, else the name
+    of its type beside it), which tasks were read, and the change itself afterwards.
+    """
+
+    def told(fields: Mapping[str, PlainData], changes: list[dict[str, Plain]]) -> list[PlainData]:
+        timeline = Timeline(**{**fields, "tasks": [Task(*task) for task in fields["tasks"]]})
+        return [_changed(answer, timeline, change) for change in changes]
+
+    return in_turn(told, calls, layouts)
 
 
-def _told(timeline: object, left: PlainData) -> TimelineReply:
-    """The fields of a timeline, of those that it has."""
+def _changed(answer: AnswerFunction, timeline: Timeline, change: Mapping[str, Plain]) -> dict[str, PlainData]:
+    timeline.tasks = watched = Watched(timeline.tasks)
+    given = {int(number): Task(*task) for number, task in change.items()}
+    moved = answer(timeline, given)
+    read = sorted(watched.read)
+    numbers = isinstance(moved, set | frozenset) and all(type(number) is int for number in moved)
+    left = {str(number): (task.device, task.seconds) for number, task in given.items()}
+    told = sorted(moved) if numbers else [type(moved).__name__]
+    return {**_fields(timeline), "moved": told, "read": read, "left": left}
+
+
+def _fields(timeline: object) -> dict[str, PlainData]:
+    """The fields of a timeline, of those that it has; neighbours in order."""
     names = ("before", "after", "ready", "end", "queues")
-    parts = {name: copy.deepcopy(getattr(timeline, name, None)) for name in names}
-    return TimelineReply(tasks=_plain(getattr(timeline, "tasks", None)), **parts, left=left)
+    parts = {name: copied(getattr(timeline, name, None)) for name in names}
+    for name in names[:2]:
+        if isinstance(parts[name], list):
+            parts[name] = [_in_order(each) for each in parts[name]]
+    return {"tasks": _plain(getattr(timeline, "tasks", None)), **parts}
 
 
-def _plain(tasks: object) -> PlainData:
-    return [(task.device, task.seconds) for task in tasks] if isinstance(tasks, list) else None
+def _in_order(numbers: PlainData) -> PlainData:
+    ordered = isinstance(numbers, list) and all(type(number) is int for number in numbers)
+    return sorted(numbers) if ordered else numbers
+
+
+def _plain(tasks: object) -> list[Plain]:
+    return [(task.device, task.seconds) for task in tasks] if isinstance(tasks, list) else []
