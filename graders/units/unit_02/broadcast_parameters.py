@@ -22,7 +22,7 @@ WIDTHS = (3, 4, 2)
 
 @dataclass(frozen=True, slots=True)
 class Replicas(Ranks):
-    """buffers: whether the model has some, as a `Normed`; else it is a `Chain`."""
+    """buffers: whether the model has some, as a `Normed`; else a chain of linear layers."""
 
     ranks: int = feature(3, "{} ranks")
     root: int = feature(1, "src={}")
