@@ -89,7 +89,7 @@ def _generator(seed):
     return torch.Generator().manual_seed(seed)
 
 
-@wrong("shard_indices", fails="disjoint and complete")
+@wrong("shard_indices", fails="any number of samples")
 def pads(length, epoch, seed):
     """Gives samples out twice until all ranks have equally many, as DistributedSampler does."""
     ranks = dist.get_world_size()
@@ -98,14 +98,14 @@ def pads(length, epoch, seed):
     return padded[dist.get_rank() :: ranks]
 
 
-@wrong("shard_indices", fails="disjoint and complete")
+@wrong("shard_indices", fails="each sample once")
 def seeds_with_the_rank(length, epoch, seed):
     """Cuts another permutation on every rank."""
     order = torch.randperm(length, generator=_generator(seed + epoch + dist.get_rank()))
     return order[dist.get_rank() :: dist.get_world_size()]
 
 
-@wrong("shard_indices", fails="balanced")
+@wrong("shard_indices", fails="any number of samples")
 def last_takes_the_rest(length, epoch, seed):
     """Everyone gets length // ranks, and the last rank what is left too."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
@@ -114,7 +114,7 @@ def last_takes_the_rest(length, epoch, seed):
     return order[rank * share :] if rank == ranks - 1 else order[rank * share : (rank + 1) * share]
 
 
-@wrong("shard_indices", fails="balanced")
+@wrong("shard_indices", fails="any number of samples")
 def rounds_parts_up(length, epoch, seed):
     """Everyone takes length / ranks, rounded up, as long as there are some: too few are left for the last."""
     share = -(-length // dist.get_world_size())
