@@ -98,7 +98,7 @@ def average(
         given = [parameter for parameter in parameters if parameter.grad is not None]
         before = _places(parameter.grad for parameter in given)
         # Memory that torch.empty finds next: not by chance zeros.
-        freed = [torch.full_like(parameter, torch.nan) for parameter in parameters for _ in range(16)]
+        freed = [torch.full_like(parameter, torch.nan) for parameter in parameters for _ in range(4)]
         del freed
         answer(model)
         kept = before == _places(parameter.grad for parameter in given)
