@@ -11,7 +11,6 @@ from graders.grading.answer import AnswerFunction, PlainData
 from graders.grading.called import Called
 from graders.units.models import copies_of, load_values, state_of, transposed
 from graders.units.unit_02.models import Linear, Normed, chain_of, numbers_in
-from graders.units.unit_02.watching import broadcasts_in_autograd
 
 
 def broadcast(
@@ -47,6 +46,24 @@ def autograd_of(answer: AnswerFunction, values: list[Tensor]) -> list[bool]:
     with torch.enable_grad():
         answer(model, 0)
         return [any(recorded), torch.is_grad_enabled()]
+
+
+def broadcasts_in_autograd() -> list[bool]:
+    """A list that gets, with each tensor that this rank broadcasts from now on, whether autograd sees it.
+
+    Simulated ranks run what PyTorch has above the group. Below it, on processes, autograd notes the operation
+    and warns in the next backward.
+    """
+    seen: list[bool] = []
+    group: Any = dist.group.WORLD
+    broadcast = group.broadcast
+
+    def noted(tensors: list[Tensor], *options: Any) -> Any:
+        seen.extend(torch.is_grad_enabled() and tensor.requires_grad for tensor in tensors)
+        return broadcast(tensors, *options)
+
+    group.broadcast = noted
+    return seen
 
 
 def model_of(widths: Sequence[int], values: list[Tensor], layout: str) -> nn.Module:
