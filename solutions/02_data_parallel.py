@@ -560,11 +560,10 @@ class Bucket:
     loss.backward()                 # starts the all_reduce when the last of their gradients is complete
     bucket.finish()                 # waits; now the .grad of each is the mean over ranks
 
-    In every backward each of the parameters gets a gradient, in an order that may differ between steps
-    and between ranks. backward adds to .grad as always; finish() leaves the mean of these sums, and the
-    bucket is ready for the next step. A model may have several Buckets.
+    Every backward completes all of these gradients, in an order that may differ between steps and
+    ranks. It adds to .grad as always: the mean is of the sums. A model may have several Buckets.
 
-    Communication: one all_reduce with async_op=True a step, for which backward never waits.
+    Communication: one asynchronous all_reduce a step, for which backward never waits.
     """
 
     def __init__(self, parameters: list[nn.Parameter]) -> None:
@@ -578,7 +577,7 @@ class Bucket:
     # The next one is a suggestion: change it as you like.
 
     def gradient_ready(self, parameter: nn.Parameter) -> None:
-        """The hook: the gradient of this parameter is complete."""
+        """The hook: this parameter's gradient is complete."""
         ### BEGIN SOLUTION
         self.missing -= 1
         if self.missing == 0:
@@ -651,18 +650,15 @@ assert 0.45 < (sent.start - begun.start) / (ended.start - begun.start) < 0.6
 
 # %% exercise="BucketedDDP" points=10
 class BucketedDDP(nn.Module):
-    """A wrapper that averages a model's gradients over the ranks while backward is still computing.
+    """Averages a model's gradients over the ranks while backward is still computing.
 
     ddp = BucketedDDP(model, bucket_bytes=1_000_000)
-    loss_fn(ddp(inputs), targets).backward()    # starts the all-reduce of each bucket that is complete
-    ddp.finish()                                # waits; now every p.grad is the mean over ranks
+    loss_fn(ddp(inputs), targets).backward()
+    ddp.finish()                                # every p.grad is the mean over ranks
 
-    Constructor: the model gets rank 0's parameters and buffers, and make_buckets' buckets for good.
-    backward: starts a bucket when it and all buckets before it are complete.
-    finish(): starts those that are left, in order, then waits for all. A gradient that a rank lacks
-    counts as zero.
-    no_sync(): backward in such a block, which may be nested or raise, sends nothing; the next backward
-    after it averages the sums in .grad.
+    The model gets rank 0's parameters and buffers. Each of make_buckets' buckets starts in backward,
+    when it and all before it are complete; finish() starts the rest, then waits. A gradient that a rank
+    lacks counts as zero.
 
     Communication: one asynchronous all_reduce a bucket.
     """
@@ -686,26 +682,26 @@ class BucketedDDP(nn.Module):
 
     @contextmanager
     def no_sync(self):
-        """In this block backward does not communicate."""
+        """In this block, which may raise, backward sends nothing; the next one sends the sums."""
         ### BEGIN SOLUTION
-        before, self.synchronizes = self.synchronizes, False
+        self.synchronizes = False
         try:
             yield
         finally:
-            self.synchronizes = before
+            self.synchronizes = True
         ### END SOLUTION
 
     # The next three are a suggestion: change them as you like.
 
     def reset(self) -> None:
-        """Forget the last step: no gradient has been counted, no bucket is under way."""
+        """Forget the last step: no bucket is under way."""
         ### BEGIN SOLUTION
         self.missing = [len(bucket) for bucket in self.buckets]
         self.under_way = []
         ### END SOLUTION
 
     def gradient_ready(self, bucket: int, parameter: nn.Parameter) -> None:
-        """The hook: the gradient of this parameter, which is in this bucket, is complete."""
+        """The hook of a parameter in this bucket."""
         ### BEGIN SOLUTION
         if not self.synchronizes:
             return
@@ -715,7 +711,7 @@ class BucketedDDP(nn.Module):
         ### END SOLUTION
 
     def start_next(self) -> None:
-        """Start the all_reduce of the first bucket that is not under way."""
+        """Start the first bucket that is not under way."""
         ### BEGIN SOLUTION
         bucket = self.buckets[len(self.under_way)]
         for parameter in bucket:
@@ -726,7 +722,7 @@ class BucketedDDP(nn.Module):
         ### END SOLUTION
 
     def finish(self) -> None:
-        """Complete the averaging: call it after backward and before the optimizer's step."""
+        """Complete the averaging."""
         ### BEGIN SOLUTION
         while len(self.under_way) < len(self.buckets):
             self.start_next()

@@ -27,8 +27,7 @@ from graders.grading.registry import exercises
 from graders.grading.rng import Rng
 from graders.grading.run import grade
 from graders.student.kernel_answer import kernel_answer
-from graders.units.unit_02.models import Chain
-from graders.units.unit_02.steps import draw_training, greedy_buckets
+from graders.units.unit_02.cases import filled
 from tests.answers import right_answers
 
 ANSWERS: dict[str, Callable[..., Any]] = {
@@ -117,18 +116,8 @@ def test_every_rank_makes_the_same_number_of_steps(length: int, ranks: int, batc
     ],
 )
 def test_a_bucket_is_closed_before_it_overflows(sizes: list[int], limit: int, expected: list[int]) -> None:
-    assert greedy_buckets(sizes, limit) == expected
-
-
-@pytest.mark.parametrize("seed", range(50))
-def test_a_right_wrapper_can_always_start_before_the_first_layer(seed: int) -> None:
-    training = draw_training(Rng(seed))
-    sizes = [parameter.nbytes for parameter in Chain(training.widths).parameters()][::-1]
-    buckets = greedy_buckets(sizes, training.bucket_bytes)
-    # Invariant: the first bucket holds the last layer and nothing of the first two parameters, so a grader
-    # may ask for communication before backward reaches the first layer.
-    assert buckets[0] >= sum(sizes[:2])
-    assert buckets[0] <= sum(sizes[:-2])
+    buckets = filled(list(enumerate(sizes)), limit)
+    assert [sum(sizes[number] for number in each) for each in buckets] == expected
 
 
 def step_seconds(run: Run) -> float:

@@ -89,7 +89,7 @@ def _generator(seed):
     return torch.Generator().manual_seed(seed)
 
 
-@wrong("shard_indices", fails="disjoint and complete")
+@wrong("shard_indices", fails="any number of samples")
 def pads(length, epoch, seed):
     """Gives samples out twice until all ranks have equally many, as DistributedSampler does."""
     ranks = dist.get_world_size()
@@ -98,14 +98,14 @@ def pads(length, epoch, seed):
     return padded[dist.get_rank() :: ranks]
 
 
-@wrong("shard_indices", fails="disjoint and complete")
+@wrong("shard_indices", fails="each sample once")
 def seeds_with_the_rank(length, epoch, seed):
     """Cuts another permutation on every rank."""
     order = torch.randperm(length, generator=_generator(seed + epoch + dist.get_rank()))
     return order[dist.get_rank() :: dist.get_world_size()]
 
 
-@wrong("shard_indices", fails="balanced")
+@wrong("shard_indices", fails="any number of samples")
 def last_takes_the_rest(length, epoch, seed):
     """Everyone gets length // ranks, and the last rank what is left too."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
@@ -114,7 +114,7 @@ def last_takes_the_rest(length, epoch, seed):
     return order[rank * share :] if rank == ranks - 1 else order[rank * share : (rank + 1) * share]
 
 
-@wrong("shard_indices", fails="balanced")
+@wrong("shard_indices", fails="any number of samples")
 def rounds_parts_up(length, epoch, seed):
     """Everyone takes length / ranks, rounded up, as long as there are some: too few are left for the last."""
     share = -(-length // dist.get_world_size())
@@ -422,7 +422,7 @@ def puts_frozen_ones_in(model, bucket_bytes):
     return _cut(list(model.parameters())[::-1], bucket_bytes)
 
 
-@wrong("make_buckets", fails="each trainable parameter once")
+@wrong("make_buckets", fails="in the order of backward")
 def loses_the_last_bucket(model, bucket_bytes):
     """Appends a bucket when the next one is opened, and the last one never."""
     return _cut(_trainable(model)[::-1], bucket_bytes)[:-1]
@@ -440,13 +440,13 @@ def turns_the_buckets_only(model, bucket_bytes):
     return _cut(_trainable(model), bucket_bytes)[::-1]
 
 
-@wrong("make_buckets", fails="as full as they may be")
+@wrong("make_buckets", fails="cut at bucket_bytes")
 def counts_numbers(model, bucket_bytes):
     """Takes numbers for bytes."""
     return _cut(_trainable(model)[::-1], bucket_bytes, size=lambda parameter: parameter.numel())
 
 
-@wrong("make_buckets", fails="as full as they may be")
+@wrong("make_buckets", fails="cut at bucket_bytes")
 def closes_when_it_overflows(model, bucket_bytes):
     """Closes a bucket after the parameter that takes it above the bound."""
     buckets = []
@@ -527,7 +527,7 @@ class OneCallAParameter(_OneBucket):
         self.prepare()
 
 
-@wrong("Bucket", fails="one all_reduce")
+@wrong("Bucket", fails="every step")
 class InTheOrderOfArrival(_OneBucket):
     """Ranks that use their layers in other orders add up different parameters."""
 
@@ -717,7 +717,7 @@ class OneBucketAParameter(_Bucketed):
         self.buckets = [[parameter] for parameter in self.parameters_in_order()]
 
 
-@wrong("BucketedDDP", fails="buckets")
+@wrong("BucketedDDP", fails="starts in backward")
 class ForwardOrder(_Bucketed):
     """Fills the buckets from the first layer on, whose gradients come last."""
 
@@ -725,7 +725,7 @@ class ForwardOrder(_Bucketed):
         return _trainable(self.module)
 
 
-@wrong("BucketedDDP", fails="starts during backward")
+@wrong("BucketedDDP", fails="starts in backward")
 class AllAtTheEnd(_Bucketed):
     """Leaves all communication to finish()."""
 
@@ -743,7 +743,7 @@ class WaitsInTheHook(_Bucketed):
         handle.wait()
 
 
-@wrong("BucketedDDP", fails="unused parameters")
+@wrong("BucketedDDP", fails="in order")
 class WaitsForStartedOnly(_Bucketed):
     """finish() forgets the buckets that no hook has completed."""
 
@@ -770,7 +770,7 @@ class StartsInAnyOrder(_Bucketed):
         super().finish()
 
 
-@wrong("BucketedDDP", fails="tied and frozen parameters")
+@wrong("BucketedDDP", fails="buckets")
 class TakesThemForContiguous(_Bucketed):
     """view(-1) exists for contiguous tensors only."""
 
@@ -780,7 +780,7 @@ class TakesThemForContiguous(_Bucketed):
         self.started[index] = flat, dist.all_reduce(flat, async_op=True)
 
 
-@wrong("BucketedDDP", fails="tied and frozen parameters")
+@wrong("BucketedDDP", fails="buckets")
 class WatchesFrozen(_Bucketed):
     """Puts frozen parameters into buckets, which then wait for gradients that never come."""
 

@@ -15,9 +15,7 @@ from graders.grading.judging import ByCases, Stage, by_cases
 from graders.grading.kinds import Kind
 from graders.grading.kit import (
     Answer,
-    AnswerFailed,
     Criterion,
-    FailureKind,
     Finding,
     Observed,
     Rng,
@@ -27,6 +25,7 @@ from graders.grading.kit import (
 from graders.grading.traffic import Allowed, Traffic, in_time, within
 from graders.units.ranks import drivers
 from graders.units.ranks.features import Ranks
+from graders.units.ranks.meetings import between_meetings, by_place, traffic_of
 
 Arguments = list[Any]
 """Positional arguments of one rank: tensors, lists of tensors, None, numbers."""
@@ -40,7 +39,7 @@ class Seen:
 
     kept: about arguments, and which object was returned. by_rank: the calls that each place made.
     allowed: what it may cost, if that is looked at. results: of each call, what the places returned. given:
-    of each call, the places' arguments as they were drawn.
+    of each call, the places' arguments as they were drawn. marks: those of each place.
     """
 
     kept: Finding
@@ -49,6 +48,7 @@ class Seen:
     allowed: Allowed | None
     results: list[list[Any]]
     given: list[list[Arguments]]
+    marks: list[list[Event]]
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class OnRanks(Stage[Setting]):
         )
         told = _by_call(observed, calls)
         judged = [self._judged(*each) for each in zip(calls, inputs, told, strict=True)]
-        slices = _between_meetings(observed, sum(meet))
+        slices = between_meetings(observed, sum(meet))
         found, first = [], 0
         for (setting, _), case in zip(cases, slices, strict=True):
             own = slice(first, first + len(setting.calls))
@@ -104,8 +104,9 @@ class OnRanks(Stage[Setting]):
             result = compare.first_failure([each for each, _ in of_case] + [_only(self.calls, case.events)])
             kept = compare.first_failure(each for _, each in of_case)
             costs = None if setting.alone else self.allowed(setting)
-            by_rank, traffic = _by_rank(setting, case.events), _traffic(setting, case)
-            found.append((result, Seen(kept, by_rank, traffic, costs, came, inputs[own])))
+            made, marks = by_place(setting, case.events), by_place(setting, case.marks)
+            seen = Seen(kept, made, traffic_of(setting, case), costs, came, inputs[own], marks)
+            found.append((result, seen))
         return found
 
     def _judged(
@@ -154,50 +155,6 @@ def _by_call(observed: Observed[list[Called]], calls: Sequence[Setting]) -> list
         for called, number in compare.side_by_side(of_rank, mine):
             told[number].append(called)
     return told
-
-
-@dataclass(frozen=True, slots=True)
-class Slice:
-    """What one of the cases of a launch did. begin: virtual seconds, when all ranks had met."""
-
-    begin: float
-    events: list[Event]
-
-
-def _between_meetings(observed: Observed[Any], meetings: int) -> list[Slice]:
-    """What each case did. Raises AnswerFailed if the answer has called barriers of its own between."""
-    everyone = len(observed.results)
-    begins = [0.0] * (meetings + 1)
-    slices = [Slice(begin, []) for begin in begins]
-    for rank in range(everyone):
-        case = 0
-        for event in observed.communication(rank):
-            if event.op == "barrier" and len(event.group) == everyone and case < meetings:
-                case += 1
-                begins[case] = max(begins[case], event.end)
-            else:
-                slices[case].events.append(event)
-        if case != meetings:
-            raise AnswerFailed(FailureKind.UNREADABLE, "A rank has not met the others.")
-    return [Slice(begin, each.events) for begin, each in zip(begins, slices, strict=True)]
-
-
-def _by_rank(setting: Ranks, events: Sequence[Event]) -> list[list[Event]]:
-    own = [event for event in events if event.op != "new_group"]
-    return [[event for event in own if event.rank == rank] for rank in setting.places]
-
-
-def _traffic(setting: Ranks, case: Slice) -> Traffic:
-    places = {rank: place for place, rank in enumerate(setting.places)}
-    own = [event for event in case.events if event.op in ("send", "recv") and event.rank in places]
-    # In the order in which they were begun: of several at once, the first to leave is another.
-    sends = sorted((event for event in own if event.op == "send"), key=lambda event: event.sequence)
-    messages = [
-        (places[event.rank], places.get(event.peer, -1), event.sent)
-        for event in sends
-        if event.peer is not None
-    ]
-    return Traffic(messages, max((event.end for event in own), default=case.begin) - case.begin)
 
 
 def _only(allowed: Collection[str] | None, events: Sequence[Event]) -> Finding:
@@ -254,12 +211,13 @@ def on_ranks(
     driver: Callable[..., list[Called]] = drivers.calls,
     what: str = "what place {} returned",
     kind: type[OnRanks[Any]] = OnRanks,
+    name: str = "",
 ) -> Callable[[Callable[[Setting, list[Arguments]], list[Expected]]], Exercise]:
     """Register an exercise whose every rank must have, after a call, what the function below says.
 
     base: the ordinary case. root: the name of the keyword that is the root's global rank, if it has one.
     possible: which features do not exclude one another. kind: of stage, for results of which several are
-    right. See `OnRanks`.
+    right. name: of the answer, if it is not the function's. See `OnRanks`.
     """
 
     def options(setting: Setting) -> dict[str, int]:
@@ -269,7 +227,7 @@ def on_ranks(
         how = allowed, written, expected.__name__, options, calls, driver, what
         stage = kind(arguments, expected, *how)
         judged = ByCases(base, stage, rubric, possible)
-        return by_cases(judged, minutes=minutes, difficulty=difficulty, hints=hints)(expected)
+        return by_cases(judged, minutes=minutes, difficulty=difficulty, hints=hints, name=name)(expected)
 
     return register
 

@@ -28,6 +28,7 @@ class Averaged(Ranks):
     whether a parameter has no dimension.
     """
 
+    ranks: int = feature(3, lambda ranks: f"{ranks} rank{'s' * (ranks > 1)}")
     dtype: torch.dtype = feature(torch.float32, lambda dtype: str(dtype).removeprefix("torch."))
     node: int = feature(1, lambda node: f"{node} a node" if node > 1 else "")
     frozen: bool = feature(False, lambda frozen: "one layer frozen" if frozen else "")
@@ -47,6 +48,11 @@ class Averaged(Ranks):
     @property
     def shapes(self) -> tuple[tuple[int, ...], ...]:
         return (*SHAPES, ()) if self.scalar else SHAPES
+
+    @property
+    def ordinary(self) -> bool:
+        """Whether ranks and dtype are those of the base case."""
+        return self.ranks == 3 and self.node == 1 and self.dtype is torch.float32
 
     @property
     def trainable(self) -> list[int]:
@@ -85,7 +91,7 @@ def a_model_and_gradients(rng: Rng, case: Averaged) -> list[Arguments]:
             "averages over ranks",
             1,
             "After the call every p.grad must be the sum over ranks divided, once, by the number of ranks.",
-            vary=vary(ranks=(1, 2, 5), dtype=(torch.float64,)) + both(node=4),
+            vary=vary(ranks=(1, 2), dtype=(torch.float64,)) + both(node=3),
         ),
         Criterion(
             "in place",
@@ -98,10 +104,7 @@ def a_model_and_gradients(rng: Rng, case: Averaged) -> list[Arguments]:
             1,
             "Where p.grad is None on this rank, it counts as zero; still all ranks must make the same calls, "
             "so nothing may be skipped.",
-            vary=vary(missing=(True,))
-            + both(missing=True, ranks=1)
-            + both(missing=True, again=True)
-            + both(missing=True, dtype=torch.float64),
+            vary=vary(missing=(True,)) + both(missing=True, again=True),
         ),
         Criterion(
             "each gradient sent once",
@@ -139,7 +142,11 @@ def a_model_and_gradients(rng: Rng, case: Averaged) -> list[Arguments]:
     # Zeros that a rank makes may lie otherwise in memory than what others have: where each has a call
     # of its own, that is wrong for another reason than a missing gradient, or a layout.
     possible=lambda case: (
-        case.ranks % case.node == 0 and not (case.missing and (case.broken or case.layout == "transposed"))
+        case.ranks % case.node == 0
+        and not (case.missing and (case.broken or case.layout == "transposed"))
+        # How many ranks there are, where, and the dtype have nothing to do with the rest.
+        and (case.ordinary or not (case.frozen or case.broken or case.scalar or case.layout == "transposed"))
+        and not (case.again and (case.frozen or case.scalar or not case.ordinary))
     ),
     driver=replicas.average,
     what="rank {}",

@@ -1,6 +1,6 @@
-"""What the exercises of unit 02 share that replicas are given to: what they may send."""
+"""What the exercises of unit 02 share: what replicas may send, and how buckets are filled."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from graders.grading.explanation import Tried
@@ -44,3 +44,19 @@ def sends_once(op: str, nbytes: Callable[[Any], int]) -> Callable[[Tried[Any]], 
         return Finding(True, f"every rank gives {op} what is needed, once.") if expected >= 0 else None
 
     return how
+
+
+def filled(sizes: Sequence[tuple[int, int]], limit: int) -> list[list[int]]:
+    """Numbers in buckets: filled in order, closed before the size that would take it above the limit.
+
+    sizes: each number, and its bytes.
+    """
+    buckets: list[list[int]] = []
+    room = 0
+    for number, nbytes in sizes:
+        if not buckets or nbytes > room:
+            buckets.append([])
+            room = limit
+        buckets[-1].append(number)
+        room -= nbytes
+    return buckets

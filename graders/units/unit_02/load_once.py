@@ -1,6 +1,7 @@
 """The grader of `load_once`."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
@@ -9,12 +10,34 @@ from course_lib.cluster.topology import Cluster
 from course_lib.runtime.communication.events import Event, Kind
 from graders.grading import compare
 from graders.grading.answer import AnswerFailed
-from graders.grading.kit import Answer, Criterion, Finding, Findings, Observed, Rng, exercise, per_rank
+from graders.grading.cases import both, vary
+from graders.grading.judging import feature
+from graders.grading.kit import Answer, Criterion, Finding, Observed, Rng, per_rank
+from graders.units.one_by_one import one_by_one
 from graders.units.unit_02.drivers import data as drivers
 from graders.units.unit_02.replies import LoadingReply
 
+Loaded = tuple[Sequence[LoadingReply], Sequence[Tensor | None]]
+"""What each rank did, and what its load() gave."""
 
-@exercise(
+
+@dataclass(frozen=True, slots=True)
+class Loading:
+    """nodes, devices: of the cluster. late: the rank whose load() takes longer, if any. nothing: whether
+    load() returns None. failing: the ranks on which it raises an error.
+    """
+
+    nodes: int = feature(1, lambda nodes: compare.counted(nodes, "node"))
+    devices: int = feature(4, lambda devices: f"{compare.counted(devices, 'rank')} on each")
+    late: int | None = None
+    nothing: bool = feature(False, lambda nothing: "a load() that returns None" if nothing else "")
+    failing: tuple[int, ...] = feature(
+        (), lambda failing: f"an error of load() on {[*failing]}" if failing else ""
+    )
+
+
+@one_by_one(
+    base=Loading(),
     minutes=10,
     difficulty=2,
     rubric=(
@@ -28,6 +51,8 @@ from graders.units.unit_02.replies import LoadingReply
             "every rank has the data",
             1,
             "Every rank calls load() once, first or later, and returns what it gave.",
+            vary=vary(nothing=(True,)),
+            how=lambda tried: None if tried.case.features.failing else all_loaded(*tried.seen),
         ),
         Criterion(
             "one first rank on each node",
@@ -35,6 +60,8 @@ from graders.units.unit_02.replies import LoadingReply
             "Each node has its own disk. dist.get_node_local_rank() is 0 once on every node; get_rank() is 0 "
             "once in all. The first ranks of all nodes load at once: none has another to wait for.",
             needs=("others wait for the first", "every rank has the data"),
+            # The first of the second node loads longer than rank 0, for which nobody has to wait there.
+            vary=both(nodes=2, devices=2, late=2) + both(nodes=3, devices=1),
         ),
         Criterion(
             "an error frees the others",
@@ -42,6 +69,7 @@ from graders.units.unit_02.replies import LoadingReply
             "If load() raises before the barrier, the others wait in it for ever. `try: ... finally:` runs "
             "the barrier either way, and lets the error through.",
             needs=("others wait for the first", "every rank has the data"),
+            vary=both(failing=(0,)) + both(nodes=2, devices=2, failing=(2, 3)) + both(failing=(1,)),
         ),
     ),
     hints=(
@@ -52,41 +80,20 @@ from graders.units.unit_02.replies import LoadingReply
         "What must happen on a first rank whose load() raises? It comes to the barrier all the same: "
         "`finally`.",
     ),
+    possible=lambda case: not (case.nothing and (case.failing or case.nodes > 1)),
 )
-def load_once(answer: Answer, rng: Rng) -> Findings:
-    """One rank of a node loads first; all load; an error leaves nobody waiting."""
-    devices = rng.integer(3, 4)
-    one_node = loading_cluster(nodes=1, devices=devices)
-    values = [rng.normal(3) for _ in range(devices)]
-    observed = answer.launch(drivers.loading, per_rank(values), ranks=devices, cluster=one_node)
-    yield "others wait for the first", first_alone(observed, one_node)
-    loaded = all_loaded(observed.results, values)
-    without = answer.launch(drivers.loading, None, ranks=devices, cluster=one_node)
-    yield (
-        "every rank has the data",
-        all_loaded(without.results, [None] * devices) if loaded.passed else loaded,
-    )
-
-    # The first of the second node loads longer than rank 0, for which nobody has to wait there.
-    two_nodes = loading_cluster(nodes=2, devices=2).with_straggler(2)
-    values = [rng.normal(3) for _ in range(4)]
-    observed = answer.launch(drivers.loading, per_rank(values), ranks=4, cluster=two_nodes)
-    alone = compare.first_failure([first_alone(observed, two_nodes), first_is_heard(observed, two_nodes)])
-    at_once = first_at_once(observed, two_nodes) if alone.passed else alone
-    # Who begins late on nodes of two is told so, and not asked for more.
-    yield "one first rank on each node", one_rank_a_node(answer, rng) if at_once.passed else at_once
-
-    # All ranks of the second node, whose first number is not 0; then one whose first rank has loaded.
-    errors = (_after_errors(answer, values[0], failing, two_nodes) for failing in ([2, 3], [1]))
-    yield "an error frees the others", compare.first_failure(errors)
-
-
-def one_rank_a_node(answer: Answer, rng: Rng) -> Finding:
-    """Passes if all ranks load at once where each is the first of its node."""
-    cluster = loading_cluster(nodes=3, devices=1)
-    values = [rng.normal(2) for _ in range(3)]
-    observed = answer.launch(drivers.loading, per_rank(values), ranks=3, cluster=cluster)
-    return compare.first_failure([first_at_once(observed, cluster), all_loaded(observed.results, values)])
+def load_once(answer: Answer, case: Loading, rng: Rng) -> tuple[Finding, Loaded]:
+    """On each node one rank loads before the others, and at once."""
+    cluster = loading_cluster(case.nodes, case.devices)
+    if case.failing:
+        return _after_errors(answer, rng.normal(3), [*case.failing], cluster), ([], [])
+    if case.late is not None:
+        cluster = cluster.with_straggler(case.late)
+    values = [None if case.nothing else rng.normal(3) for _ in range(cluster.size)]
+    observed = answer.launch(drivers.loading, per_rank(values), ranks=cluster.size, cluster=cluster)
+    checks = (first_alone, first_is_heard, first_at_once) if case.nodes > 1 else (first_alone,)
+    found = compare.first_failure(check(observed, cluster) for check in checks)
+    return found, (observed.results, values)
 
 
 def loading_cluster(nodes: int, devices: int) -> Cluster:

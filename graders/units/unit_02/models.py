@@ -1,11 +1,11 @@
 """The small models that the drivers of unit 02 build, and graders beside them."""
 
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from graders.grading.answer import PlainData
 from graders.units.models import load_values, mark_in_backward
@@ -43,19 +43,14 @@ def chain_of(values: list[Tensor]) -> nn.Sequential:
     given. The first weight has a second name, in a module of its own, which the scalar is in, too.
     """
     pairs = zip(values[::2], values[1::2], strict=False)
-    layers = [nn.Linear(weight.shape[1], weight.shape[0], dtype=weight.dtype) for weight, _ in pairs]
+    layers = [Linear(weight.shape[1], weight.shape[0], dtype=weight.dtype) for weight, _ in pairs]
     scalars = [nn.Parameter(torch.zeros_like(value)) for value in values[2 * len(layers) :]]
     model = nn.Sequential(*layers, nn.ParameterList([layers[0].weight, *scalars]))
     load_values(model.parameters(), values)
     return model
 
 
-def shapes_of(widths: Sequence[int]) -> list[tuple[int, ...]]:
-    """Of the parameters of a `Chain`, in their order."""
-    return [shape for wide, narrow in pairwise(widths) for shape in ((narrow, wide), (narrow,))]
-
-
-class _Linear(nn.Linear):
+class Linear(nn.Linear):
     """A layer whose numbers are all given to it: drawing them takes most of the time of making it."""
 
     def reset_parameters(self) -> None:
@@ -64,17 +59,46 @@ class _Linear(nn.Linear):
             nn.init.zeros_(parameter)
 
 
-class Chain(nn.Module):
-    """Linear layers with tanh between them; backward marks when it reaches each. Inputs [B, widths[0]]."""
+LAYERS, WIDTH = 3, 4
+"""Of a `Layers`."""
 
-    def __init__(self, widths: Sequence[int]) -> None:
+
+class Layers(nn.Module):
+    """Square layers with tanh between them. Each call says which of them it uses, in which order. Backward
+    marks when it reaches each. Inputs and outputs [B, WIDTH].
+
+    Its parameters are its own: modules for the layers would take most of the time of making it.
+    """
+
+    shift: Tensor
+
+    def __init__(
+        self, seed: int, double: bool = False, tied: bool = False, frozen: Sequence[int] = ()
+    ) -> None:
+        """seed: of its values. double: whether they are float64. tied: whether the first layer and the last
+        have one weight. frozen: numbers of layers.
+        """
         super().__init__()
-        self.layers = nn.ModuleList(_Linear(wide, narrow) for wide, narrow in pairwise(widths))
+        self.dtype = torch.float64 if double else torch.float32
+        drawn = normal(seed, LAYERS, WIDTH + 1, WIDTH, dtype=self.dtype)
+        self.register_buffer("shift", drawn.mean((0, 1)))
+        self.layers: list[tuple[nn.Parameter, nn.Parameter]] = []
+        for number, values in enumerate(drawn.unbind()):
+            first = tied and number == LAYERS - 1
+            weight = self.layers[0][0] if first else nn.Parameter(values[:-1].clone())
+            bias = nn.Parameter(values[-1].clone())
+            self.register_parameter(f"weight_{number}", weight)
+            self.register_parameter(f"bias_{number}", bias)
+            self.layers.append((weight, bias))
+            for parameter in (weight, bias) if number in frozen else ():
+                parameter.requires_grad_(False)
 
-    def forward(self, inputs: Tensor) -> Tensor:
-        hidden = inputs
-        for number, layer in enumerate(self.layers):
-            hidden = mark_in_backward(layer(torch.tanh(hidden)), reaches(number))
+    def forward(self, inputs: Tensor, way: Sequence[int]) -> Tensor:
+        """way: the numbers of the layers, each once at most."""
+        hidden = inputs + self.shift
+        for number in way:
+            weighted = functional.linear(torch.tanh(hidden), *self.layers[number])
+            hidden = mark_in_backward(weighted, reaches(number))
         return hidden
 
 
@@ -83,63 +107,26 @@ def reaches(layer: int) -> str:
     return f"backward reaches layer {layer}"
 
 
-ALL = 3
-"""What stands for all of the branches of a `Branches`."""
+def inputs_of(model: Layers, seed: int, step: int, turn: int) -> Tensor:
+    """[3, WIDTH]. seed: a rank's. turn: the number of a pass in the step."""
+    return normal(seed + 10 * step + turn, 3, WIDTH, dtype=model.dtype)
 
 
-class Branches(nn.Module):
-    """A shared first layer and three branches, of which each call uses one, and the others get no gradient,
-    or all.
-
-    The shared layer is registered last: its bucket is the first, and the last to be complete. Backward marks
-    when it reaches that layer. Inputs and outputs [B, width].
+def older_gradients(model: Layers, seed: int) -> list[Tensor]:
+    """What .grad of a rank with this seed holds before the first step; of each one number is infinite, as in
+    an overflow, and one is NaN.
     """
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.branches = nn.ModuleList(_Linear(width, width) for _ in range(3))
-        self.shared = _Linear(width, width)
-
-    def forward(self, inputs: Tensor, branch: int) -> Tensor:
-        """branch: the number of one, or `ALL`."""
-        hidden = torch.tanh(mark_in_backward(self.shared(inputs), REACHES_SHARED))
-        used = self.branches if branch == ALL else [self.branches[branch]]
-        return torch.stack([each(hidden) for each in used]).sum(0)
+    drawn = []
+    for number, parameter in enumerate(model.parameters(), 1):
+        gradient = normal(seed + 100 * number, *parameter.shape, dtype=model.dtype)
+        gradient.view(-1)[0], gradient.view(-1)[-1] = torch.inf, torch.nan
+        drawn.append(gradient)
+    return drawn
 
 
-REACHES_SHARED = "backward reaches the shared layer"
-"""The mark that backward makes before it computes that layer's gradients."""
-
-
-class Tied(nn.Module):
-    """Words to words: the embedding is also the weight of the last layer; the layer between is frozen. The
-    scores are multiplied by the last parameter, a scalar. There is a buffer, of which nothing comes.
-
-    Inputs: numbers of words [B]; outputs: scores [B, words].
-    """
-
-    def __init__(self, words: int, width: int) -> None:
-        super().__init__()
-        self.embedding = nn.Embedding(words, width)
-        self.frozen = nn.Linear(width, width).requires_grad_(False)
-        self.mixing = nn.Linear(width, width)
-        self.output = nn.Linear(width, words, bias=False)
-        self.output.weight = self.embedding.weight
-        self.register_buffer("heard", torch.zeros(width))
-        self.factors = nn.ParameterList([torch.ones(())])
-
-    def forward(self, words: Tensor) -> Tensor:
-        hidden = self.mixing(torch.tanh(self.frozen(self.embedding(words))))
-        scores: Tensor = self.output(hidden) * self.factors[0]
-        return scores
-
-
-def descend(model: nn.Module, rate: float) -> None:
-    """One step of plain gradient descent; importing torch.optim's would take longer than all the rest."""
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.grad is not None:
-                parameter.sub_(parameter.grad, alpha=rate)
+def normal(seed: int, *shape: int, dtype: torch.dtype) -> Tensor:
+    """Standard normal numbers, which a driver and its grader can draw both."""
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
 
 
 def names_of(model: nn.Module) -> list[str]:

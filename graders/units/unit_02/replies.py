@@ -21,19 +21,6 @@ class ShardsReply(DriverReply):
 
 
 @dataclass(frozen=True, slots=True)
-class ConstructedReply(DriverReply):
-    """The model's state after wrapping, whether its tensors are those that it had, whether autograd saw a
-    broadcast, and the wrapper's output beside the model's own.
-    """
-
-    state: list[Tensor]
-    in_place: bool
-    recorded: bool
-    output: PlainData
-    own_output: Tensor
-
-
-@dataclass(frozen=True, slots=True)
 class LoadingReply(DriverReply):
     """result: what the answer returned on this rank. calls: how often it called `load`."""
 

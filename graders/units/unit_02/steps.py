@@ -1,210 +1,270 @@
-"""Steps of training with BucketedDDP: where they begin, where they lead, and when their calls were made."""
+"""Steps of training with buckets: what must come of them, and when calls start."""
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from itertools import accumulate
-from math import prod
+from functools import cache
+from itertools import accumulate, takewhile
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
-from course_lib.cluster.topology import Cluster, Link
-from graders.grading.communication import steps_of
-from graders.grading.expected import same
-from graders.grading.kit import Answer, Finding, Observed, Rng, compare, per_rank
-from graders.units.models import Gradients, load_values
-from graders.units.unit_02.drivers import bucketed as drivers
-from graders.units.unit_02.models import ALL, Branches, Chain, names_of, reaches, shapes_of
+from course_lib.runtime.communication.events import Event
+from graders.grading.explanation import Tried
+from graders.grading.judging import feature
+from graders.grading.kit import Finding, Rng
+from graders.units.ranks.features import Ranks
+from graders.units.ranks.stage import Arguments
+from graders.units.unit_02.models import Layers, inputs_of, older_gradients, reaches
 
-SLOW = Link(latency=1.0, bandwidth=1e6)
-"""A link on which every collective outlasts the backward pass by far."""
-
-
-@dataclass(frozen=True)
-class Training:
-    """Some steps of plain gradient descent on a chain of layers.
-
-    values[r]: rank r's parameters before wrapping. batches[r]: its batches, one a step: inputs
-    [B, widths[0]] and targets [B, widths[-1]].
-    """
-
-    widths: list[int]
-    values: list[list[Tensor]]
-    batches: list[list[tuple[Tensor, Tensor]]]
-    rate: float
-    bucket_bytes: int
-
-    def launch(self, answer: Answer) -> Observed[list[Gradients]]:
-        """Every collective outlasts backward, so that waiting for one shows."""
-        ranks = len(self.values)
-        cluster = Cluster(devices_per_node=ranks, intra_node=SLOW)
-        return answer.launch(
-            drivers.steps,
-            self.widths,
-            per_rank(self.values),
-            per_rank(self.batches),
-            self.rate,
-            self.bucket_bytes,
-            ranks=ranks,
-            cluster=cluster,
-        )
-
-    def buckets(self) -> list[int]:
-        """Bytes of each bucket."""
-        return greedy_buckets(self._sizes, self.bucket_bytes)
-
-    @property
-    def _sizes(self) -> list[int]:
-        """Bytes of the parameters, the last one first."""
-        return [4 * prod(shape) for shape in shapes_of(self.widths)][::-1]
-
-    def deadlines(self) -> list[str]:
-        """For each bucket the mark before which its gradients are complete and it must have been started.
-
-        Backward computes a layer's gradients between its mark and that of the layer before.
-        """
-        layers = [number for number in range(len(self.widths) - 1) for _ in ("weight", "bias")][::-1]
-        ends = list(accumulate(self._sizes))
-        lowest = [layers[ends.index(end)] for end in accumulate(self.buckets())]
-        return [reaches(layer - 1) if layer else "backward ends" for layer in lowest]
-
-    @cached_property
-    def mean_gradients(self) -> list[list[Tensor]]:
-        """For every step the mean gradients, of the parameters' shapes, from rank 0's values on."""
-        model = Chain(self.widths)
-        parameters = list(model.parameters())
-        load_values(parameters, self.values[0])
-        means = []
-        for batches in zip(*self.batches, strict=True):
-            losses = [functional.mse_loss(model(inputs), targets) for inputs, targets in batches]
-            gradients = torch.autograd.grad(torch.stack(losses).mean(), parameters)
-            means.append(list(gradients))
-            with torch.no_grad():
-                for parameter, gradient in zip(parameters, gradients, strict=True):
-                    parameter.sub_(gradient, alpha=self.rate)
-        return means
+FORWARD = "012"
+"""The way through a `Layers` in the order of its layers."""
 
 
-def draw_training(rng: Rng) -> Training:
-    """Two to four ranks, three steps; the last layer fills a bucket to the byte, one weight is too large."""
-    ranks = rng.integer(2, 4)
-    widths = [rng.integer(5, 8), 9, 9, rng.integer(5, 8), rng.integer(5, 8)]
-    shapes = shapes_of(widths)
-    values = [[rng.normal(*shape) for shape in shapes] for _ in range(ranks)]
-    batches = [
-        [(rng.normal(4, widths[0]), rng.normal(4, widths[-1])) for _ in range(3)] for _ in range(ranks)
-    ]
-    last_layer = 4 * (widths[-2] + 1) * widths[-1]
-    return Training(widths, values, batches, rate=0.05, bucket_bytes=last_layer)
-
-
-def gradients_as(
-    seen: Sequence[Gradients], expected: Sequence[Gradients], names: Sequence[str], tolerance: float = 2e-5
-) -> Finding:
-    """Passes if each rank has the gradients expected of it, be it NaN, and none where None is expected.
-
-    seen[r][i], expected[r][i]: rank r's of parameter i, in the order of model.parameters(), of its shape.
-    names: of the parameters.
-    """
-    return compare.first_failure(
-        (
-            same(gradient, mean, f"the gradient of {name} on rank {rank}", tolerance)
-            for rank, (own, means) in enumerate(zip(seen, expected, strict=True))
-            for name, (gradient, mean) in zip(names, compare.side_by_side(own, means), strict=True)
-        ),
-        f"All gradients are as expected on {compare.counted(len(seen), 'rank')}.",
-    )
-
-
-def greedy_buckets(sizes: Sequence[int], limit: int) -> list[int]:
-    """Bytes of each bucket: filled in order, closed before the size that would take it above the limit."""
-    buckets: list[int] = []
-    for size in sizes:
-        if buckets and buckets[-1] + size <= limit:
-            buckets[-1] += size
-        else:
-            buckets.append(size)
-    return buckets
+def told_steps(steps: tuple[str, ...]) -> str:
+    """`2 steps in which layers run in the order 201/210 (one rank/the next)`, or how many there are."""
+    ways = dict.fromkeys(step for step in steps if step != FORWARD)
+    many = f"{len(steps)} steps" if len(steps) > 1 else "a step" if ways else ""
+    if not ways:
+        return many
+    named = ", ".join("; ".join(step.split()) for step in ways)
+    by_rank = " (one rank/the next)" if "/" in named else ""
+    silent = "; all but the last pass within no_sync" if " " in "".join(ways) else ""
+    return f"{many} in which layers run in the order {named}{by_rank}{silent}"
 
 
 @dataclass(frozen=True, slots=True)
-class Used:
-    """A `Branches` in double precision of which each rank uses its own. values: of its parameters. inputs[r]:
-    [B, width].
+class Steps(Ranks):
+    """steps: what each does: passes with a space between, all but the last silent; of a pass the numbers of
+    the layers in the order in which they run, of one rank, then of the next, in turn. older:
+    whether .grad holds something before the first step, of rank 0 an infinity and a NaN, too.
     """
 
-    width: int
-    values: list[Tensor]
-    inputs: list[Tensor]
-
-    @classmethod
-    def draw(cls, rng: Rng, ranks: int) -> "Used":
-        width = rng.integer(3, 5)
-        double = torch.float64
-        values = [rng.normal(*parameter.shape, dtype=double) for parameter in Branches(width).parameters()]
-        return cls(width, values, [rng.normal(4, width, dtype=double) for _ in range(ranks)])
+    ranks: int = feature(2, lambda ranks: f"{ranks} rank{'s' * (ranks > 1)}")
+    steps: tuple[str, ...] = feature((FORWARD,), told_steps)
+    double: bool = feature(False, lambda double: "float64" if double else "float32")
+    older: bool = feature(False, lambda older: "older gradients, with an inf and a NaN" if older else "")
 
     @property
-    def branch_bytes(self) -> int:
-        return sum(value.nbytes for value in self.values[:2])
+    def made(self) -> dict[str, Any]:
+        """How the `Layers` is made."""
+        return {"double": self.double}
 
-    def launch(
-        self, answer: Answer, used: list[list[list[int]]], bucket_bytes: int
-    ) -> Observed[list[Gradients]]:
-        """used[r][step]: see `drivers.branches`."""
-        given = self.width, self.values, per_rank(self.inputs), per_rank(used), bucket_bytes
-        return answer.launch(drivers.branches, *given, ranks=len(self.inputs))
+    @property
+    def model(self) -> Layers:
+        """One like those of the ranks, with whatever values."""
+        return _model_like(self)
 
-    def right(self, used: list[list[list[int]]], observed: Observed[list[Gradients]]) -> Finding:
-        """Passes if after each step the gradients are the means over ranks of the sums of its branches."""
-        model = Branches(self.width)
-        parameters = list(model.double().parameters())
-        load_values(parameters, self.values)
-        steps = range(len(used[0]))
-        by_rank = [[seen for seen, _ in compare.side_by_side(rank, steps)] for rank in observed.results]
-        for step in steps:
-            ways = [(own, branch) for own, way in zip(self.inputs, used, strict=True) for branch in way[step]]
-            losses = [model(own, branch).square().mean() for own, branch in ways]
-            total = torch.stack(losses).sum() / len(used)
-            mean = [*torch.autograd.grad(total, parameters, materialize_grads=True)]
-            seen = [rank[step] for rank in by_rank]
-            finding = gradients_as(seen, [[*mean]] * len(used), names_of(model))
-            if not finding.passed:
-                told = [["all" if branch == ALL else branch for branch in way[step]] for way in used]
-                silent = ", all but the last within no_sync" if len(told[0]) > 1 else ""
-                text = f"step {step}, in which the ranks use these of three branches{silent}: {told}"
-                return Finding(False, f"{text}: {finding.seen}")
-        return Finding(True, "The gradients are the means over ranks, 0 where a rank has none.")
+    @property
+    def buckets(self) -> list[list[int]]:
+        """The numbers of the parameters in each."""
+        raise NotImplementedError
+
+    @property
+    def in_turn(self) -> bool:
+        """Whether a bucket waits for those before it."""
+        return False
+
+    @property
+    def tolerance(self) -> float:
+        return 1e-11 if self.double else 1e-5
+
+    @property
+    def passes(self) -> list[list[list[list[int]]]]:
+        """Step -> pass -> rank -> layers."""
+        return [[_by_rank(each.split("/"), self.ranks) for each in step.split()] for step in self.steps]
+
+    @property
+    def plain(self) -> bool:
+        """Whether all layers run in their order, in all steps."""
+        return set(self.steps) == {FORWARD}
 
 
-def buckets_as_specified(training: Training, observed: Observed[Any]) -> Finding:
-    """Passes if every rank made one all_reduce a bucket, in order, and nothing else, in every step."""
-    expected = [("all_reduce", nbytes) for nbytes in training.buckets()]
-    wanted = _calls_in_words(expected)
-    for step in steps_of(observed, "finished"):
+@cache
+def _model_like(case: Steps) -> Layers:
+    return Layers(0, **case.made)
+
+
+@cache
+def _complete(case: Steps, way: tuple[int, ...], left: tuple[int, ...]) -> set[int]:
+    """The numbers of the parameters whose gradients a rank has that has gone this way, while backward has not
+    yet computed those of the layers that are left.
+    """
+    users = [
+        {layer for layer in way if any(each is parameter for each in case.model.layers[layer])}
+        for parameter in case.model.parameters()
+    ]
+    return {number for number, of in enumerate(users) if of and not of & {*left}}
+
+
+@cache
+def _nbytes(case: Steps) -> list[int]:
+    """Of each parameter."""
+    return [parameter.nbytes for parameter in case.model.parameters()]
+
+
+def _by_rank(ways: list[str], ranks: int) -> list[list[int]]:
+    return [[*map(int, ways[rank % len(ways)])] for rank in range(ranks)]
+
+
+def drawn_steps(
+    rng: Rng, case: Steps, given: Any, apart: bool = False, raises: bool = False
+) -> list[Arguments]:
+    """See `drivers.steps`. given: what the answer gets beside the model. apart: whether each rank has a state
+    of its own.
+    """
+    seeds = rng.integers(0, 2**40, 2, case.ranks).tolist()
+    states, own = seeds if apart else ([seeds[0][0]] * case.ranks, seeds[1])
+    return [
+        [case.made, (states[rank], own[rank]), _of_rank(case, rank), case.older, raises, given]
+        for rank in range(case.ranks)
+    ]
+
+
+def _of_rank(case: Steps, rank: int) -> list[list[list[int]]]:
+    """Step -> pass -> layers."""
+    return [[ways[rank] for ways in passes] for passes in case.passes]
+
+
+def own_gradients(model: Layers, given: Arguments) -> list[list[Tensor]]:
+    """Of each step what one rank's passes leave in .grad, zeros where nothing comes. model: as rank 0's."""
+    _, (_, seed), steps, older, *_ = given
+    parameters = list(model.parameters())
+    trained = [parameter for parameter in parameters if parameter.requires_grad]
+    told = []
+    for step, passes in enumerate(steps):
+        losses = [
+            model(inputs_of(model, seed, step, turn), way).square().mean() for turn, way in enumerate(passes)
+        ]
+        new = iter(torch.autograd.grad(torch.stack(losses).sum(), trained, materialize_grads=True))
+        sums = [next(new) if each.requires_grad else torch.zeros_like(each) for each in parameters]
+        zeros = [torch.zeros_like(each) for each in sums]
+        before = older_gradients(model, seed) if older and step == 0 else zeros
+        told.append([own + old for own, old in zip(sums, before, strict=True)])
+    return told
+
+
+def mean_gradients(of_ranks: list[list[list[Tensor]]]) -> list[list[Tensor]]:
+    """Of each step the means over ranks."""
+    return [
+        [torch.stack(each).mean(0) for each in zip(*step, strict=True)]
+        for step in zip(*of_ranks, strict=True)
+    ]
+
+
+# ---------------------------------------------------------------------- rows that ask when calls start
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What a rank did in a step: its calls, and the marks of each of its passes by their labels. way: that of
+    the last one.
+    """
+
+    rank: int
+    number: int
+    way: list[int]
+    passes: list[dict[str, Event]]
+    calls: list[Event]
+
+    def __str__(self) -> str:
+        return f"rank {self.rank}, step {self.number}"
+
+    @property
+    def ended(self) -> Event:
+        """The end of backward."""
+        return self.passes[-1]["backward ends"]
+
+    def before(self, mark: Event) -> list[Event]:
+        """The calls up to this mark."""
+        return [call for call in self.calls if call.sequence < mark.sequence]
+
+
+def steps_seen(tried: Tried[Any]) -> Iterator[Step]:
+    """Every step of every rank."""
+    passes = tried.case.features.passes
+    for rank, (calls, marks) in enumerate(zip(tried.seen.by_rank, tried.seen.marks, strict=True)):
+        begins = [place for place, mark in enumerate(marks) if mark.op == "step begins"]
+        bounds = zip(begins, [*begins[1:], len(marks)], strict=True)
+        for number, (begin, end) in enumerate(bounds):
+            step = marks[begin:end]
+            last = marks[end].sequence if end < len(marks) else sys.maxsize
+            labels: list[dict[str, Event]] = []
+            for mark in step:
+                if mark.op == "pass begins":
+                    labels.append({})
+                if labels:
+                    labels[-1].setdefault(mark.op, mark)
+            made = [call for call in calls if step[0].sequence <= call.sequence < last]
+            yield Step(rank, number, passes[number][-1][rank], labels, made)
+
+
+def before_steps(tried: Tried[Any]) -> Iterator[list[Event]]:
+    """What each rank called before its first step."""
+    for step in steps_seen(tried):
+        if step.number == 0:
+            begin = step.passes[0]["pass begins"].sequence
+            yield [call for call in tried.seen.by_rank[step.rank] if call.sequence < begin]
+
+
+def called_as(tried: Tried[Any]) -> Finding:
+    """Passes if every rank makes, in each step, one all_reduce a bucket, in order, and nothing else."""
+    case = tried.case.features
+    wanted = [("all_reduce", sum(_nbytes(case)[number] for number in each)) for each in case.buckets]
+    if not case.in_turn:
+        wanted.sort()
+    for step in steps_seen(tried):
         seen = [(call.op, call.nbytes) for call in step.calls]
-        if seen != expected:
-            return Finding(False, f"{step}: {_calls_in_words(seen)}; expected {wanted}.")
-    return Finding(True, f"Every step makes {wanted}.")
+        if (seen if case.in_turn else sorted(seen)) != wanted:
+            return Finding(False, f"{step}: {_in_words(seen)}; expected {_in_words(wanted)}.")
+    return Finding(True, f"every step makes {_in_words(wanted)}.")
 
 
-def _calls_in_words(calls: Sequence[tuple[str, int]]) -> str:
-    """ "2 all_reduce calls of 96, 40 bytes" """
-    ops = ", ".join(sorted({op for op, _ in calls})) or "communication"
-    sizes = ", ".join(str(nbytes) for _, nbytes in calls)
-    return f"{len(calls)} {ops} calls of {sizes} bytes" if calls else "no communication"
+def _in_words(calls: Sequence[tuple[str, int]]) -> str:
+    """`all_reduce of 160, 160 bytes`"""
+    ops = ", ".join(sorted({op for op, _ in calls}))
+    return f"{ops} of {', '.join(str(nbytes) for _, nbytes in calls)} bytes" if calls else "no call"
 
 
-def never_waits_in_backward(observed: Observed[Any]) -> Finding:
-    """Passes if backward ended before the first all_reduce of its step did, on a slow link."""
-    for step in steps_of(observed, "finished"):
-        first = min((call.end for call in step.calls), default=float("inf"))
-        ended = step.marks.get("backward ends", step.marks["finished"])
-        if ended.end >= first:
-            call = min(step.calls, key=lambda call: call.end)
-            text = f"an {call.op} that backward called at {call.start:.2f} s was done at {call.end:.2f} s"
-            return Finding(False, f"{step}: {text}, and backward went on only then: it waited for it.")
-    return Finding(True, "Backward ends while the first all_reduce is still under way.")
+def starts_in_backward(tried: Tried[Any]) -> Finding:
+    """Passes if backward starts every bucket before it goes on to the next layer, as soon as it can."""
+    case = tried.case.features
+    for step in steps_seen(tried):
+        for number in range(len(step.way), -1, -1):
+            left = step.way[:number]
+            label = reaches(left[-1]) if left else "backward ends"
+            if label not in step.passes[-1]:
+                return Finding(False, f"{step}: backward did not go through the model that it was given.")
+            made = sum(call.nbytes for call in step.before(step.passes[-1][label]))
+            due = _due(case, step, _complete(case, tuple(step.way), tuple(left)))
+            if made < due:
+                text = f"when {label}, buckets of {due} bytes are complete, and {made or 'none'} under way"
+                return Finding(False, f"{step}: {text}.")
+    return Finding(True, "each all_reduce starts in backward, when the bucket's last gradient is there.")
+
+
+def _due(case: Steps, step: Step, complete: set[int]) -> int:
+    """Bytes of the buckets that a rank can have started. Where buckets go in turn they are as large as those
+    that it sends: how large they have to be is another row's.
+    """
+    if not case.in_turn:
+        sizes = [
+            [_nbytes(case)[number] for number in each] for each in case.buckets if complete.issuperset(each)
+        ]
+        return sum(map(sum, sizes))
+    trained = [number for each in case.buckets for number in each]
+    there = sum(_nbytes(case)[number] for number in takewhile(complete.__contains__, trained))
+    return max(takewhile(there.__ge__, accumulate(call.nbytes for call in step.calls)), default=0)
+
+
+def never_waits(tried: Tried[Any]) -> Finding:
+    """Passes if backward ends before the first all_reduce does that it has started."""
+    for step in steps_seen(tried):
+        for call in step.before(step.ended):
+            if call.op == "all_reduce" and call.end <= step.ended.start:
+                text = f"backward called {call.op} at {call.start * 1e3:.2f} ms, and ended at"
+                return Finding(
+                    False, f"{step}: {text} {step.ended.start * 1e3:.2f} ms, when it was over: it waited."
+                )
+    return Finding(True, "backward ends while the all_reduce that it started first is under way.")

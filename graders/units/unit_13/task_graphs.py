@@ -74,7 +74,7 @@ def wrong_times(graph: Graph, told: Any, what: str) -> Finding:
             found = same(told[name], wanted, f"{name} of {what}", 0.0)
             if not found.passed:
                 return found
-    return Finding(True, f"the times of {what} are as expected.")
+    return Finding(True, f"the times of {what} are right.")
 
 
 def wrong_lists(graph: Graph, told: Any, what: str) -> Finding:

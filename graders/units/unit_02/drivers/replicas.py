@@ -10,8 +10,7 @@ from torch import Tensor, nn
 from graders.grading.answer import AnswerFunction, PlainData
 from graders.grading.called import Called
 from graders.units.models import copies_of, load_values, state_of, transposed
-from graders.units.unit_02.models import Chain, Normed, chain_of
-from graders.units.unit_02.watching import broadcasts_in_autograd
+from graders.units.unit_02.models import Linear, Normed, chain_of, numbers_in
 
 
 def broadcast(
@@ -25,18 +24,18 @@ def broadcast(
     """What a broadcast leaves of this rank's models: of each its state by names; then, as arguments, which
     parameters are trainable, and whether all tensors are those that they were, in the same memory.
 
-    cases: widths of a `Chain`, none for a `Normed`, and the values of the model's state. options, layouts,
-    meet: see `graders.units.ranks.drivers.calls`. There are no groups.
+    cases: widths of linear layers, none for a `Normed`, and the values of its state. options, layouts, meet:
+    see `graders.units.ranks.drivers.calls`. There are no groups.
     """
     told = []
-    for (widths, values), named, layout in _in_turn(cases, options, layouts, meet):
+    for (widths, values), named, layout in in_turn(cases, options, layouts, meet):
         model = model_of(widths, values, layout)
         before = _places(state_of(model))
         answer(model, **named)
         names = [*dict(model.named_parameters()), *dict(model.named_buffers())]
         state = dict(zip(names, copies_of(state_of(model)), strict=True))
         trainable = [parameter.requires_grad for parameter in model.parameters()]
-        told.append(_called(state, [trainable, before == _places(state_of(model))]))
+        told.append(called(state, [trainable, before == _places(state_of(model))]))
     return told
 
 
@@ -49,13 +48,31 @@ def autograd_of(answer: AnswerFunction, values: list[Tensor]) -> list[bool]:
         return [any(recorded), torch.is_grad_enabled()]
 
 
-def model_of(widths: Sequence[int], values: list[Tensor], layout: str) -> nn.Module:
-    """A `Chain` with one frozen layer, or without widths a `Normed`. layout: of its first weight, and of a
-    buffer: a contiguous copy of a transposed one is another tensor. values: none leaves it as it is made.
+def broadcasts_in_autograd() -> list[bool]:
+    """A list that gets, with each tensor that this rank broadcasts from now on, whether autograd sees it.
+
+    Simulated ranks run what PyTorch has above the group. Below it, on processes, autograd notes the operation
+    and warns in the next backward.
     """
-    model: Any = Chain(widths) if widths else Normed()
+    seen: list[bool] = []
+    group: Any = dist.group.WORLD
+    broadcast = group.broadcast
+
+    def noted(tensors: list[Tensor], *options: Any) -> Any:
+        seen.extend(torch.is_grad_enabled() and tensor.requires_grad for tensor in tensors)
+        return broadcast(tensors, *options)
+
+    group.broadcast = noted
+    return seen
+
+
+def model_of(widths: Sequence[int], values: list[Tensor], layout: str) -> nn.Module:
+    """Linear layers of which the last is frozen, or without widths a `Normed`. layout: of the first weight,
+    and of a buffer: a contiguous copy of a transposed one is another tensor. values: none leaves it as made.
+    """
+    model: Any = nn.Sequential(*map(Linear, widths, widths[1:])) if widths else Normed()
     if widths:
-        model.layers[-1].requires_grad_(False)
+        model[-1].requires_grad_(False)
     if layout == "transposed":
         turned = [next(model.parameters()), *(() if widths else (model.positions,))]
         for tensor in turned:
@@ -83,7 +100,7 @@ def average(
     `graders.units.ranks.drivers.calls`. There are no groups.
     """
     told = []
-    for (values, gradients, frozen, again), _, layout in _in_turn(cases, options, layouts, meet):
+    for (values, gradients, frozen, again), _, layout in in_turn(cases, options, layouts, meet):
         model = chain_of(values)
         parameters = list(model.parameters())
         for number in frozen:
@@ -98,7 +115,7 @@ def average(
         given = [parameter for parameter in parameters if parameter.grad is not None]
         before = _places(parameter.grad for parameter in given)
         # Memory that torch.empty finds next: not by chance zeros.
-        freed = [torch.full_like(parameter, torch.nan) for parameter in parameters for _ in range(16)]
+        freed = [torch.full_like(parameter, torch.nan) for parameter in parameters for _ in range(4)]
         del freed
         answer(model)
         kept = before == _places(parameter.grad for parameter in given)
@@ -108,11 +125,11 @@ def average(
             )
             for name, p in model.named_parameters()
         }
-        told.append(_called(left, [copies_of(parameters), kept]))
+        told.append(called(left, [copies_of(parameters), kept]))
     return told
 
 
-def _in_turn(
+def in_turn(
     cases: Sequence[Any], options: Sequence[dict[str, Any]], layouts: Sequence[str], meet: Sequence[bool]
 ) -> Iterator[tuple[Any, dict[str, Any], str]]:
     """Each case, before which all ranks meet if they are to."""
@@ -127,5 +144,20 @@ def _places(tensors: Any) -> list[tuple[int, int]]:
     return [(id(each), each.data_ptr() if isinstance(each, Tensor) else 0) for each in tensors]
 
 
-def _called(result: dict[str, PlainData], arguments: list[PlainData]) -> Called:
+def called(result: PlainData, arguments: list[PlainData]) -> Called:
+    """What a model was left with, in the place of a result, and what has to be as it was."""
     return Called(result, None, arguments, True, True, True, False)
+
+
+def cut(answer: AnswerFunction, calls: list[list[PlainData]], layouts: Sequence[str]) -> list[Called]:
+    """How the answer puts the parameters of models into buckets, told by their numbers.
+
+    calls: values, see `chain_of`; numbers of the frozen parameters; the bound on a bucket's bytes.
+    """
+    told = []
+    for values, frozen, limit in calls:
+        model = chain_of(values)
+        for number, parameter in enumerate(model.parameters()):
+            parameter.requires_grad_(number not in frozen)
+        told.append(called(numbers_in(answer(model, limit), model), []))
+    return told
