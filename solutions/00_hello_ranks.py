@@ -535,12 +535,12 @@ def pass_the_token(token: Tensor) -> Tensor:
 
     token: on rank 0 the token; on the others a tensor of its shape and dtype to receive into.
 
-    The token starts at rank 0, goes from each rank to the next, and from the last back to 0. A rank
-    adds its number to the token that it received, sends it on, and returns it as it last had it: of
-    four ranks, rank 2 has the start plus 1 + 2, and rank 0 the start plus 1 + 2 + 3.
+    The token starts at rank 0, goes from rank to rank, and from the last back to 0. A rank
+    adds its number to the token that it received, sends it on, and returns it: of four ranks, rank 2
+    returns the start plus 1 + 2, and rank 0 the start plus 1 + 2 + 3.
 
     Each rank sends one message and receives one, with send and recv (or isend, irecv and their wait). A
-    single rank sends nothing and returns the token.
+    single rank returns the token.
     """
     ### BEGIN SOLUTION
     rank, size = dist.get_rank(), dist.get_world_size()

@@ -260,14 +260,12 @@ def unflat(whole: Tensor, shapes: Sequence[torch.Size]) -> list[Tensor]:
 class ShardedOptimizer:
     """An optimizer whose numbers are cut over the ranks: ZeRO's first stage.
 
-    optimizer = ShardedOptimizer(parameters, optimizer_class, **options)
-
-    parameters: as from model.parameters(); or dicts {"params": a list of parameters, and options of its
-        own}, one for each group, of one dtype. What needs no gradient is left alone.
-    optimizer_class: as those of torch.optim.
+    parameters: as from model.parameters(); or, for groups of them, dicts {"params": a list, and options
+        of its own}, each of one dtype. What needs no gradient is left alone.
+    optimizer_class, options: as those of torch.optim.
 
     step(): every parameter gets, in its own memory, what a step of optimizer_class with the mean of
-        .grad over ranks makes of it. None counts as zeros. Every .grad stays, and what was given.
+        .grad over ranks makes of it. None counts as zeros. Every .grad stays.
     zero_grad(): sets every .grad to None.
     param_groups: a dict for each group, whose options may be changed.
 
@@ -438,17 +436,15 @@ assert one.memory[0].peak_of("optimizer") < 1.02 / ranks * whole.memory[0].peak_
 class ShardedGradients:
     """Gradients that are cut over the ranks while backward computes them: ZeRO's second stage.
 
-    sharded = ShardedGradients(model, bucket_bytes)
-
     buckets: lists of the trainable ones of model.parameters(), from the last to the first. One is
         closed before the parameter that would take it above bucket_bytes.
 
     In backward, as soon as all gradients of a bucket are there, and the buckets before it have been
     sent, they are laid end to end, padded (section 2), given to an asynchronous reduce-scatter, and set
-    to None. First the bucket before is waited for, of which only the shard stays.
+    to None. First the bucket before is waited for.
 
     finish(): called after each backward. Returns of each bucket this rank's part of the mean over
-        ranks. Parameters that this rank did not use count as zeros. No .grad is left.
+        ranks. Parameters not used here count as zeros. No .grad is left.
 
     Calls: one reduce-scatter a bucket.
     """
@@ -608,17 +604,15 @@ class FullyShardedUnit(nn.Module):
     """A part of a model whose weights are cut over the ranks: ZeRO's third stage.
 
     module: stays as it is. Its parameters all need gradients, and have one dtype.
-    unit.shard: the unit's only parameter: this rank's padded part (section 2) of all of module's.
-        Buffers are copied.
+    unit.shard: its only parameter, this rank's padded part (section 2) of all of module's.
 
-    unit(*inputs): what module returns, a tensor or a tuple of some, with the weights of all ranks'
-        shards. It gathers these, and lets go of them at the end. So does backward, which also lets go
-        of their gradients; this rank's part of the mean over ranks is added to shard.grad. Inputs get
-        their gradients as in module.
+    unit(*inputs): what module returns, with the weights of all ranks' shards. It gathers them, and lets
+        go of them. So does backward, which adds this rank's part of the mean gradient over
+        ranks to shard.grad. Inputs get their gradients.
     start(): begins to gather the weights, unless they are there or on their way, and does not wait. The
         next forward or backward takes these.
 
-    Calls: one all-gather in forward; at most one, and one reduce-scatter, in the backward that follows.
+    Calls: one all-gather in forward; at most one, and one reduce-scatter, in backward.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -1107,11 +1101,13 @@ assert (box.memory_bandwidth, box.host.bandwidth) == (448e9, 12e9)
 class HostOffload:
     """Holds on the host what autograd saves for backward, and has it back in time.
 
-    For `saved_tensors_hooks(offload.pack, offload.unpack)`. host: a HostMemory. stays: tensors that are
-    on the device anyway: what is saved of them, or of a view of them, is not copied. ahead: when
-    backward asks for a tensor, not always in the reverse order, the `ahead` tensors packed just before
-    it, whose graph lives, are on their way too, the last one first. Nothing comes back earlier, nor
-    twice in one backward; one that asks for a tensor again is another.
+    For `saved_tensors_hooks(offload.pack, offload.unpack)`.
+
+    host: a HostMemory.
+    stays: tensors that are on the device anyway. They, and views of them, are not copied.
+    ahead: when backward asks for a tensor, the `ahead` tensors packed just before it, whose graph
+        lives, are on their way too, the last one first. Nothing comes back earlier, nor twice in one
+        backward.
 
     One object serves many passes, with any number of backwards. On the device it keeps only `stays` and
     what is on its way there; on the host nothing whose graph is gone.

@@ -161,11 +161,12 @@ def op_strategies(op: Einsum, mesh: tuple[int, ...]) -> list[Strategy]:
     """All strategies of an operator on a mesh, in any order, each once.
 
     op: an einsum in which no tensor has a letter twice, and each letter of the result is one of an
-    operand. Capital letters are others than small ones. mesh: the lengths of its axes, perhaps none.
+        operand. Capital letters are others than small ones.
+    mesh: the lengths of its axes.
 
-    Along each axis either all ranks do the same, or one letter's range is cut into equal parts, and
-    each rank computes with its part. Several axes may cut one letter: by all of them together. What
-    does not divide is no strategy, and along an axis of length 1 nothing is cut.
+    Along each axis either all ranks do the same, or one letter's range is cut into equal parts. Several
+    axes may cut one letter, by all of them together. What does not divide is no strategy, and along an
+    axis of length 1 nothing is cut.
 
     Operands are cut where they have the letter, and lie whole elsewhere. The result lies as it comes
     out of torch.einsum on each rank's parts.
@@ -281,14 +282,12 @@ def reshard(
 ) -> Tensor:
     """Bring a tensor from one layout into another, along the ranks of a group.
 
-    x: what this rank has of it in the layout source, with at least one dimension, of any dtype, in any
-    order in memory. source, target: Replicate(), Shard(dim), or Partial(), a sum over the ranks. group:
-    the ranks along the axis (None: all); the one at place r has part r of what is cut, and all parts
-    are equal.
+    x: what this rank has of it in the layout source, with at least one dimension, of any dtype.
+    source, target: Replicate(), Shard(dim), or Partial(), a sum over the ranks.
+    group: the ranks along the axis (None: all); place r has part r of what is cut. Parts are equal.
 
-    Returns what this rank has in the layout target: a new tensor of x's dtype, with the same numbers,
-    inf and nan among them. What becomes a sum may have any summands whose sum it is; those of a sum
-    that stays one are as they were.
+    Returns a new tensor: what this rank has in the layout target. What becomes a sum may have any
+    summands whose sum it is; those of a sum that stays one are as they were.
 
     One collective call, the one with which a rank sends the fewest bytes; none where each rank can do
     it by itself.
@@ -453,16 +452,15 @@ def reshard_path(
 ) -> tuple[float, list[Placements]]:
     """The fastest way from one layout into another on a mesh with several axes, one axis at a time.
 
-    source, target: a placement for each of at most three axes. mesh, links: the length and the link of
-    each. nbytes, dims: of the whole tensor; all lengths divide.
+    source, target: a placement for each of at most three axes.
+    mesh, links: their lengths and links.
+    nbytes, dims: of the whole tensor; all lengths divide.
 
-    A way is a list of layouts, from source to target, in which neighbours differ along one axis. Such a
-    step has the price of reshard_cost there, for the bytes of the tensor, divided by the lengths of the
-    other axes along which it is cut. Shard(dim) may come or go only while no later axis cuts the same
-    dim.
+    A way is a list of layouts, from source to target, in which neighbours differ along one axis. A step
+    has the price of reshard_cost there, for the tensor's bytes by the lengths of the other axes that
+    cut it. Shard(dim) may come or go only while no later axis cuts the same dim.
 
     Returns the least seconds, and a way that takes them: 0 and one layout, if nothing is to be done.
-    When it is checked, reshard_cost is right, even if yours is not.
     """
     ### BEGIN SOLUTION
     anything = [Replicate(), Partial(), *(Shard(dim) for dim in range(dims))]
@@ -717,11 +715,12 @@ def best_intra(
 ) -> tuple[float, list[int]]:
     """The cheapest choice of strategies for the operators of a graph, and what it costs.
 
-    graph: edges (i, j) between different operators, in any direction; a pair may have several edges, an
-    operator none. node_cost[i][s]: seconds of operator i with its strategy s. edge_cost[e][s][t]: for
-    edge e = (i, j) the seconds from strategy s of i to strategy t of j. Some are nanoseconds, and some
-    math.inf, where it cannot be done. memory[i][s]: bytes; capacity: how many all chosen strategies may
-    have together, not one more. Without it memory does not count.
+    graph: edges (i, j) between different operators; a pair may have several.
+    node_cost[i][s]: seconds of operator i with its strategy s.
+    edge_cost[e][s][t]: for edge e = (i, j), from strategy s of i to strategy t of j. math.inf is what
+        cannot be done.
+    memory[i][s]: bytes. capacity: how many all chosen strategies may have together. Without it memory
+        does not count.
 
     Returns the least sum of seconds, but for a part in 100,000, and a choice that has it. Raises
     ValueError if none is possible. 14 operators with 25 edges and 4 strategies each take less than 5
@@ -1168,14 +1167,13 @@ def best_inter(
     """The stages, and their submeshes, with which a step takes least: the sum of all stages' seconds,
     and micro_batches - 1 times those of the slowest.
 
-    stage_seconds(begin, end, size): seconds of layers begin to end - 1 for a micro-batch, on a submesh
-    of so many devices; math.inf where they do not fit. They follow no rule: more devices may be slower.
-    Alpa measures them, which is dear: ask for each at most once, and for no more devices than there
-    are. sizes: how many devices a submesh can have.
+    stage_seconds(begin, end, size): seconds of layers begin to end - 1 for a micro-batch, on so many
+        devices; math.inf where they do not fit. More devices may be slower. Alpa measures them, which
+        is dear: ask for each at most once, and for no more devices than there are.
+    sizes: how many devices a submesh can have.
 
     Returns (layers, devices) of each stage, in order: all layers, and exactly all devices. Raises
-    ValueError if no plan fits. 16 layers on 16 devices with sizes 1, 2, 4, 8 and 16 take less than
-    three seconds.
+    ValueError if no plan fits. 16 layers on 16 devices with five sizes take less than three seconds.
     """
     ### BEGIN SOLUTION
     usable = [size for size in sizes if size <= devices]
@@ -1443,16 +1441,16 @@ assert nested["VGG-16"][1] > 1.5 * nested["VGG-16"][2]
 def simulate(tasks: list[Task], edges: list[tuple[int, int]], devices: int) -> Timeline:
     """When each task runs.
 
-    tasks: what there is to do, on devices 0 to devices - 1. A task goes by its place in the list.
+    tasks: what devices 0 to devices - 1 do. A task goes by its place in the list.
     edges: (a, b), a < b, in any order: task b waits for task a.
 
     A task is ready when all before it have ended; where there is none, at 0. A device runs its tasks
-    one at a time, in the order in which they become ready, of those ready at the same moment (to the
-    last digit) the lowest number first.
+    one at a time, in the order in which they become ready; of those ready at the same moment, the
+    lowest number first.
 
-    Returns the Timeline: tasks, a list of its own; for each task before and after, lists of numbers in
-    any order, and ready and end, in seconds; for each device its queue. There may be a thousand tasks
-    of which each waits for the one before.
+    Returns the Timeline: tasks, a list of its own; for each task before and after, ready and end; for
+    each device its queue. There may be a thousand tasks of which each waits for the one
+    before.
     """
     ### BEGIN SOLUTION
     before: list[list[int]] = [[] for _ in tasks]
@@ -1738,17 +1736,16 @@ def search(
     """Walk through plans, and return the best one that was seen, with its cost; of equal ones the
     first.
 
-    plan: where the walk begins; of any kind, perhaps one that cannot be compared. propose(plan,
-    generator): a plan that differs a little, as likely from A to B as from B to A. cost(plan): from 0
-    to 1e12, or math.inf. It is dear: call it once for the first plan, and once for each that is
-    proposed.
+    plan: where the walk begins.
+    propose(plan, generator): a plan that differs a little, as likely from A to B as from B to A.
+    cost(plan): from 0 to 1e12, or math.inf. It is dear: call it once for the first plan, and once for
+        each that is proposed.
 
-    In each of so many steps a change is proposed, and the walk goes there, or stays. It always goes
-    where it is no dearer, and never to an infinite cost from a finite one. In the long run it stands at
-    plans in proportion to exp(-beta * cost).
+    In each step a change is proposed, and the walk goes there, or stays. It goes where it is no
+    dearer, and never to an infinite cost from a finite one. In the long run it is at plans in
+    proportion to exp(-beta * cost).
 
-    seed: of the one random.Random from which all chance comes, that of propose too; the generators that
-    modules share stay as they are.
+    seed: of the one random.Random from which all chance comes.
     """
     ### BEGIN SOLUTION
     generator = random.Random(seed)
@@ -2262,13 +2259,12 @@ def plan(model: Model, cluster: Cluster, memory: float) -> ParallelPlan:
 
     model: as in section 9. memory: bytes of a device. A plan is rated by Planner(model, cluster,
     torchs_1f1b).predict(plan): `seconds`, and `memory`, of which no stage may have more than a device.
-    There is a plan that fits. For each of five small tasks, of at most 6 pieces on 8 ranks, the answer
-    comes within two minutes.
+    Some plan fits. Each of five small tasks, of at most 6 pieces on 8 ranks, takes less than two
+    minutes.
 
-    Points, four each, over all tasks: for plans that run on all ranks within the memory, as fast as is
-    predicted; for steps no slower than with one kind of parallelism alone (data, stages, or units
-    inside of an MLP and heads shared); for steps at most 10 % and at most 3 % slower than with the best
-    plan that the course has found.
+    Points are for plans that run within the memory, as fast as is predicted; for steps no slower than
+    with one kind of parallelism alone (data, stages, or units inside of an MLP and heads shared); for
+    steps within 10 % and within 3 % of the best plan known.
     """
     ### BEGIN SOLUTION
     planner, pieces = Planner(model, cluster, torchs_1f1b), len(model.pieces)

@@ -4,6 +4,7 @@ import ast
 import json
 import os
 import re
+import statistics
 import subprocess
 import symtable
 from collections import Counter
@@ -99,6 +100,18 @@ def test_specifications_are_read_without_scrolling():
     assert not wide
 
 
+def test_specifications_are_short():
+    # Invariant: nobody reads a specification of more words than these; half of all have fewer than 100.
+    words = {
+        cell.metadata["exercise"]: len(ast.get_docstring(_asked_for(cell)).split())
+        for name in NAMES
+        for cell in units()[name].notebook.cells
+        if "exercise" in cell.metadata
+    }
+    assert {name: number for name, number in words.items() if number > 120} == {}
+    assert statistics.median(words.values()) < 100
+
+
 def test_code_in_a_text_is_read_without_scrolling():
     # Invariant: none is so wide that JupyterLab breaks it, after which its end looks like a line of its own.
     wide = [
@@ -138,6 +151,15 @@ def _specifications(source: str) -> Iterator[str]:
             text = node.body[0]
             begun = [line.strip() for line in lines[: text.lineno] if line.strip() in (BEGIN, END)]
             yield from [] if begun[-1:] == [BEGIN] else lines[text.lineno - 1 : text.end_lineno]
+
+
+def _asked_for(cell: nbformat.NotebookNode) -> ast.FunctionDef | ast.ClassDef:
+    """What an exercise's cell is to define; it may have helpers beside."""
+    return next(
+        node
+        for node in ast.parse(cell.source).body
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == cell.metadata["exercise"]
+    )
 
 
 def _lines(function: ast.FunctionDef) -> int:
