@@ -287,7 +287,7 @@ def reshard(
     group: the ranks along the axis (None: all); place r has part r of what is cut. Parts are equal.
 
     Returns a new tensor: what this rank has in the layout target. What becomes a sum may have any
-    summands whose sum it is; those of a sum that stays one are as they were.
+    summands; those of a sum that stays one are as they were.
 
     One collective call, the one with which a rank sends the fewest bytes; none where each rank can do
     it by itself.
@@ -1736,10 +1736,10 @@ def search(
     """Walk through plans, and return the best one that was seen, with its cost; of equal ones the
     first.
 
-    plan: where the walk begins.
+    plan: where it begins.
     propose(plan, generator): a plan that differs a little, as likely from A to B as from B to A.
     cost(plan): from 0 to 1e12, or math.inf. It is dear: call it once for the first plan, and once for
-        each that is proposed.
+        each proposed.
 
     In each step a change is proposed, and the walk goes there, or stays. It goes where it is no
     dearer, and never to an infinite cost from a finite one. In the long run it is at plans in
@@ -2262,9 +2262,9 @@ def plan(model: Model, cluster: Cluster, memory: float) -> ParallelPlan:
     Some plan fits. Each of five small tasks, of at most 6 pieces on 8 ranks, takes less than two
     minutes.
 
-    Points are for plans that run within the memory, as fast as is predicted; for steps no slower than
-    with one kind of parallelism alone (data, stages, or units inside of an MLP and heads shared); for
-    steps within 10 % and within 3 % of the best plan known.
+    Points are for plans that run within the memory; for steps no slower than with one kind of
+    parallelism alone (data, stages, or units inside of an MLP and heads shared); for steps within 10 %
+    and within 3 % of the best plan known.
     """
     ### BEGIN SOLUTION
     planner, pieces = Planner(model, cluster, torchs_1f1b), len(model.pieces)
