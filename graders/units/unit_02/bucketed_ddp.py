@@ -154,7 +154,8 @@ def silent_but_the_last(tried: Tried[Any]) -> Finding:
         Criterion(
             "never waits in backward",
             1,
-            "all_reduce(..., async_op=True) returns a handle at once; only finish() calls its wait().",
+            "all_reduce(..., async_op=True) returns a handle at once; only finish() calls its wait(). "
+            "(DistributedDataParallel, which has no finish(), waits when backward ends.)",
             needs=("starts in backward",),
             how=of_cases(lambda case: case.plain, never_waits),
         ),
@@ -168,7 +169,8 @@ def silent_but_the_last(tried: Tried[Any]) -> Finding:
             "buckets",
             1,
             "Go through the trainable parameters in reverse, and close a bucket before the parameter that "
-            "would take it above bucket_bytes. A tied parameter is in one bucket, a frozen one in none. One "
+            "would take it above bucket_bytes. (DistributedDataParallel closes it "
+            "behind that one.) A tied parameter is in one bucket, a frozen one in none. One "
             "all_reduce a bucket, of what its gradients hold: their dtype, an infinity, a NaN, the sum where "
             ".grad was not cleared. They need not be contiguous.",
             vary=vary(limit=(80, 170), tied=(True,), double=(True,), layout=("transposed",), older=(True,))
@@ -178,7 +180,8 @@ def silent_but_the_last(tried: Tried[Any]) -> Finding:
         Criterion(
             "starts equal",
             1,
-            "The constructor broadcasts rank 0's parameters and buffers, once; forward only calls the model.",
+            "The constructor broadcasts rank 0's parameters and buffers, once; forward only calls the model. "
+            "(DistributedDataParallel broadcasts buffers in every forward.)",
             vary=vary(apart=(True,)),
             how=once_before,
         ),
@@ -195,7 +198,8 @@ def silent_but_the_last(tried: Tried[Any]) -> Finding:
         Criterion(
             "no_sync",
             1,
-            "Within no_sync() the hooks have nothing to do. The next backward outside completes gradients "
+            "Within no_sync() the hooks have nothing to do. (In DistributedDataParallel forward has to be "
+            "there too.) The next backward outside completes gradients "
             "that hold the sums, and sends those; finish() those that it did not use. `finally` makes it end "
             "when the block raises, too.",
             needs=("every step",),

@@ -183,7 +183,8 @@ def a_tensor(rng: Rng, size: int, local: Local) -> Tensor:
         Criterion(
             "layers that only some ranks train",
             2,
-            "A parameter that has no gradient on this rank may have changed on another: it is averaged too.",
+            "A parameter that has no gradient on this rank may have changed on another: it is averaged too. "
+            "(PeriodicModelAverager leaves it out, and the ranks wait for each other or drift apart.)",
             needs=_ANY_PERIOD,
             vary=both(steps=5, own_layers=True),
         ),

@@ -102,7 +102,8 @@ def one_number(tried: Tried[Clipped]) -> Finding:
         Criterion(
             "left alone",
             1,
-            "Only a norm larger than max_norm changes anything: not one of zero, nor one that is NaN.",
+            "Only a norm larger than max_norm changes anything: not one of zero, nor one that is NaN. (With "
+            "torch.nn.utils all gradients become NaN then.)",
             needs=("the norm", "scaled down"),
             vary=both(norm_only=False, factor=1.5)
             + both(norm_only=False, scale=0.0)
@@ -112,7 +113,8 @@ def one_number(tried: Tried[Clipped]) -> Finding:
             "ranks without gradients, and bfloat16",
             1,
             "A rank may have no shards, an empty one, or none with a gradient: it takes part with a zero. "
-            "Squares are computed and added in float32: bfloat16 has three digits.",
+            "Squares are computed and added in float32: bfloat16 has three digits. (torch.nn.utils adds "
+            "0.000001 to the norm, which shows where gradients are as small.)",
             needs=("the norm", "scaled down"),
             vary=vary(bare=("without shards", "without gradients", "with an empty shard"))
             + both(dtypes=(HALF, HALF), numel=300)

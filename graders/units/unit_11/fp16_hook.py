@@ -143,7 +143,8 @@ RUBRIC = (
     Criterion(
         "no overflow",
         2,
-        "What is the largest number that is ever put into float16?",
+        "What is the largest number that is ever put into float16? (fp16_compress_hook divides by the number "
+        "of ranks before it sends, but after it has made float16 of the gradient.)",
         vary=vary(large=("all ranks", "one rank")),
     ),
     Criterion(

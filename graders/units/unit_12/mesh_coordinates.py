@@ -68,7 +68,8 @@ PARTS = tuple(range(0, 1001, 50))
         Criterion(
             "refuses",
             1,
-            "ValueError for a rank that is not in the mesh: too large, or negative.",
+            "ValueError for a rank that is not in the mesh: too large, or negative. "
+            "(torch.unravel_index does not look.)",
             ask=refused,
         ),
     ),

@@ -170,7 +170,7 @@ def as_few_bytes(tried: Tried[Moved]) -> Finding:
             "without a word",
             2,
             "A part of what all have; or a sum in which each number stands on one rank only, with zeros on "
-            "the others.",
+            "the others. (DTensor has no way from R to P.)",
             vary=vary(change=ALONE),
         ),
         Criterion(
@@ -195,14 +195,15 @@ def as_few_bytes(tried: Tried[Moved]) -> Finding:
         Criterion(
             "what is sent",
             1,
-            "One collective at most, and the one that brings each rank what it needs and no more.",
+            "One collective at most, and the one that brings each rank what it needs and no more. (Over Gloo "
+            "DTensor gathers where it could exchange.)",
             how=as_few_bytes,
         ),
         Criterion(
             "x is left alone",
             1,
             "It may be in use elsewhere, and in any order in memory; what is returned has memory of its own, "
-            "also when the next call comes.",
+            "also when the next call comes. (DTensor returns a view where it can.)",
             vary=vary(layout=("strided", "transposed")),
             how=kept,
         ),
