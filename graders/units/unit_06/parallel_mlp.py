@@ -30,6 +30,8 @@ from graders.units.unit_06.stage import both_passes
             3,
             "What does a rank with some of the hidden units lack at the end, and only there? Is down's bias "
             "in it once?",
+            # The whole module gives these too.
+            needs=("parts",),
             vary=vary(dtype=(torch.float64,)),
         ),
         parts("A hidden unit is a row of up, a number of its bias and a column of down."),

@@ -22,6 +22,8 @@ RIGHT = ("the rows of the tokens", "gradient")
             RIGHT[0],
             4,
             "Each token has its row on one rank; all others add nothing.",
+            # The whole layer gives these too.
+            needs=(RIGHT[1],),
             vary=vary(ranks=(2,), dtype=(torch.float64,), shape=((2, 1),)),
         ),
         Criterion(
