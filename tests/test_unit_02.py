@@ -68,12 +68,11 @@ def assert_same_training(results: list[TrainResult], alone: TrainResult) -> None
     # Invariant: replicas end equal bit by bit, and all ranks report the same result.
     assert len({result.fingerprint for result in results}) == 1
     assert all(result == results[0] for result in results)
-    # Invariant: many workers take the single process's steps, to rounding: of convolutions of another number of
-    # samples some CPUs compute others, and 23 steps make 0.0002 of that.
+    # Invariant: many workers take the single process's steps, to rounding.
     for seen, expected in zip(
         (results[0].losses, results[0].accuracies), (alone.losses, alone.accuracies), strict=True
     ):
-        torch.testing.assert_close(torch.tensor(seen), torch.tensor(expected), rtol=0, atol=1e-3)
+        torch.testing.assert_close(torch.tensor(seen), torch.tensor(expected), rtol=0, atol=1e-5)
 
 
 @REPLICATIONS
@@ -82,7 +81,8 @@ def test_many_simulated_workers_train_as_one_process(replication: Replication) -
 
 
 def test_real_processes_train_as_one_process() -> None:
-    assert_same_training(*trained(Recipe(epochs=1), in_buckets(128 * 1024), ranks=2, on="processes"))
+    # Of half a batch some CPUs compute convolutions in another way, and 23 steps make 0.0002 of it.
+    assert_same_training(*trained(Recipe(epochs=1), in_buckets(128 * 1024), ranks=4, on="processes"))
 
 
 @REPLICATIONS
