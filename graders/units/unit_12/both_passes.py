@@ -11,8 +11,9 @@ from course_lib.runtime.communication.events import Event
 from graders.grading.exercise import Exercise
 from graders.grading.judging import ByCases, Stage, by_cases, feature
 from graders.grading.kit import Answer, Criterion, Finding, Rng, compare, per_rank
+from graders.units.one_by_one import Looks
 from graders.units.passes import calls_by_pass
-from graders.units.unit_12.cases import THREES, Looks
+from graders.units.unit_12.cases import THREES
 from graders.units.unit_12.drivers import space
 from graders.units.unit_12.several import Call, together
 from graders.units.unit_12.space_replies import PassesReply

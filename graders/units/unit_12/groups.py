@@ -9,8 +9,7 @@ import torch
 from graders.grading.cases import vary
 from graders.grading.judging import feature
 from graders.grading.kit import Answer, Criterion, Finding, Kind, Observed, Rng, compare
-from graders.units.one_by_one import one_by_one
-from graders.units.unit_12.cases import Looks, look
+from graders.units.one_by_one import Looks, look, one_by_one
 from graders.units.unit_12.drivers import mesh as drivers
 from graders.units.unit_12.drivers.mesh import GroupsReply
 from graders.units.unit_12.mesh_coordinates import raises_value_error

@@ -13,9 +13,9 @@ from graders.grading.cases import both, vary
 from graders.grading.communication import MEASURED, seconds
 from graders.grading.judging import feature
 from graders.grading.kit import Answer, Criterion, Finding, Rng, per_rank
+from graders.units.one_by_one import look
 from graders.units.passes import calls_by_pass
 from graders.units.unit_12.both_passes import KEPT, Cut, Given, both_passes
-from graders.units.unit_12.cases import look
 from graders.units.unit_12.drivers import space
 from graders.units.unit_12.neighbours import one_message_each
 from graders.units.unit_12.several import several_calls

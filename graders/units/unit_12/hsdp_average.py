@@ -9,8 +9,7 @@ from torch.nn import functional
 from graders.grading.cases import both, vary
 from graders.grading.judging import feature
 from graders.grading.kit import Answer, Criterion, Finding, Kind, Observed, Rng, compare, per_rank
-from graders.units.one_by_one import one_by_one
-from graders.units.unit_12.cases import Looks, look
+from graders.units.one_by_one import Looks, look, one_by_one
 from graders.units.unit_12.drivers import averages as drivers
 from graders.units.unit_12.drivers.averages import AverageReply
 

@@ -6,8 +6,7 @@ from math import prod
 from graders.grading.cases import both
 from graders.grading.judging import feature
 from graders.grading.kit import Answer, Criterion, Finding, Rng, compare
-from graders.units.one_by_one import one_by_one
-from graders.units.unit_12.cases import Looks, look
+from graders.units.one_by_one import Looks, look, one_by_one
 from graders.units.unit_12.drivers import step as drivers
 from graders.units.unit_12.stepped import SIZES, Stepped
 

@@ -23,8 +23,8 @@ from graders.grading.kit import (
     per_rank,
 )
 from graders.units.groups import members_of
-from graders.units.one_by_one import one_by_one
-from graders.units.unit_12.cases import THREES, Looks, look
+from graders.units.one_by_one import Looks, look, one_by_one
+from graders.units.unit_12.cases import THREES
 from graders.units.unit_12.drivers import trainers
 from graders.units.unit_12.drivers.trainers import TournamentReply
 from graders.units.unit_12.trainers import Player, alike, held, score_of
