@@ -1,6 +1,6 @@
 """What a call of the answer left behind, as a driver tells it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from graders.grading.answer import DriverReply, PlainData
 
@@ -16,16 +16,16 @@ class Called(DriverReply):
     arguments: what they hold afterwards. items_kept: whether the lists among them have the tensors that they
     had. memory_kept: whether the tensors lie where they lay. gaps_kept: whether the memory between the
     elements of tensors was left alone. shares: whether a result that is no argument lies in the memory of
-    one, or of an earlier result.
+    one, or of an earlier result. By default all is as it should be, for drivers that look themselves.
     """
 
     result: PlainData
     returned: int | None
     arguments: list[PlainData]
-    items_kept: bool
-    memory_kept: bool
-    gaps_kept: bool
-    shares: bool
+    items_kept: bool = field(default=True, kw_only=True)
+    memory_kept: bool = field(default=True, kw_only=True)
+    gaps_kept: bool = field(default=True, kw_only=True)
+    shares: bool = field(default=False, kw_only=True)
 
     @property
     def value(self) -> PlainData:

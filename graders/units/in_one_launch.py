@@ -23,10 +23,8 @@ from graders.grading.kit import (
     compare,
     per_rank,
 )
+from graders.units.drivers import CASE
 from graders.units.one_by_one import Looks
-
-CASE = "case"
-"""The mark that a driver makes before each case, and behind the last one."""
 
 
 class Launched(Protocol):
@@ -56,7 +54,9 @@ class Trial(ABC):
 
 @dataclass(frozen=True)
 class InOneLaunch(Stage[Any]):
-    """driver: takes a list of what each case is given, and returns a list of what became of each."""
+    """driver: takes a list of what each case is given, and returns a list of what became of each, as
+    `graders.units.drivers.between_marks` does.
+    """
 
     driver: Callable[..., Sequence[Any]]
     trial: Callable[[Rng, Any], Trial]

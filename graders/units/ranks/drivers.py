@@ -73,10 +73,12 @@ def call_once(
     kept = all(bool((ground[..., 1::2] == UNTOUCHED).all()) for ground in grounds)
     left = [copied(argument) for argument in given]
     if same and result is not None:
-        return Called(None, same[0], left, items, stayed, kept, False)
+        return Called(None, same[0], left, items_kept=items, memory_kept=stayed, gaps_kept=kept)
     shared = shares(result, [*tensors, *earlier])
     earlier.append(result)
-    return Called(copied(result), None, left, items, stayed, kept, shared)
+    return Called(
+        copied(result), None, left, items_kept=items, memory_kept=stayed, gaps_kept=kept, shares=shared
+    )
 
 
 def place_of(tensor: Tensor) -> tuple[int, int]:

@@ -52,7 +52,7 @@ def by_hand(
             attached,
             gradients_of(piece),
         ]
-        told.append(Called(result, None, [left, [*piece.modes, piece.training]], True, True, True, False))
+        told.append(Called(result, None, [left, [*piece.modes, piece.training]]))
     return told
 
 

@@ -35,7 +35,7 @@ def broadcast(
         names = [*dict(model.named_parameters()), *dict(model.named_buffers())]
         state = dict(zip(names, copies_of(state_of(model)), strict=True))
         trainable = [parameter.requires_grad for parameter in model.parameters()]
-        told.append(called(state, [trainable, before == _places(state_of(model))]))
+        told.append(Called(state, None, [trainable, before == _places(state_of(model))]))
     return told
 
 
@@ -125,7 +125,7 @@ def average(
             )
             for name, p in model.named_parameters()
         }
-        told.append(called(left, [copies_of(parameters), kept]))
+        told.append(Called(left, None, [copies_of(parameters), kept]))
     return told
 
 
@@ -144,11 +144,6 @@ def _places(tensors: Any) -> list[tuple[int, int]]:
     return [(id(each), each.data_ptr() if isinstance(each, Tensor) else 0) for each in tensors]
 
 
-def called(result: PlainData, arguments: list[PlainData]) -> Called:
-    """What a model was left with, in the place of a result, and what has to be as it was."""
-    return Called(result, None, arguments, True, True, True, False)
-
-
 def cut(answer: AnswerFunction, calls: list[list[PlainData]], layouts: Sequence[str]) -> list[Called]:
     """How the answer puts the parameters of models into buckets, told by their numbers.
 
@@ -159,5 +154,5 @@ def cut(answer: AnswerFunction, calls: list[list[PlainData]], layouts: Sequence[
         model = chain_of(values)
         for number, parameter in enumerate(model.parameters()):
             parameter.requires_grad_(number not in frozen)
-        told.append(called(numbers_in(answer(model, limit), model), []))
+        told.append(Called(numbers_in(answer(model, limit), model), None, []))
     return told

@@ -10,7 +10,7 @@ from course_lib import mark
 from graders.grading.answer import AnswerFunction, PlainData
 from graders.grading.called import Called
 from graders.units.models import copies_of, gradients_of, state_of, transposed
-from graders.units.unit_02.drivers.replicas import called, in_turn
+from graders.units.unit_02.drivers.replicas import in_turn
 from graders.units.unit_02.models import Layers, inputs_of, names_of, older_gradients
 
 Wrapped = tuple[Callable[..., Tensor], Sequence[Any], Callable[[], Any]]
@@ -90,7 +90,7 @@ def _trained(
         for one in averaging:
             one.finish()
         told[after(number)] = dict(zip(names, gradients_of(model), strict=True))
-    return called(told, [])
+    return Called(told, None, [])
 
 
 BEGINNING = "the model that was wrapped"

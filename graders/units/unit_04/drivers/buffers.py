@@ -31,7 +31,7 @@ def fused(answer: AnswerFunction, calls: list[list[Any]], layouts: list[str]) ->
             flat.detach().add_(1)
         same = places == [(*place_of(tensor), tensor.stride()) for tensor in given]
         left = [copies_of(given), [tensor.requires_grad for tensor in given], history, contiguous]
-        told.append(Called(result, None, left, True, same, True, False))
+        told.append(Called(result, None, left, memory_kept=same))
     return told
 
 
@@ -46,7 +46,7 @@ def unfused(answer: AnswerFunction, calls: list[list[Any]], layouts: list[str]) 
         copies = [copied(part) for part in parts] if type(parts) is list else parts
         for part in parts:
             part += 1
-        told.append(Called(copies, None, [flat.clone()], True, True, True, False))
+        told.append(Called(copies, None, [flat.clone()]))
     return told
 
 

@@ -1,6 +1,7 @@
 """Metrics that are averaged over ranks."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import count
 
 from graders.grading.answer import AnswerFunction, PlainData
@@ -25,11 +26,10 @@ def metrics(
     given = [[_renamed(own, new), *others] for (own, *others), new in zip(cases, names, strict=True)]
     told = drivers.calls(answer, given, options, layouts, members, meet)
     return [
-        Called(
-            _renamed(each.result, back),
-            each.returned,
-            [_renamed(argument, back) for argument in each.arguments],
-            *(each.items_kept, each.memory_kept, each.gaps_kept, each.shares),
+        replace(
+            each,
+            result=_renamed(each.result, back),
+            arguments=[_renamed(argument, back) for argument in each.arguments],
         )
         for each, new in zip(told, names, strict=True)
         for back in [{name: known for known, name in new.items()}]

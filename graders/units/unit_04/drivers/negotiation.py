@@ -29,5 +29,5 @@ def cycles(
         for requests in trainings:
             table: dict[str, Any] = {}
             returned += [answer(list(names), table) for names in requests]
-        told.append(Called(returned, None, [], True, True, True, False))
+        told.append(Called(returned, None, []))
     return told

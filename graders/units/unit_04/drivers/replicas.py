@@ -49,7 +49,7 @@ def broadcast(
                 for each in group["params"]
             ],
         }
-        told.append(Called(result, None, [*stays, optimizer.taken], True, True, True, False))
+        told.append(Called(result, None, [*stays, optimizer.taken]))
     return told
 
 

@@ -1,11 +1,13 @@
 """The driver of gradients of which each rank has a part."""
 
+from functools import partial
 from typing import Any
 
 from torch import Tensor
 
 from course_lib import mark
 from graders.grading.answer import AnswerFunction, PlainData
+from graders.units.drivers import between_marks
 from graders.units.models import copies_of
 from graders.units.unit_09.models import Ladder, over
 from graders.units.unit_09.replies import GradientsReply
@@ -13,12 +15,7 @@ from graders.units.unit_09.replies import GradientsReply
 
 def gradient_shards(answer: AnswerFunction, cases: list[list[PlainData]]) -> list[GradientsReply]:
     """What becomes of the backward passes of each case, see `_passes`."""
-    told = []
-    for each in cases:
-        mark("case")
-        told.append(_passes(answer, *each))
-    mark("case")
-    return told
+    return between_marks(partial(_passes, answer), cases)
 
 
 def _passes(

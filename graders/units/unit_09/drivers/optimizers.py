@@ -1,11 +1,13 @@
 """The driver of optimizers of which each rank has a part."""
 
+from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
 
 from course_lib import mark
 from graders.grading.answer import AnswerFunction, PlainData
+from graders.units.drivers import between_marks
 from graders.units.models import copies_of, transposed
 from graders.units.optimizers import PlainSGD
 from graders.units.unit_09.replies import OptimizerReply
@@ -13,12 +15,7 @@ from graders.units.unit_09.replies import OptimizerReply
 
 def optimizer_steps(answer: AnswerFunction, cases: list[list[PlainData]]) -> list[OptimizerReply]:
     """What becomes of the steps of each case, see `_steps`."""
-    told = []
-    for each in cases:
-        mark("case")
-        told.append(_steps(answer, *each))
-    mark("case")
-    return told
+    return between_marks(partial(_steps, answer), cases)
 
 
 def _steps(

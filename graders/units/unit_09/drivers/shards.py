@@ -36,7 +36,7 @@ def clipped(
             "in place": all(shard.grad is own for shard, own in zip(shards, given, strict=True)),
             "shards": [shard.detach().clone() for shard in shards],
         }
-        told.append(Called(result, None, [None, None, max_norm], True, True, True, False))
+        told.append(Called(result, None, [None, None, max_norm]))
     return told
 
 
