@@ -55,6 +55,11 @@ def read_units(solutions: Path) -> list[Unit]:
             complaints += error.complaints
     if not units and not complaints:
         complaints = [f"There are no units in {solutions}; a unit is a file named NN_name.py."]
+        if not solutions.exists():
+            complaints = [
+                f"There is no folder {solutions}: the students' edition has none. "
+                "make lab opens its notebooks."
+            ]
     if complaints:
         raise BadUnit(complaints)
     return units

@@ -35,10 +35,15 @@ def check(
     from graders.grading.report import Report
     from graders.grading.run import grade
     from graders.guest.usual_torch import usual_torch
-    from graders.student.given import NotGiven, given_to
+    from graders.student.given import NotGiven, given_to, is_reference
     from graders.student.kernel_answer import kernel_answer
     from graders.student.parts import unsolved_parts
 
+    if is_reference(answer):
+        sentence = (
+            f"This {exercise.name} is ours, put here by use(): it earns nothing. Run your own cell again."
+        )
+        return shown(Notice(sentence, plain="0"))
     names = (given,) if isinstance(given, str) else tuple(given)
     judged = kernel_answer(answer, exercise.name)
     try:

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from graders.grading.exercise import Exercise
-from graders.grading.registry import load_all
+from graders.grading.registry import counted_units
 from graders.grading.report import as_text
 from graders.student.progress_log import Record, records_of
 
@@ -114,7 +114,7 @@ def progress_table(records: Sequence[Record]) -> ProgressTable:
 
 
 def _standings(records: Sequence[Record]) -> Iterator[Standing]:
-    for unit, exercises in sorted(load_all().items()):
+    for unit, exercises in counted_units().items():
         for name, exercise in exercises.items():
             checks = [record for record in records_of(records, "check", unit, name) if _was_attempted(record)]
             points = max((float(record["points"]) for record in checks), default=0.0)
