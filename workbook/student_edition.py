@@ -38,8 +38,9 @@ On Linux or macOS with Python 3.11 or later and make:
 
     make lab         # JupyterLab on the notebooks
 
-The first call makes `.venv` with pip, which downloads PyTorch and JupyterLab; later ones start at once. On a
-machine that has PyTorch already, such as a supercomputer, `make lab SITE=1` builds on it. With conda: `conda env create -f environment.yml`, activate it, and call `jupyter lab`.
+The first call makes `.venv` with pip, which downloads PyTorch and JupyterLab; later ones start at once.
+On a machine that has PyTorch already, such as a supercomputer, `make lab SITE=1` builds on it. With conda:
+`conda env create -f environment.yml`, activate it, and call `jupyter lab`.
 
 """
 _LEFT_OUT = shutil.ignore_patterns("__pycache__", "*.pyc", ".ipynb_checkpoints")
@@ -56,9 +57,7 @@ def write_student_edition(folder: Path, root: Path) -> Iterator[str]:
         raise CommandFailed([f"There is no {', '.join(missing)} in {root}: call this in a whole clone."])
     if worked := [path.stem for path in sorted((root / "notebooks").rglob("*.ipynb")) if _has_work(path)]:
         raise CommandFailed(
-            [
-                f"{', '.join(worked)}: these notebooks have been worked in. Move them away, then make notebooks."
-            ]
+            [f"These have been worked in: {', '.join(worked)}. Move them away, then call make notebooks."]
         )
     for name in FOLDERS:
         shutil.copytree(root / name, folder / name, ignore=_LEFT_OUT)

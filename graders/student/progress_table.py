@@ -147,7 +147,7 @@ def _total(name: str, standings: Sequence[Standing]) -> Row:
     points = sum(standing.points for standing in standings)
     texts = (
         name,
-        f"{solved} of {len(standings)} solved",
+        f"{SIGNS['solved'] + ' all' if solved == len(standings) else f'{solved} of {len(standings)}'} solved",
         f"{points:g}/{sum(standing.exercise.points for standing in standings):g}",
         str(sum(standing.attempts for standing in standings)),
         str(sum(standing.hints for standing in standings)),

@@ -176,7 +176,7 @@ def _without_predictions(cells: Sequence[NotebookNode]) -> list[NotebookNode]:
         return list(cells)
     if not any(stay):
         return [*cells[: position - 1], *cells[position + 1 :]]
-    head, *items = _ITEM.split(question.source)
+    head, items = questions_in(question.source)
     if len(items) == len(names):
         kept = [item for item, stays in zip(items, stay, strict=True) if stays]
         head += "".join(f"{number}. {item.rstrip()}\n" for number, item in enumerate(kept, start=1))
@@ -184,6 +184,13 @@ def _without_predictions(cells: Sequence[NotebookNode]) -> list[NotebookNode]:
     lines = "".join(f"    {name}=None,\n" for name, stays in zip(names, stay, strict=True) if stays)
     guess = NotebookNode({**guess, "source": f'guesses = predict(\n    "{unit}",\n{lines})'})
     return [*cells[: position - 1], question, guess, *cells[position + 1 :]]
+
+
+def questions_in(source: str) -> tuple[str, list[str]]:
+    """What stands before the questions that a unit asks before it measures, and each without its number."""
+    before, mark, asked = source.rpartition("**Predict")
+    head, *items = _ITEM.split(asked)
+    return before + mark + head, items
 
 
 def _asked_in(source: str) -> tuple[str, list[str]]:

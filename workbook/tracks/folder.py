@@ -18,7 +18,7 @@ from workbook.paths import Places
 from workbook.release import Effort, has_work
 from workbook.start import CONFIGURATION, EXCHANGE
 from workbook.tracks.track import Session, Track
-from workbook.unit import Unit, read_unit
+from workbook.unit import Unit, in_order, read_unit
 
 TEMPLATE = "track/index.py.j2"
 
@@ -57,7 +57,7 @@ def cut_units(track: Track, installed: Places) -> list[Unit]:
         raise CommandFailed(
             [f"A track is made from the solutions, and there is no {', '.join(missing)}: use a whole clone."]
         )
-    return [track.cut(read_unit(path)) for path in paths]
+    return [*in_order([track.cut(read_unit(path)) for path in paths])]
 
 
 def efforts_of(units: list[Unit], efforts: Efforts) -> Efforts:

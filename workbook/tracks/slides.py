@@ -20,7 +20,7 @@ from nbformat import NotebookNode
 from workbook.build import Efforts
 from workbook.pages import MathMLRenderer, static_notebook
 from workbook.paths import Places
-from workbook.tracks.cut import FOLDED, in_sections
+from workbook.tracks.cut import FOLDED, in_sections, questions_in
 from workbook.tracks.folder import Calendar
 from workbook.tracks.mistakes import mistakes_of, one_a_criterion
 from workbook.tracks.track import Session, Track
@@ -73,8 +73,9 @@ def _slides(track: Track, own: Places, root: Path, efforts: Efforts, calendar: C
         static_notebook(notebook)
         questions = [] if session.unit in met else _predictions(notebook.cells)
         for first in range(0, len(questions), _MOST_QUESTIONS):
-            several = "".join(questions[first : first + _MOST_QUESTIONS])
-            yield Slide("Before you measure: guess", _html(several))
+            several = questions[first : first + _MOST_QUESTIONS]
+            items = "".join(f"{number}. {item}\n" for number, item in enumerate(several, start=first + 1))
+            yield Slide("Before you measure: guess", _html(items))
         met.add(session.unit)
         yield from _of_sections(session, notebook, efforts, root)
 
@@ -139,10 +140,10 @@ def _exercises(cells: Sequence[NotebookNode]) -> Iterator[tuple[str, str]]:
 
 
 def _predictions(cells: Sequence[NotebookNode]) -> list[str]:
-    """The questions that a unit asks before it measures, as items in markdown."""
+    """The questions that a unit asks before it measures, in markdown."""
     for question, guess in pairwise(cells):
         if "= predict(" in guess.source and guess.metadata.get("jupyter") != FOLDED:
-            return re.split(r"^(?=\d+\. )", question.source, flags=re.MULTILINE)[1:]
+            return questions_in(question.source)[1]
     return []
 
 
