@@ -19,6 +19,7 @@ from graders.student import given
 from graders.student.sealed import FILE as SEALED
 from graders.student.sealed import open_with, sealed
 from graders.submissions.cells import definition_source
+from tests.accessible import barriers
 from tests.classroom import run_here
 from workbook.build import build
 from workbook.errors import CommandFailed
@@ -318,8 +319,11 @@ def test_slides_fit_on_the_screen_and_ask_for_nothing_from_elsewhere(handed_out:
         )
         figures = page.evaluate("document.querySelectorAll('section img').length")
         notes = page.evaluate("document.querySelectorAll('aside.notes').length")
+        page.goto((handed_out.trainer / "index.html").as_uri())
+        found = barriers(page)
         browser.close()
     assert not wrong
+    assert found == []
     assert [url for url in asked if not url.startswith(("file:", "data:"))] == []
     assert len(heights) > 20
     assert max(heights) <= 690
