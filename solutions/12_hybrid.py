@@ -78,8 +78,8 @@ guesses = predict(
 # %% [markdown]
 # ## 1 A mesh of ranks
 #
-# You know three ways to cut a training: copies of a model share the samples (unit 02), stages share its layers (unit
-# 05), and ranks share each matrix (unit 06). With all three, each rank belongs to one copy of the model, is one stage
+# You know three ways to cut a training: copies of a model share the samples (unit 02), stages share its layers
+# (unit 05), and ranks share each matrix (unit 06). With all three, each rank belongs to one copy of the model, is one stage
 # of that copy, and has one share of that stage.
 #
 # Think of the ranks as standing in a box with three axes: **data**, **pipeline** and **tensor**, in this order. Such a
@@ -100,11 +100,11 @@ def mesh_coordinates(rank: int, shape: tuple[int, ...]) -> tuple[int, ...]:
     shape: how many ranks stand along each axis, at least 1; of any number of axes. No axis at all is a
         mesh of one rank.
 
-    Rank 0 is at (0, ..., 0, 0), rank 1 at (0, ..., 0, 1): coordinates of the last axis are counted
-    through first, those of the first axis last.
+    Rank 0 is at (0, ..., 0, 0), rank 1 at (0, ..., 0, 1): from rank to rank the last coordinate changes
+    fastest, the first one slowest.
 
-    Returns the coordinates as ints. Also a mesh of 10^18 ranks takes no longer than a moment. Raises
-    ValueError for a rank that is not in the mesh.
+    Returns the coordinates as ints, at once even in a mesh of 10^18 ranks. Raises ValueError for a rank
+    that is not in the mesh.
     """
     ### BEGIN SOLUTION
     place = []
@@ -245,8 +245,8 @@ guesses.measured(different_groups_in_a_mesh_of_2_x_2_x_4=len(different))
 def hsdp_average(gradients: list[Tensor], within: dist.ProcessGroup, across: dist.ProcessGroup) -> Tensor:
     """This rank's shard of the mean of gradients over all ranks of all nodes.
 
-    gradients: tensors of any shapes, the same on every rank, n numbers in all. Read in the order of
-        their indices, they follow one another. They stay as they are.
+    gradients: tensors of any shapes, which are the same on every rank. Flattened in the order of their
+        indices, one tensor after the other, they are n numbers. They stay as they are.
     within: the g ranks of this node.
     across: the ranks at the same place in `within` of all nodes.
 
@@ -650,7 +650,8 @@ figure
 # For all layers that you write from here to section 7:
 #
 # - `group` has the ranks that share an image; None stands for all.
-# - Tensors are float32 or float64. Arguments stay as they are, and so does the gradient that arrives in backward.
+# - Tensors are float32 or float64, in `halo_exchange` of any floating-point dtype. Arguments stay as they are, and so
+#   does the gradient that arrives in backward.
 # - Each rank has a loss of its own. Gradients are those of the sum of all ranks' losses. An argument needs a gradient
 #   on all ranks or on none.
 # - A layer may be called several times in one graph, in any groups, beside other uses of its arguments; and backward
