@@ -301,8 +301,8 @@ assert took[averaged_like_this] < took[averaged_by_all]
 
 # %% [markdown]
 # With N nodes each rank sends $2\frac{N-1}{N}\frac{n}{g}$ numbers to other nodes: 12 MiB for 64 MiB of gradients. An
-# all-reduce over all ranks ignores where nodes end. (Of its 124 MiB only those leave a node which the ring sends
-# across, in a few places; but all of it waits for these places.)
+# all-reduce over all ranks ignores where nodes end. (Its ring crosses from node to node in a few places only, so most
+# ranks' 124 MiB stay within their node. But the ring is as slow as these crossings.)
 
 # %% [markdown]
 # ## 3 A step along three axes
@@ -1820,8 +1820,8 @@ assert list(spread.values()) == [1, 2]
 #   slowest message has come. A replica may begin in the middle of a node.
 # - In backward each block computes its forward again (unit 09), with its sums: ALL_REDUCES of `mesh_step` says how many
 #   sums a block has, and may be imported.
-# - Activations, weights and gradients have 2 bytes a number. Of each block a device has `(4 D^2 + 2 D F) / tensor + 9 D
-#   + F` gradients; D is `model.width`, F `model.inner`.
+# - Activations, weights and gradients have 2 bytes a number. With D = `model.width` and F = `model.inner` a device has
+#   `(4 D^2 + 2 D F) / tensor + 9 D + F` gradients of each block.
 # - Blocks alone count, in time and in memory: no embedding, no head, no shared weights.
 #
 # The docstrings of `memory_bytes` and `step_time` say the rest.
@@ -1929,7 +1929,6 @@ assert round(simulated[1, 3, 8] / simulated[fastest], 1) == 2.3
 #   pipeline parallelism on one mesh.
 # - F. Iandola et al., *FireCaffe*, CVPR 2016 ([arXiv:1511.00175](https://arxiv.org/abs/1511.00175)): GoogLeNet 47 times
 #   as fast on 128 GPUs. P. Goyal et al. ([arXiv:1706.02677](https://arxiv.org/abs/1706.02677)) and Horovod: unit 04.
-#
 # - N. Dryden et al., *Improving Strong-Scaling of CNN Training by Exploiting Finer-Grained Parallelism*, IPDPS 2019
 #   ([arXiv:1903.06681](https://arxiv.org/abs/1903.06681)): cuts by samples and in space; and *Channel and Filter
 #   Parallelism for Large-Scale CNN Training*, SC 2019.
@@ -1942,10 +1941,8 @@ assert round(simulated[1, 3, 8] / simulated[fastest], 1) == 2.3
 #
 # - **The job uses all devices and is slow.** The tensor axis leaves the node. Look at which ranks form a group before
 #   you look at the network.
-#
 # - **Norms and biases drift apart along the tensor axis.** Their gradients are equal only while all these ranks see all
 #   of x. With sequence parallelism (unit 06) each sees some tokens, and a sum along that axis is needed.
-#
 # - **It fits on paper and not on the device.** The inputs that blocks keep grow with the micro-batches under way, and a
 #   block that is computed again needs its whole activations for a moment.
 # - **A network on strips learns worse than on one device.** Some layer still looks at its strip alone: zeros at the

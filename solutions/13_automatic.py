@@ -2433,7 +2433,6 @@ assert planned["1 GB"][1].seconds <= 1.1 * planned["150 MB"][1].seconds
 #   under way need room, too.
 # - **A walk that accepts everything.** With costs in seconds, and $\beta = 1$, every plan is as good as any other.
 #   Divide by the cost of a plan that you know.
-#
 
 # %% [markdown]
 # What you predicted, beside what was measured:
