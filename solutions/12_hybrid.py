@@ -79,8 +79,8 @@ guesses = predict(
 # ## 1 A mesh of ranks
 #
 # You know three ways to cut a training: copies of a model share the samples (unit 02), stages share its layers
-# (unit 05), and ranks share each matrix (unit 06). With all three, each rank belongs to one copy of the model, is one stage
-# of that copy, and has one share of that stage.
+# (unit 05), and ranks share each matrix (unit 06). With all three, each rank belongs to one copy of the model, is one
+# stage of that copy, and has one share of that stage.
 #
 # Think of the ranks as standing in a box with three axes: **data**, **pipeline** and **tensor**, in this order. Such a
 # box is called a **mesh**. Its **shape** says how many ranks it has along each axis, and a rank's three numbers in it
@@ -90,7 +90,7 @@ guesses = predict(
 # twice in backward. A pipeline hands a tensor on once for each micro-batch, and data parallelism averages once in a
 # step. So the tensor axis should have the fastest links, those within a node. That is why it comes last: neighbours
 # along the last axis have consecutive numbers, and Slurm gives consecutive numbers to the tasks of one node.
-# Megatron-LM numbers its ranks in this way too.
+# Megatron-LM numbers its ranks so too.
 
 
 # %% exercise="mesh_coordinates" points=4
@@ -602,9 +602,9 @@ guesses.measured(percent_by_which_the_norm_is_too_large_on_1_x_1_x_8=100 * (norm
 # ## 5 Images cut in space
 #
 # Some samples, such as a climate model's output, a microscope's slide or a tomogram, are so large that one of them,
-# with all activations of a deep network, does not fit into a device. Data parallelism cannot cut a sample. It does not
-# help where samples are few either: a batch of four keeps four devices busy, and no fifth. But an image has many rows.
-# To cut it into horizontal strips, one for each rank, is **spatial parallelism**.
+# with all activations of a deep network, does not fit into a device. Data parallelism cannot cut a sample. Nor does it
+# help where samples are few: a batch of four keeps four devices busy. But an image has many rows. To cut it into
+# horizontal strips, one for each rank, is **spatial parallelism**.
 #
 # A ReLU treats each pixel by itself, and needs no change. A convolution does: with a kernel of 3 × 3 each output needs
 # the pixels one row above and one row below, and at the edge of a strip one of these rows is on another rank. The rows
@@ -1769,10 +1769,10 @@ for theirs_mean, your_mean, difference, all_of_them, clipped in both.values():
 # Plain `srun` does not set these variables: read `SLURM_PROCID`, `SLURM_NTASKS`, `SLURM_LOCALID` and
 # `SLURM_NTASKS_PER_NODE` instead, and set `RANK` and `WORLD_SIZE` first.
 #
-# The last axis is a node long, so tensor parallelism stays inside, if the ranks of a node follow one another.
-# `torchrun` numbers them so; with `srun` it is `--distribution=block`. With `cyclic` each tensor group spreads over
-# several nodes, and nothing fails. So let every job look. (Simulated ranks always follow one another. The second line
-# below therefore swaps the axes' names, which also puts a tensor group on two nodes.)
+# The last axis is a node long, so tensor parallelism stays inside if the ranks of a node follow one another. `torchrun`
+# numbers them so; with `srun` it is `--distribution=block`. With `cyclic` each tensor group spreads over several nodes,
+# and nothing fails. So let every job look. (Simulated ranks always follow one another. The second line below therefore
+# swaps the axes' names, which also puts a tensor group on two nodes.)
 
 
 # %% demo=true
