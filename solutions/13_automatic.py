@@ -164,7 +164,7 @@ def op_strategies(op: Einsum, mesh: tuple[int, ...]) -> list[Strategy]:
     """All strategies of an operator on a mesh, in any order, each once.
 
     op: an einsum in which no tensor has a letter twice, and each letter of the result is one of an
-        operand. A capital letter is not the same as the small one.
+        operand. Capital and small letters differ.
     mesh: the lengths of its axes.
 
     Along each axis either all ranks do the same, or one letter's range is cut into equal parts. Several
@@ -290,7 +290,7 @@ def reshard(
     group: the ranks along the axis (None: all); place r has part r of what is cut. Parts are equal.
 
     Returns a new tensor: what this rank has in the layout target. If only target is Partial(), any
-    summands with the right sum will do; if source is too, the summands stay as they are.
+    summands with the right sum will do; if source is too, they stay as they are.
 
     One collective call, the one with which a rank sends the fewest bytes; none where each rank can do
     it by itself.
