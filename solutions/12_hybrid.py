@@ -245,8 +245,8 @@ guesses.measured(different_groups_in_a_mesh_of_2_x_2_x_4=len(different))
 def hsdp_average(gradients: list[Tensor], within: dist.ProcessGroup, across: dist.ProcessGroup) -> Tensor:
     """This rank's shard of the mean of gradients over all ranks of all nodes.
 
-    gradients: tensors of any shapes, the same shapes on every rank. Flattened, one after the other, they
-        are n numbers. They stay as they are.
+    gradients: tensors of any shapes, the same shapes on every rank. Flattened, one after the other,
+        they are n numbers. They stay as they are.
     within: the g ranks of this node.
     across: the ranks at the same place in `within` of all nodes.
 
