@@ -11,8 +11,8 @@
 #
 # In data parallelism every GPU holds the whole model: its weights, their gradients, and what the optimizer keeps. 64 GPUs
 # hold the same numbers 64 times. This unit removes the copies. What fills a GPU can be cut into shards, one for each
-# rank. It can be moved to the host and fetched again. Or it can be thrown away and computed again. Each way costs
-# something, bytes on a wire or computing time, and you will measure how much.
+# rank. It can be moved to the host and fetched again. Or it can be thrown away and computed again. Each way costs bytes
+# on a wire or computing time, and you will measure how much.
 #
 # After this unit you can
 #
@@ -1228,7 +1228,7 @@ assert (by_way["save_on_cpu, pinned"][0], by_way["save_on_cpu, not pinned"][0]) 
 # Copies without a bound save nothing: 8.56 GiB, where everything kept takes 8.06. With two that leave at a time it is
 # 3.06 GiB and 0.404 s, 6 % more time than with everything kept. With one it is 0.460 s: the device waits for copies.
 # PyTorch's own `torch.autograd.graph.save_on_cpu` copies the weights too, waits for each copy, and begins none ahead:
-# 0.66 s with pinned memory, and 6.84 s without. torchtune's `OffloadActivations` does what yours does.
+# 0.66 s with pinned memory, 6.84 s without.
 #
 # ## 10 Computing again
 #
@@ -1757,7 +1757,7 @@ assert pod.inter_node.bandwidth == 50e9
 # %% [markdown]
 # ## 15 Open task: the fastest step that fits
 #
-# All choices at once. A higher stage leaves more room for activations and costs messages. More micro-batches need less
+# Three levers at once. A higher stage leaves more room for activations and costs messages. More micro-batches need less
 # memory each, but every layer has to be started more often, and from stage 2 on messages come with each micro-batch. And
 # each layer can keep, swap or recompute. `course_lib.training.memory_plan.plan_cost` says what a plan takes, and its
 # docstring how that is counted.
@@ -1853,12 +1853,11 @@ assert best_stages == [(1, 8), (2, 2)]
 # %% [markdown]
 # ## Where it comes from
 #
-# - S. Rajbhandari et al., ZeRO: memory optimizations toward training trillion parameter models, SC 2020
-#   ([arXiv:1910.02054](https://arxiv.org/abs/1910.02054)): the three stages, figure 1, and 100 billion parameters on 400
-#   GPUs, with tensor parallelism inside the nodes.
+# - S. Rajbhandari et al., ZeRO, SC 2020 ([arXiv:1910.02054](https://arxiv.org/abs/1910.02054)): the three stages, figure
+#   1, and 100 billion parameters on 400 GPUs, with tensor parallelism inside the nodes.
 # - J. Ren et al., ZeRO-Offload, USENIX ATC 2021 ([arXiv:2101.06840](https://arxiv.org/abs/2101.06840)): optimizer and its
 #   step on the host; 13 billion parameters on one GPU. S. Rajbhandari et al., ZeRO-Infinity, SC 2021
-#   ([arXiv:2104.07857](https://arxiv.org/abs/2104.07857)): disks too. Both are DeepSpeed's.
+#   ([arXiv:2104.07857](https://arxiv.org/abs/2104.07857)): disks too.
 # - Y. Zhao et al., PyTorch FSDP, VLDB 2023 ([arXiv:2304.11277](https://arxiv.org/abs/2304.11277)): stage 3 in PyTorch,
 #   its prefetching, and its hybrid sharding.
 # - T. Chen et al., Training deep nets with sublinear memory cost, 2016
@@ -1867,10 +1866,10 @@ assert best_stages == [(1, 8), (2, 2)]
 #   logarithm.
 # - M. Rhu et al., vDNN, MICRO 2016 ([arXiv:1602.08124](https://arxiv.org/abs/1602.08124)): activations of convolutional
 #   networks to the host and back, fetched ahead.
-# - M. Wahib et al., Scaling distributed deep learning workloads beyond the memory capacity with KARMA, SC 2020
-#   ([arXiv:2008.11421](https://arxiv.org/abs/2008.11421)): swapping and computing again in one plan.
+# - M. Wahib et al., KARMA, SC 2020 ([arXiv:2008.11421](https://arxiv.org/abs/2008.11421)): swapping and computing again
+#   in one plan.
 # - P. Jain et al., Checkmate, MLSys 2020 ([arXiv:1910.02653](https://arxiv.org/abs/1910.02653)): which tensors to compute
-#   again, as an integer program; so does PyTorch's own planner, `torch.distributed._tools.sac_ilp`.
+#   again, as an integer program. PyTorch's planner does so too: `torch.distributed._tools.sac_ilp`.
 #
 # ## What goes wrong in practice
 #
