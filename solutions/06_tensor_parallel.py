@@ -1192,7 +1192,7 @@ assert 0 < max(off.values()) < 1e-4
 guesses.measured(digit_after_the_point_where_the_loss_has_changed=-math.floor(math.log10(off[4])))
 
 # %% [markdown]
-# The third prediction: the seventh digit. Sums over ranks add up in another order, and nothing else is different. So
+# The third prediction: about the seventh digit. Sums over ranks add up in another order, and nothing else is different. So
 # before you train for a week, compare losses over some steps and to their last digits. One step is not enough: a
 # forgotten $f$ leaves the first loss as it is.
 #
@@ -1896,9 +1896,9 @@ def overlapped_mlp(x_TD: Tensor, up: nn.Linear, down: nn.Linear, cluster: Cluste
     ranks in one node.
 
     Returns what the whole MLP makes of x_TD, on every rank. The score is the virtual time until the
-    last rank has it. There are points for saving half of what can be saved, for at most a tenth more
-    than the best known time, and for at most a thirtieth more. Reading and writing all of y, as to add
-    a bias at the end, takes time too.
+    last rank has it. There are points for half of what can be saved, and for at most a tenth, and a
+    thirtieth, above the best known time. Reading and writing all of y, as to add a bias at the end,
+    takes time too.
     """
     ### BEGIN SOLUTION
     ranks, tokens = dist.get_world_size(), len(x_TD)
