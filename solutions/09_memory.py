@@ -1178,11 +1178,11 @@ assert sum(event.nbytes for event in copies) == 2 * 7 * one_layer
 # have stayed. Each tensor more ahead costs a layer's activations, and gains nothing where one copy is shorter than one
 # backward.
 #
-# A program runs ahead of a real GPU: it queues operations faster than the GPU works them off. A tensor that leaves stays
-# in the GPU's memory until its copy is over, so copies would pile up. Therefore `to_host` lets at most two leave at a
-# time: before a third it waits for the oldest. (A simulated device works in step with its program, so nothing has to wait
-# there.) Below are steps of 12 layers of width 4096 on an H100 (`course_lib.published.h100`), and a step of eight small
-# layers on this machine. On a CPU its time says little: the host's memory is the device's own.
+# A real GPU lags behind its program, which queues operations faster than the GPU works them off. A tensor that leaves
+# stays in the GPU's memory until its copy is over, so copies would pile up. Therefore `to_host` lets at most two leave at
+# a time: before a third it waits for the oldest. (A simulated device works in step with its program, and never waits
+# there.) Below are steps of 12 layers of width 4096 on an H100 (`course_lib.published.h100`), and of eight small layers
+# on this machine. On a CPU their time says little: the host's memory is the device's own.
 
 # %% demo=true
 # %%needs HostOffload
@@ -1471,8 +1471,8 @@ assert f"{best.seconds / 3.6 - 1:.0%}" == "7%"
 # into blocks.
 #
 # KARMA swaps the model states too, so plain data parallelism trains what no device holds, and pays with time on the link.
-# ZeRO's stage 3 holds each state once, and fetches it from other devices. ZeRO-Offload and ZeRO-Infinity do both: they
-# put shards onto the host and onto disks.
+# ZeRO's stage 3 fetches each state from other devices instead. ZeRO-Offload and ZeRO-Infinity combine the two: they put
+# shards onto the host and onto disks.
 
 # %% [markdown]
 # ## 12 PyTorch's own
@@ -1697,9 +1697,9 @@ assert not any("reduce_scatter" in call.op for name in ("1", "2") for call in se
 #
 # ## 14 Now on nodes
 #
-# The collectives of stage 3 go through whatever joins the ranks, and between nodes that is slower. An H100 node has 371
-# GB/s from GPU to GPU, and 50 GB/s from each GPU to another node. A step's messages for a model of seven billion
-# parameters, 14 GB in 16 bits, on four nodes (tensors on `meta` have no numbers, so this takes no memory):
+# Between nodes the collectives of stage 3 are slower. An H100 node has 371 GB/s from GPU to GPU, and 50 GB/s from each
+# GPU to another node. Here are a step's messages for a model of seven billion parameters, 14 GB in 16 bits, on four
+# nodes. (Tensors on `meta` have no numbers, so this takes no memory.)
 
 
 # %% demo=true
@@ -1732,10 +1732,10 @@ assert round(pod.intra_node.bandwidth / 1e9) == 371
 assert pod.inter_node.bandwidth == 50e9
 
 # %% [markdown]
-# 0.82 s become 0.16 s when each node has all of the shards: then whole weights travel inside the nodes only, and between
+# 0.82 s become 0.16 s when each node has all of the shards. Then whole weights travel inside the nodes only, and between
 # them no more than a shard's gradients. The price is memory: four times the model states on each GPU. This is **hybrid
-# sharding**. With FSDP2 it is one argument, a mesh of two axes; the model is replicated along one, and sharded along the
-# other:
+# sharding**. With FSDP2 it is one argument, a mesh of two axes: along one the model is replicated, along the other
+# sharded:
 #
 # ```python
 # mesh = init_device_mesh("cuda", (nodes, gpus_per_node), mesh_dim_names=("replicate", "shard"))
