@@ -8,6 +8,7 @@ import json
 from contextlib import nullcontext
 
 from course_lib.beside import missing
+from course_lib.beside.recipes import recipe_named
 from tests.field import answers, told, told_beside
 
 
@@ -17,6 +18,8 @@ def tell(recipe: str) -> None:
         from course_lib.training.megatron_experts import on_cpu as context
     else:
         context = nullcontext
+    # Its import may take longer than a call of an answer may.
+    exec(recipe_named(recipe).check, {})
     with context():
         print(json.dumps({each.name: told(each) for each in answers() if each.beside == recipe}))
 

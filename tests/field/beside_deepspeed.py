@@ -1,7 +1,5 @@
 """Answers by DeepSpeed, which stands beside the workbook: units 04 and 05."""
 
-from itertools import pairwise
-
 import torch
 
 from course_lib.training.pipeline.actions import Action, Backward, Forward
@@ -19,13 +17,6 @@ def warmup_lr(step: int, warmup_steps: int, base_lr: float, size: int) -> float:
     for _ in range(step + 1):
         schedule.step()
     return float(schedule.get_last_lr()[0])
-
-
-@field("05_pipeline_parallel", "balance_stages", **LIBRARY, lacks=["too few layers"])
-def partition_balanced(costs: list[float], stages: int) -> list[int]:
-    from deepspeed.runtime.utils import partition_balanced
-
-    return [end - begin for begin, end in pairwise(partition_balanced(costs, stages))]
 
 
 @field("05_pipeline_parallel", "one_f_one_b", **LIBRARY)

@@ -58,7 +58,7 @@ def scattered_to_region(x_BTD: Tensor, group: Group = None) -> Tensor:
     return reduce_scatter_to_sequence_parallel_region(x_TBD, group=group_or_all(group)).transpose(0, 1)
 
 
-LINEAR_LACKS = ["initial values", "other widths and shapes"]
+LINEAR_LACKS = ["initial values", "widths that do not divide"]
 
 
 @field(UNIT, "ColumnParallelLinear", **LIBRARY, lacks=LINEAR_LACKS)
@@ -102,7 +102,7 @@ own = threading.local()
 """Megatron-core knows one group of a process; here each rank is a thread."""
 
 
-@field(UNIT, "vocab_parallel_cross_entropy", **LIBRARY, lacks=["arguments unchanged", "any dtype"])
+@field(UNIT, "vocab_parallel_cross_entropy", **LIBRARY, lacks=["arguments unchanged", "any dtype", "a vocabulary that does not divide"])
 def cross_entropy(logits_shard: Tensor, target: Tensor, vocabulary: int, group: Group = None) -> Tensor:
     from megatron.core.tensor_parallel import cross_entropy as module
 

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.pipelining import PipelineStage, ScheduleGPipe, schedules
 
 from course_lib.planner import torchs_1f1b
 from course_lib.training.pipeline.actions import Action, Backward, BackwardInput, BackwardWeight, Forward
@@ -17,8 +18,6 @@ KINDS = {"F": Forward, "B": Backward, "I": BackwardInput, "W": BackwardWeight}
 
 def without_ranks(name: str, stages: int, micro_batches: int, chunks: int = 1) -> Any:
     """A schedule of PyTorch's with what its order depends on, and no stages to run."""
-    from torch.distributed.pipelining import schedules
-
     kind = getattr(schedules, name)
     schedule = kind.__new__(kind)
     schedule._num_stages = schedule.pp_group_size = stages
@@ -73,8 +72,6 @@ def pipeline_stage(
     loss_function: Callable[[Tensor, Tensor], Tensor],
     share: float = 1.0,
 ) -> Tensor | None:
-    from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
-
     rank = dist.get_rank()
     here = PipelineStage(stage, rank, dist.get_world_size(), torch.device("cpu"))
     schedule = ScheduleGPipe(here, 1, loss_fn=lambda output, wanted: share * loss_function(output, wanted))

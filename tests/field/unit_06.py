@@ -1,6 +1,7 @@
 """Answers to exercises of unit 06, by PyTorch's DTensor and functional collectives."""
 
 import copy
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from torch.distributed._functional_collectives import all_gather_tensor_autograd
 from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
+    PrepareModuleInput,
     RowwiseParallel,
     loss_parallel,
     parallelize_module,
@@ -36,27 +38,33 @@ class Parts(nn.Module):
     def __init__(self, whole: nn.Module, plan: Any, group: Group) -> None:
         super().__init__()
         self.group = group
-        cut = parallelize_module(copy.deepcopy(whole), mesh_of(group), plan)
+        cut = parallelize_module(copy.deepcopy(whole), mesh_of(group), plan, src_data_rank=None)
         self.cut = [cut]
-        self.placements = {name: p.placements[0] for name, p in cut.named_parameters()}
-        for name, parameter in cut.named_parameters():
-            *path, last = name.split(".")
-            owner: nn.Module = self
-            for each in path:
-                if not hasattr(owner, each):
-                    owner.add_module(each, nn.Module())
-                owner = getattr(owner, each)
-            owner.register_parameter(last, nn.Parameter(parameter.to_local().detach().clone()))
+        self.placed_as = {name: (p.placements, p.shape, p.stride()) for name, p in cut.named_parameters()}
+        for name, parameter in dict(cut.named_parameters()).items():
+            path, _, last = name.rpartition(".")
+            if path and not hasattr(self, path):
+                self.add_module(path, nn.Module())
+            local = nn.Parameter(parameter.to_local().detach().clone())
+            self.get_submodule(path).register_parameter(last, local)
+            # What stands there in a call is made of `local` anew.
+            cut.get_submodule(path).register_parameter(last, nn.Parameter(torch.empty(0)))
 
     def train(self, mode: bool = True) -> "Parts":
         self.cut[0].train(mode)
         return super().train(mode)
 
     def forward(self, x: Tensor) -> Tensor:
-        own = {name: placed(p, self.placements[name], self.group) for name, p in self.named_parameters()}
-        y: Tensor = functional_call(self.cut[0], own, (x,))
+        y: Tensor = functional_call(self.cut[0], dict(self._placed()), (x,))
         return y
 
+    def _placed(self) -> Iterator[tuple[str, DTensor]]:
+        mesh = mesh_of(self.group)
+        for name, local in self.named_parameters():
+            placements, shape, stride = self.placed_as[name]
+            yield name, DTensor.from_local(
+                local, mesh, placements, run_check=False, shape=shape, stride=stride
+            )
 
 @field(UNIT, "f", "DTensor")
 def f(x: Tensor, group: Group = None) -> Tensor:
@@ -68,7 +76,7 @@ def g(x: Tensor, group: Group = None) -> Tensor:
     return placed(x, Partial(), group).redistribute(placements=[Replicate()]).to_local()
 
 
-@field(UNIT, "ColumnParallelLinear", "ColwiseParallel", lacks=["other widths and shapes"])
+@field(UNIT, "ColumnParallelLinear", "ColwiseParallel")
 class Columns(Parts):
     def __init__(self, inputs: int, outputs: int, bias: bool = True, group: Group = None) -> None:
         super().__init__(nn.Linear(inputs, outputs, bias), ColwiseParallel(), group)
@@ -76,7 +84,7 @@ class Columns(Parts):
             self.bias = None
 
 
-@field(UNIT, "RowParallelLinear", "RowwiseParallel", lacks=["other widths and shapes"])
+@field(UNIT, "RowParallelLinear", "RowwiseParallel", lacks=["widths that do not divide"])
 class Rows(Parts):
     def __init__(self, inputs: int, outputs: int, bias: bool = True, group: Group = None) -> None:
         super().__init__(nn.Linear(inputs, outputs, bias), RowwiseParallel(), group)
@@ -91,13 +99,13 @@ def cut_mlp(mlp: nn.Module, group: Group = None) -> nn.Module:
 
 @field(UNIT, "parallel_attention", "parallelize_module", lacks=["heads that cannot be shared out evenly"])
 def cut_attention(attention: nn.Module, group: Group = None) -> nn.Module:
+    # x becomes one DTensor for the three, whose gradients are added up before the ranks are.
+    one = PrepareModuleInput(input_layouts=Replicate(), desired_input_layouts=Replicate())
     inner = {name: ColwiseParallel() for name in ("query", "key", "value")}
-    return Parts(attention, {**inner, "output": RowwiseParallel()}, group)
+    return Parts(attention, {"": one, **inner, "output": RowwiseParallel()}, group)
 
 
-@field(
-    UNIT, "VocabParallelEmbedding", "RowwiseParallel", lacks=["a vocabulary that does not divide"]
-)
+@field(UNIT, "VocabParallelEmbedding", "RowwiseParallel")
 class Vocabulary(Parts):
     def __init__(self, embedding: nn.Embedding, group: Group = None) -> None:
         super().__init__(embedding, RowwiseParallel(input_layouts=Replicate()), group)

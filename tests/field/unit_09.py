@@ -67,7 +67,7 @@ class Within(nn.Module):
         return self.inner(*inputs)
 
 
-@field(UNIT, "FullyShardedUnit", "FullyShardedDataParallel", lacks=["calls"])
+@field(UNIT, "FullyShardedUnit", "FullyShardedDataParallel", lacks=["start"])
 class FullySharded(nn.Module):
     def __init__(self, module: nn.Module) -> None:
         super().__init__()

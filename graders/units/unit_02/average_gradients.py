@@ -96,14 +96,17 @@ def a_model_and_gradients(rng: Rng, case: Averaged) -> list[Arguments]:
         Criterion(
             "in place",
             1,
-            "Write the average into the gradient that is there, p.grad.copy_(...), and into nothing else.",
+            "Write the average into the gradient that is there, p.grad.copy_(...), and into nothing else. "
+            "PyTorch's average_parameters does not: it puts views of its own flat tensor there, and whoever "
+            "has the old gradient, as an optimizer's buffers may, is left with a sum that is no longer used.",
             how=kept,
         ),
         Criterion(
             "missing gradients",
             1,
             "Where p.grad is None on this rank, it counts as zero; still all ranks must make the same calls, "
-            "so nothing may be skipped.",
+            "so nothing may be skipped. PyTorch's average_parameters skips it, and then ranks send tensors of "
+            "unlike lengths.",
             vary=vary(missing=(True,)) + both(missing=True, again=True),
         ),
         Criterion(

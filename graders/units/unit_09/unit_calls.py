@@ -49,6 +49,8 @@ def calls(units: Units, run: Run) -> Finding:
         forward = half.name == "forward"
         # Where backward does not need the weights, such as in a first layer, it need not gather them.
         right = gathers == count if forward else gathers <= count and scatters == count
+        # A single rank has nobody to ask.
+        right = right or (ranks == 1 and max(gathers, scatters) <= count)
         if not right or len(seen) != gathers + (0 if forward else scatters):
             wanted = "all_gather" if forward else "all_gather and reduce_scatter"
             made = ", ".join(seen) or "nothing"
@@ -61,14 +63,14 @@ def calls(units: Units, run: Run) -> Finding:
 
 def _calls_without_backward(units: Units, run: Run) -> Finding:
     """Passes if a forward under no_grad gathers each unit's weights once, and calls nothing else."""
-    count = units.setting.units
-    for rank in range(units.setting.ranks):
+    count, ranks = units.setting.units, units.setting.ranks
+    for rank in range(ranks):
         begin, end = (
             min(each.sequence for each in run.events if each.rank == rank and each.op == label)
             for label in ("evaluation", "evaluated")
         )
         own = [each.op for each in run.communication(rank) if begin <= each.sequence < end]
-        if len(own) != count or _count(own, "all_gather") != count:
+        if (own or ranks > 1) and (len(own) != count or _count(own, "all_gather") != count):
             said = f"rank {rank}: under no_grad {count} units call {', '.join(own) or 'nothing'}"
             return Finding(False, f"{said}; expected all_gather, once a unit.")
     return Finding(True, "Forward gathers once, backward gathers once and scatters once, for each unit.")
