@@ -37,8 +37,12 @@ def halves_of(run: Run) -> Iterator[Half]:
 
 
 def calls(units: Units, run: Run) -> Finding:
-    """Passes if each pass has its calls, and sends no more bytes than they do."""
+    """Passes if each pass has its calls, and sends no more bytes than they do; what one rank calls is left
+    open, since it has nobody to ask.
+    """
     ranks, count = units.setting.ranks, units.setting.units
+    if ranks == 1:
+        return Finding(True, "One rank sends nothing.")
     begin = min(event.sequence for event in run.events if event.rank == 0 and event.op == "evaluation")
     if before := [call.op for call in run.communication(0) if call.sequence < begin]:
         return Finding(False, f"{', '.join(before)} before the first forward, where no call is needed.")
@@ -49,8 +53,6 @@ def calls(units: Units, run: Run) -> Finding:
         forward = half.name == "forward"
         # Where backward does not need the weights, such as in a first layer, it need not gather them.
         right = gathers == count if forward else gathers <= count and scatters == count
-        # A single rank has nobody to ask.
-        right = right or (ranks == 1 and max(gathers, scatters) <= count)
         if not right or len(seen) != gathers + (0 if forward else scatters):
             wanted = "all_gather" if forward else "all_gather and reduce_scatter"
             made = ", ".join(seen) or "nothing"
@@ -63,14 +65,14 @@ def calls(units: Units, run: Run) -> Finding:
 
 def _calls_without_backward(units: Units, run: Run) -> Finding:
     """Passes if a forward under no_grad gathers each unit's weights once, and calls nothing else."""
-    count, ranks = units.setting.units, units.setting.ranks
-    for rank in range(ranks):
+    count = units.setting.units
+    for rank in range(units.setting.ranks):
         begin, end = (
             min(each.sequence for each in run.events if each.rank == rank and each.op == label)
             for label in ("evaluation", "evaluated")
         )
         own = [each.op for each in run.communication(rank) if begin <= each.sequence < end]
-        if (own or ranks > 1) and (len(own) != count or _count(own, "all_gather") != count):
+        if len(own) != count or _count(own, "all_gather") != count:
             said = f"rank {rank}: under no_grad {count} units call {', '.join(own) or 'nothing'}"
             return Finding(False, f"{said}; expected all_gather, once a unit.")
     return Finding(True, "Forward gathers once, backward gathers once and scatters once, for each unit.")
