@@ -24,9 +24,7 @@ def marks(given: FieldAnswer) -> Sequence[pytest.MarkDecorator]:
     )
 
 
-@pytest.mark.parametrize(
-    "given", [pytest.param(each, id=each.name, marks=marks(each)) for each in answers()]
-)
+@pytest.mark.parametrize("given", [pytest.param(each, id=each.name, marks=marks(each)) for each in answers()])
 def test_what_the_field_uses_earns_all_but_what_asks_for_more(given: FieldAnswer) -> None:
     exercise = exercises(given.unit)[given.exercise]
     seen = told_beside(given.beside)[given.name] if given.beside else told(given)

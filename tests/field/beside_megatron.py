@@ -47,7 +47,9 @@ def gathered_from_region(x_BTD: Tensor, group: Group = None) -> Tensor:
     from megatron.core.tensor_parallel import gather_from_sequence_parallel_region
 
     # Its sequences lie along the first dimension.
-    return gather_from_sequence_parallel_region(x_BTD.transpose(0, 1), group=group_or_all(group)).transpose(0, 1)
+    return gather_from_sequence_parallel_region(x_BTD.transpose(0, 1), group=group_or_all(group)).transpose(
+        0, 1
+    )
 
 
 @field(UNIT, "scatter_sequence", **LIBRARY)
@@ -102,7 +104,12 @@ own = threading.local()
 """Megatron-core knows one group of a process; here each rank is a thread."""
 
 
-@field(UNIT, "vocab_parallel_cross_entropy", **LIBRARY, lacks=["arguments unchanged", "any dtype", "a vocabulary that does not divide"])
+@field(
+    UNIT,
+    "vocab_parallel_cross_entropy",
+    **LIBRARY,
+    lacks=["arguments unchanged", "any dtype", "a vocabulary that does not divide"],
+)
 def cross_entropy(logits_shard: Tensor, target: Tensor, vocabulary: int, group: Group = None) -> Tensor:
     from megatron.core.tensor_parallel import cross_entropy as module
 

@@ -7,7 +7,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed._functional_collectives import all_gather_tensor_autograd, reduce_scatter_tensor_autograd
+from torch.distributed._functional_collectives import (
+    all_gather_tensor_autograd,
+    reduce_scatter_tensor_autograd,
+)
 from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
@@ -62,9 +65,11 @@ class Parts(nn.Module):
         mesh = mesh_of(self.group)
         for name, local in self.named_parameters():
             placements, shape, stride = self.placed_as[name]
-            yield name, DTensor.from_local(
-                local, mesh, placements, run_check=False, shape=shape, stride=stride
+            yield (
+                name,
+                DTensor.from_local(local, mesh, placements, run_check=False, shape=shape, stride=stride),
             )
+
 
 @field(UNIT, "f", "DTensor")
 def f(x: Tensor, group: Group = None) -> Tensor:

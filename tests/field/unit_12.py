@@ -5,7 +5,10 @@ import math
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed._functional_collectives import all_gather_tensor_autograd, reduce_scatter_tensor_autograd
+from torch.distributed._functional_collectives import (
+    all_gather_tensor_autograd,
+    reduce_scatter_tensor_autograd,
+)
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from torch.nn import functional
 
@@ -23,16 +26,12 @@ def unravel_index(rank: int, shape: tuple[int, ...]) -> tuple[int, ...]:
 @field(UNIT, "groups", "new_subgroups_by_enumeration", lacks=["refuses"])
 def subgroups(shape: tuple[int, ...], rank: int) -> list[dist.ProcessGroup]:
     numbers = torch.arange(math.prod(shape)).view(shape)
-    lines = [
-        numbers.movedim(axis, -1).reshape(-1, size).tolist() for axis, size in enumerate(numbers.shape)
-    ]
+    lines = [numbers.movedim(axis, -1).reshape(-1, size).tolist() for axis, size in enumerate(numbers.shape)]
     return [dist.new_subgroups_by_enumeration(each)[0] for each in lines]
 
 
 @field(UNIT, "hsdp_average", "DTensor")
-def redistributed(
-    gradients: list[Tensor], within: dist.ProcessGroup, across: dist.ProcessGroup
-) -> Tensor:
+def redistributed(gradients: list[Tensor], within: dist.ProcessGroup, across: dist.ProcessGroup) -> Tensor:
     flat = torch.cat([each.flatten() for each in gradients])
     flat = functional.pad(flat, (0, -len(flat) % dist.get_world_size(within)))
     in_node = DTensor.from_local(flat, mesh_of(within), [Partial("avg")], run_check=False)

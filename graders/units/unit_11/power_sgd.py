@@ -49,9 +49,7 @@ NETWORKS = {
     "one bucket": Network(
         2, 2, ((4, 4), (7,), (4, 3, 2, 2), (6, 5), (6, 5)), torch.float64, [[4, 3, 2, 1, 0]]
     ),
-    "one bucket with a scalar": Network(
-        2, 2, ((4, 4), (), (6, 5), (6, 5)), torch.float64, [[3, 2, 1, 0]]
-    ),
+    "one bucket with a scalar": Network(2, 2, ((4, 4), (), (6, 5), (6, 5)), torch.float64, [[3, 2, 1, 0]]),
     "two buckets, float32": Network(3, 1, ((5, 4), (9,), (3, 6), (1, 5)), torch.float32, [[3, 2], [1, 0]]),
     "a single rank": Network(1, 3, ((8, 9), (8, 9), (4, 5)), torch.float64, [[0], [1], [2]]),
     "buckets that change": Network(
