@@ -1,6 +1,7 @@
 """Functions of PyTorch, and of libraries beside the workbook, as answers to its exercises.
 
-They earn all points but those of rows that ask for more. Such a row says in its hint that the library does not.
+They earn all points but those of rows that ask for more. Such a row says in its hint that the library does
+not.
 """
 
 import json

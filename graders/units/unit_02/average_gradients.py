@@ -7,8 +7,8 @@ import torch
 
 from graders.grading.cases import both, vary
 from graders.grading.expected import Expected
-from graders.grading.judging import feature
 from graders.grading.explanation import Tried
+from graders.grading.judging import feature
 from graders.grading.kit import Criterion, Finding, Rng
 from graders.units.ranks.features import Ranks
 from graders.units.ranks.stage import Arguments, kept, on_ranks, one_call
@@ -114,8 +114,8 @@ def _one_call(tried: Tried[Averaged]) -> Finding | None:
             "missing gradients",
             1,
             "Where p.grad is None on this rank, it counts as zero; still all ranks must make the same calls, "
-            "so nothing may be skipped. PyTorch's average_parameters skips it, and then ranks send tensors of "
-            "unlike lengths.",
+            "so nothing may be skipped. PyTorch's average_parameters skips it, and then ranks send tensors "
+            "of unlike lengths.",
             vary=vary(missing=(True,)) + both(missing=True, again=True),
         ),
         Criterion(

@@ -154,8 +154,8 @@ def only_messages(tried: Tried[Pipeline]) -> Finding | None:
             "one forward",
             1,
             "Compute each batch once, in the mode in which the stage is: dropout would draw another mask. x "
-            "stays as it is, and asks for no gradient. (PyTorch's PipelineStage computes a first time to learn "
-            "shapes.)",
+            "stays as it is, and asks for no gradient. (PyTorch's PipelineStage computes a first time to "
+            "learn shapes.)",
             vary=vary(training=(False,)),
             how=kept,
         ),

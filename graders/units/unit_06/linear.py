@@ -27,8 +27,8 @@ SHAPES_AND_GROUPS = (
         "widths that do not divide",
         1,
         "The first ranks' parts are one longer where a width cannot be shared out evenly. Megatron refuses "
-        "such widths, and RowwiseParallel fails at them; but a model's widths are not for the number of ranks "
-        "to choose.",
+        "such widths, and RowwiseParallel fails at them; but a model's widths are not for the number of "
+        "ranks to choose.",
         needs=("outputs", "gradients"),
         vary=vary(rest=(2,)),
     ),
@@ -57,8 +57,8 @@ def rubric(outputs: str, gradients: str, calls: str, *, by_outputs: bool) -> tup
             "initial values",
             2,
             "Together the parts are what nn.Linear draws from the same random state, and what is drawn after "
-            "that is the same too. A part's own nn.Linear draws other numbers. Megatron begins with biases of "
-            "0, as its model has them; as nn.Linear's, a run can be held against one on a single device.",
+            "that is the same too. A part's own nn.Linear draws other numbers. Megatron begins with biases "
+            "of 0, as its model has them; as nn.Linear's, a run can be held against one on a single device.",
             vary=vary(asked=(PARAMETERS,)),
         ),
         Criterion(

@@ -74,8 +74,8 @@ def _few(case: Case, place: Place, phase: str, calls: list[Event]) -> Finding:
         Criterion(
             "any dtype",
             1,
-            "The loss has the dtype of the logits. Megatron's is float32 for all of them, and of float64 loses "
-            "half the digits.",
+            "The loss has the dtype of the logits. Megatron's is float32 for all of them, and of float64 "
+            "loses half the digits.",
             needs=RIGHT,
             vary=vary(dtype=(torch.float64, torch.bfloat16)),
         ),

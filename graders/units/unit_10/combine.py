@@ -67,8 +67,8 @@ def what_leaves(case: Back, given: Places) -> list[tuple[int, int]]:
         Criterion(
             "gradients",
             2,
-            "Of the rows, on the rank of their expert, and of the weights; one of them may need none. Rows, and "
-            "gradients that arrive, may stand in memory in any order.",
+            "Of the rows, on the rank of their expert, and of the weights; one of them may need none. Rows, "
+            "and gradients that arrive, may stand in memory in any order.",
             vary=vary(learns=tuple(LEARNS), layout=("transposed",)),
             how=gradients,
         ),

@@ -44,8 +44,8 @@ def drawn_choices(rng: Rng, case: Choices) -> Places:
             "several choices",
             3,
             "Choice n k + j is number n k + j of experts.flatten(); but all first choices come before all "
-            "second ones. (Megatron keeps the tokens' order, whatever the choice: then an early token's second "
-            "choice may take a late one's first.)",
+            "second ones. (Megatron keeps the tokens' order, whatever the choice: then an early token's "
+            "second choice may take a late one's first.)",
             vary=vary(k=(2, 3)),
         ),
         Criterion(

@@ -61,8 +61,8 @@ def drawn_logits(rng: Rng, case: Logits) -> Places:
             "any logits",
             1,
             "Thousands, in any layout and dtype, of no token at all; and they stay as they are. Of "
-            "probabilities many are 0 then, and torch.topk cannot tell them apart: choose by logits. (Megatron "
-            "does, but of bfloat16 returns weights that were rounded first.)",
+            "probabilities many are 0 then, and torch.topk cannot tell them apart: choose by logits. "
+            "(Megatron does, but of bfloat16 returns weights that were rounded first.)",
             vary=vary(
                 kind=("large",), tokens=(0,), layout=("transposed",), dtype=(torch.float64, torch.bfloat16)
             ),

@@ -262,8 +262,8 @@ RUBRIC = (
     part(
         "two all-reduces",
         1,
-        "All P and all whole gradients of a bucket together, then all Q. (powerSGD_hook has a third for whole "
-        "gradients: one latency more.)",
+        "All P and all whole gradients of a bucket together, then all Q. (powerSGD_hook has a third for "
+        "whole gradients: one latency more.)",
         needs=("the first step", "other gradients"),
     ),
     part(
