@@ -37,5 +37,5 @@ def test_the_first_row_is_about_the_ordinary_case(exercise: Exercise, judged: By
         assert base["ranks"] > 1
     assert base.get("dtype", torch.float32) in (torch.float32, torch.float64)
     varied = [(name, value) for values in exercise.rubric[0].vary for name, value in values.items()]
-    for name, value in [*base.items(), *varied]:
-        assert value == ORDINARY.get(name, value), name
+    laid_out = [(name, value) for name, value in [*base.items(), *varied] if name in ORDINARY]
+    assert not [each for each in laid_out if each[1] != ORDINARY[each[0]]]

@@ -127,8 +127,10 @@ def cross_entropy(logits_shard: Tensor, target: Tensor, vocabulary: int, group: 
 def router(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
     from megatron.core.transformer.moe.moe_utils import topk_routing_with_score_function
 
-    weights, experts = topk_routing_with_score_function(logits, k)[0].topk(k)
-    return weights, experts
+    weights_NE, chosen_NE = topk_routing_with_score_function(logits, k)
+    # It marks them, in no order.
+    experts = logits.masked_fill(~chosen_NE.bool(), -torch.inf).topk(k).indices
+    return weights_NE.gather(1, experts), experts
 
 
 @field(EXPERTS, "load_balancing_loss", **LIBRARY)

@@ -62,7 +62,7 @@ def drawn_logits(rng: Rng, case: Logits) -> Places:
             1,
             "Thousands, in any layout and dtype, of no token at all; and they stay as they are. Of "
             "probabilities many are 0 then, and torch.topk cannot tell them apart: choose by logits. "
-            "(Megatron does, but of bfloat16 returns weights that were rounded first.)",
+            "(Megatron does, and computes weights in float32, of float64 logits too.)",
             vary=vary(
                 kind=("large",), tokens=(0,), layout=("transposed",), dtype=(torch.float64, torch.bfloat16)
             ),
