@@ -175,5 +175,5 @@ def test_a_parameter_that_is_frozen_is_named_so() -> None:
         each.criterion.name: each.seen
         for each in grade(exercise, kernel_answer(averages_every_gradient, exercise.name), Rng(1)).criteria
     }
-    seen = rows["each gradient sent once"]
+    seen = rows["one call"]
     assert "the gradient of 1.weight, which is frozen, of rank 0 is float" in seen

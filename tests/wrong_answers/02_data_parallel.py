@@ -331,7 +331,7 @@ def exchanges_all_where_one_is_missing(model):
         parameter.grad = parameter.grad.clone()
 
 
-@wrong("average_gradients", fails="each gradient sent once")
+@wrong("average_gradients", fails="one call")
 def averages_whatever_has_a_gradient(model):
     """Takes a gradient for a sign that a parameter is trainable: a frozen one may have an old gradient."""
     parameters = [p for p in model.parameters() if p.requires_grad or p.grad is not None]
@@ -369,7 +369,7 @@ def divides_by_those_who_have_one(model):
         parameter.grad /= has.clamp(min=1)
 
 
-@wrong("average_gradients", fails="each gradient sent once")
+@wrong("average_gradients", fails="one call")
 def gathers_all(model):
     """Every rank collects every gradient, and averages for itself."""
     parameters = _trainable(model)

@@ -239,7 +239,7 @@ class NeedsAnXToTrain(_Column):
         return functional.linear(x, self.weight, self.bias)
 
 
-@wrong("ColumnParallelLinear", fails="other widths and shapes")
+@wrong("ColumnParallelLinear", fails="widths that do not divide")
 class RoundsDown(_Column):
     """outputs // p for each rank; the rest belongs to nobody."""
 
@@ -250,7 +250,7 @@ class RoundsDown(_Column):
         self.bias = None if whole.bias is None else nn.Parameter(whole.bias.detach()[rows].clone())
 
 
-@wrong("ColumnParallelLinear", fails="other widths and shapes")
+@wrong("ColumnParallelLinear", fails="other shapes")
 class TransposesPlainly(_Column):
     """x W^T written out for matrices."""
 
@@ -340,7 +340,7 @@ class AddsUpOnce(_Row):
         return super().forward(x) if first else functional.linear(x, self.weight, self.bias)
 
 
-@wrong("RowParallelLinear", fails="other widths and shapes")
+@wrong("RowParallelLinear", fails="other shapes")
 class ViewsX(_Row):
     """A view of x as a matrix, which a transposed x does not have."""
 

@@ -81,7 +81,7 @@ def at_least_one_for_each_rank(op, mesh):
     ]
 
 
-@wrong("op_strategies", fails="along several axes")
+@wrong("op_strategies", fails="what divides")
 def each_axis_by_itself(op, mesh):
     """6 divides by 2 and by 2, but not by both."""
     return _cuts(op, mesh, parts_of=lambda axes: max(axes, default=1))

@@ -7,8 +7,9 @@ import torch
 
 from graders.grading.cases import both, vary
 from graders.grading.expected import Expected
+from graders.grading.explanation import Tried
 from graders.grading.judging import feature
-from graders.grading.kit import Criterion, Rng
+from graders.grading.kit import Criterion, Finding, Rng
 from graders.units.ranks.features import Ranks
 from graders.units.ranks.stage import Arguments, kept, on_ranks, one_call
 from graders.units.unit_02.cases import ANY_CALL, sends_once
@@ -82,6 +83,14 @@ def a_model_and_gradients(rng: Rng, case: Averaged) -> list[Arguments]:
     return given
 
 
+def _one_call(tried: Tried[Averaged]) -> Finding | None:
+    """Passes if each gradient is sent once, all together."""
+    once = sends_once("all_reduce", lambda case: case.nbytes)(tried)
+    if tried.case.features.again or not (once is None or once.passed):
+        return once
+    return one_call(tried)
+
+
 @on_ranks(
     base=Averaged(),
     minutes=15,
@@ -89,37 +98,33 @@ def a_model_and_gradients(rng: Rng, case: Averaged) -> list[Arguments]:
     rubric=(
         Criterion(
             "averages over ranks",
-            1,
+            2,
             "After the call every p.grad must be the sum over ranks divided, once, by the number of ranks.",
             vary=vary(ranks=(1, 2), dtype=(torch.float64,)) + both(node=3),
         ),
         Criterion(
             "in place",
             1,
-            "Write the average into the gradient that is there, p.grad.copy_(...), and into nothing else.",
+            "Write the average into the gradient that is there, p.grad.copy_(...), and into nothing else. "
+            "PyTorch's average_parameters does not: it puts views of its own flat tensor there, and whoever "
+            "has the old gradient, as an optimizer's buffers may, is left with a sum that is no longer used.",
             how=kept,
         ),
         Criterion(
             "missing gradients",
             1,
             "Where p.grad is None on this rank, it counts as zero; still all ranks must make the same calls, "
-            "so nothing may be skipped.",
+            "so nothing may be skipped. PyTorch's average_parameters skips it, and then ranks send tensors "
+            "of unlike lengths.",
             vary=vary(missing=(True,)) + both(missing=True, again=True),
-        ),
-        Criterion(
-            "each gradient sent once",
-            1,
-            "Leave out frozen parameters, those whose requires_grad is False. all_reduce is enough: no "
-            "gathering, no second round.",
-            vary=vary(frozen=(True,)),
-            how=sends_once("all_reduce", lambda case: case.nbytes),
         ),
         Criterion(
             "one call",
             1,
-            "Lay all gradients end to end in one flat tensor, and call all_reduce once.",
-            needs=("each gradient sent once",),
-            how=lambda tried: None if tried.case.features.again else one_call(tried),
+            "Leave out frozen parameters, those whose requires_grad is False. Lay all other gradients end to "
+            "end in one flat tensor, and call all_reduce once: no gathering, no second round.",
+            vary=vary(frozen=(True,)),
+            how=_one_call,
         ),
         Criterion(
             "infinities and layouts",

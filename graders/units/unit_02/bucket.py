@@ -80,7 +80,9 @@ def one_a_bucket(tried: Tried[Any]) -> Finding:
         Criterion(
             "never waits in backward",
             1,
-            "all_reduce(..., async_op=True) returns a handle at once; only finish() calls its wait().",
+            "all_reduce(..., async_op=True) returns a handle at once; only finish() calls its wait(). (DDP's "
+            "Reducer has no finish(): its backward waits at the end. What comes between backward and "
+            "finish() here, such as loading the next batch, is hidden too.)",
             needs=("starts with the last gradient",),
             how=never_waits,
         ),

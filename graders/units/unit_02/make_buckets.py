@@ -56,7 +56,10 @@ def model_to_cut(rng: Rng, case: Cut) -> Arguments:
             "cut at bucket_bytes",
             1,
             "Close a bucket before the parameter that would take it above bucket_bytes, and not before one "
-            "that fills it to the byte, nor one that is empty. p.nbytes counts bytes, p.numel() numbers.",
+            "that fills it to the byte, nor one that is empty. p.nbytes counts bytes, p.numel() numbers. "
+            "(DDP's "
+            "own, _compute_bucket_assignment_by_size, closes a bucket only when it is full, so that buckets "
+            "are larger than was asked for.)",
             vary=vary(limit=(300, LAST_LAYER, LAST_LAYER - 1, 1))
             + both(limit=600, double=(0, 1, 2, 3))
             + both(limit=400, double=(1, 2)),

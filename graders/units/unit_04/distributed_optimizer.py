@@ -114,7 +114,7 @@ RUBRIC = (
     ),
     Criterion(
         "starts during backward",
-        2,
+        3,
         "The hook of a message's last gradient starts it, whichever that is: gradients need not become "
         "complete in the order of the parameters. And it starts those after it that have become complete "
         "before.",
@@ -123,19 +123,19 @@ RUBRIC = (
     ),
     Criterion(
         "never waits in backward",
-        1,
+        2,
         "async_op=True; only synchronize() waits.",
         how=asked(never_waits),
     ),
     Criterion(
         "several passes",
-        2,
+        1,
         "Count the passes of every parameter. Only the last pass starts messages; gradients are added up.",
         vary=vary(passes=(2,)),
     ),
     Criterion(
         "other orders, unused parameters",
-        2,
+        1,
         "Which hook comes last differs from rank to rank, and some never come: start messages strictly in "
         "the plan's order, and what is left in synchronize(), with zeros for what is missing; after too few "
         "passes, all.",

@@ -41,14 +41,16 @@ def tensors(rng: Rng, case: Gradients) -> Arguments:
         Criterion(
             "any layout",
             1,
-            "What lies in memory column by column is still to be read row by row, as flatten() does.",
+            "What lies in memory column by column is still to be read row by row, as flatten() does. "
+            "(parameters_to_vector calls view, which cannot; gradients may lie like that.)",
             vary=vary(layout=("strided",)) + both(layout="transposed", shapes=((3, 4), (2, 3, 4))),
         ),
         Criterion(
             "memory of its own",
             1,
             "Autograd is not to know of the buffer, and what is written into it is not to change a "
-            "gradient: not with a single tensor either.",
+            "gradient: not with a single tensor either. (_flatten_dense_tensors returns a view of one tensor "
+            "alone.)",
             vary=vary(trained=(True,)),
             how=kept,
         ),

@@ -53,7 +53,8 @@ def refused(answer: Answer, rng: Rng) -> Finding:
         Criterion(
             "what does not fit",
             1,
-            "Too few numbers, or too many: compare before you cut, and raise ValueError.",
+            "Too few numbers, or too many: compare before you cut, and raise ValueError. "
+            "(_unflatten_dense_tensors does not see that there are too many.)",
             ask=refused,
         ),
     ),

@@ -154,14 +154,16 @@ def only_messages(tried: Tried[Pipeline]) -> Finding | None:
             "one forward",
             1,
             "Compute each batch once, in the mode in which the stage is: dropout would draw another mask. x "
-            "stays as it is, and asks for no gradient.",
+            "stays as it is, and asks for no gradient. (PyTorch's PipelineStage computes a first time to "
+            "learn shapes.)",
             vary=vary(training=(False,)),
             how=kept,
         ),
         Criterion(
             "messages and bytes",
             1,
-            "Each output goes to the next rank once, each gradient back once, and nothing else is sent.",
+            "Each output goes to the next rank once, each gradient back once, and nothing else is sent. "
+            "(PyTorch's PipelineStage sends shapes too; here x tells them.)",
             how=only_messages,
         ),
         Criterion(
@@ -175,7 +177,8 @@ def only_messages(tried: Tried[Pipeline]) -> Finding | None:
             "any layout",
             1,
             "Messages need contiguous tensors, and what a stage returns may lie column by column; "
-            "torch.empty_like keeps that order, torch.empty(y.shape, dtype=y.dtype) does not.",
+            "torch.empty_like keeps that order, torch.empty(y.shape, dtype=y.dtype) does not. (PyTorch's "
+            "PipelineStage leaves this to the stage.)",
             vary=vary(turned=(True,)),
         ),
     ),

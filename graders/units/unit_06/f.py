@@ -32,7 +32,7 @@ from graders.units.unit_06.stage import both_passes
             "arguments unchanged",
             1,
             "The gradient that arrives may be another function's too, or one number shown many times: "
-            "work on a copy.",
+            "work on a copy. Megatron's f does not, and whoever shares that gradient then adds up too much.",
             vary=vary(layout=(SPREAD,)),
             how=kept,
         ),

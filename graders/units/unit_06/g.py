@@ -31,7 +31,8 @@ from graders.units.unit_06.stage import both_passes
         Criterion(
             "arguments unchanged",
             1,
-            "x may be needed in somebody's backward: sum up a copy of it.",
+            "x may be needed in somebody's backward: sum up a copy of it. Megatron's g does not; it may, "
+            "since in its layers nobody else has that x.",
             vary=vary(layout=(SPREAD,)),
             how=kept,
         ),

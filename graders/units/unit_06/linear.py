@@ -16,12 +16,21 @@ LAYER = Case(ranks=3, shape=(8,))
 
 SHAPES_AND_GROUPS = (
     Criterion(
-        "other widths and shapes",
-        2,
+        "other shapes",
+        1,
         "Dimensions in front of the last are kept, however many, and in whatever order they stand in "
-        "memory; the first ranks' parts are one longer where a width cannot be shared out evenly.",
-        needs=("outputs", "gradients", "initial values"),
-        vary=vary(rest=(2,), bias=(False,), shape=((),)) + both(layout=SPREAD, shape=(2, 3)),
+        "memory; and a layer may have no bias.",
+        needs=("outputs", "gradients"),
+        vary=vary(bias=(False,), shape=((),)) + both(layout=SPREAD, shape=(2, 3)),
+    ),
+    Criterion(
+        "widths that do not divide",
+        1,
+        "The first ranks' parts are one longer where a width cannot be shared out evenly. Megatron refuses "
+        "such widths, and RowwiseParallel fails at them; but a model's widths are not for the number of "
+        "ranks to choose.",
+        needs=("outputs", "gradients"),
+        vary=vary(rest=(2,)),
     ),
     Criterion(
         "group",
@@ -48,7 +57,8 @@ def rubric(outputs: str, gradients: str, calls: str, *, by_outputs: bool) -> tup
             "initial values",
             2,
             "Together the parts are what nn.Linear draws from the same random state, and what is drawn after "
-            "that is the same too. A part's own nn.Linear draws other numbers.",
+            "that is the same too. A part's own nn.Linear draws other numbers. Megatron begins with biases "
+            "of 0, as its model has them; as nn.Linear's, a run can be held against one on a single device.",
             vary=vary(asked=(PARAMETERS,)),
         ),
         Criterion(

@@ -36,7 +36,10 @@ from graders.units.unit_06.stage import both_passes
         parts("Head h has the rows h K to (h + 1) K of query, key and value. And of the output?"),
         gradients(3, "Query, key and value are three branches of one x, on each rank."),
         calls(2, "How many sums does the gradient of x need, and where does x become one branch?"),
-        uneven("heads that cannot be shared out evenly", "Cut between heads: a head has K rows."),
+        uneven(
+            "heads that cannot be shared out evenly",
+            "Cut between heads: a head has K rows. (parallelize_module wants equal parts.)",
+        ),
         MEMORY,
         UNCHANGED,
         GROUP,

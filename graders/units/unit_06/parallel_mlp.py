@@ -37,7 +37,10 @@ from graders.units.unit_06.stage import both_passes
         parts("A hidden unit is a row of up, a number of its bias and a column of down."),
         gradients(2, "In backward the same two places ask the other ranks as in forward."),
         calls(1, "GELU works on each hidden unit alone: nobody needs the others'."),
-        uneven("uneven parts", "The first ranks may have one hidden unit more."),
+        uneven(
+            "uneven parts",
+            "The first ranks may have one hidden unit more. (parallelize_module wants equal parts.)",
+        ),
         MEMORY,
         UNCHANGED,
         GROUP,

@@ -44,7 +44,7 @@ RIGHT = ("the rows of the tokens", "gradient")
             "a vocabulary that does not divide",
             1,
             "Parts are those of torch.tensor_split: of 10 rows, 4 ranks get 3, 3, 2, 2. Where does each "
-            "begin?",
+            "begin? Megatron wants a vocabulary that divides, and pads one that does not.",
             vary=vary(rest=(2,)),
         ),
         Criterion(

@@ -184,7 +184,8 @@ def a_tensor(rng: Rng, size: int, local: Local) -> Tensor:
             "layers that only some ranks train",
             2,
             "A parameter that has no gradient on this rank may have changed on another: it is averaged too. "
-            "(PeriodicModelAverager leaves it out, and the ranks wait for each other or drift apart.)",
+            "(PeriodicModelAverager, and PostLocalSGDOptimizer with it, leaves it out, and the ranks wait "
+            "for each other or drift apart.)",
             needs=_ANY_PERIOD,
             vary=both(steps=5, own_layers=True),
         ),

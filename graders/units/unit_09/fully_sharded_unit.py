@@ -100,7 +100,8 @@ BLOCK, IN_VAIN = "a block with several inputs and results", "start() before a ba
             "start",
             3,
             "start() calls the all-gather with async_op=True and keeps its handle. The next forward waits "
-            "for this one; a second start() does nothing. What was started and not needed is let go of.",
+            "for this one; a second start() does nothing. What was started and not needed is let go of. "
+            "(FullyShardedDataParallel starts by itself, one unit ahead, and cannot be asked to.)",
             needs=("calls",),
             vary=both(asked=STEPS, early=True) + both(asked=STEPS, odd=IN_VAIN, ranks=1),
             how=look("start"),

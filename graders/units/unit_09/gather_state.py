@@ -77,14 +77,16 @@ class State:
         Criterion(
             "arguments unchanged",
             1,
-            "shards, shapes and what is in them stay as they are, also when what was returned changes.",
+            "shards, shapes and what is in them stay as they are, also when what was returned changes. "
+            "(DTensor's full_tensor is the shard itself where there is one rank.)",
             how=look("arguments unchanged"),
         ),
         Criterion(
             "each shard once",
             2,
             "Rank 0 sends nothing. The others send each shard to rank 0 alone, and never what they had from "
-            "others.",
+            "others. (DTensor's full_tensor is an all-gather: every rank gets the whole state, which it may "
+            "have no room for.)",
             how=look("each shard once"),
         ),
         Criterion(

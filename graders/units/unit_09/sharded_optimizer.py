@@ -212,7 +212,7 @@ def _cleared(run: Run) -> Finding:
             "any ranks and parameters",
             1,
             "A gradient that is None is zeros; what needs none stays as it is. Each group has its dtype, and "
-            "a rank's part may be nothing but padding.",
+            "a rank's part may be nothing but padding. (ZeroRedundancyOptimizer takes one dtype in all.)",
             vary=tuple({"steps": 2, **odd} for odd in vary(ranks=(1, 3), odd=(FROZEN, MISSING, GAPS)))
             + both(odd=FEW, ranks=4, steps=2)
             + both(odd=DTYPES, groups=OWN),
@@ -223,7 +223,8 @@ def _cleared(run: Run) -> Finding:
         Criterion(
             "a part of the state",
             3,
-            "Give optimizer_class one parameter a group, this rank's part of the flat tensor.",
+            "Give optimizer_class one parameter a group, this rank's part of the flat tensor. "
+            "(ZeroRedundancyOptimizer deals out whole parameters: a rank with a large one has more to keep.)",
             needs=("every step",),
             how=look("a part of the state"),
         ),
@@ -240,7 +241,8 @@ def _cleared(run: Run) -> Finding:
             "calls",
             2,
             "For each group one reduce-scatter of the gradients and one all-gather of the parameters: "
-            "together the bytes of an all-reduce.",
+            "together the bytes of an all-reduce. (ZeroRedundancyOptimizer wants gradients that are averaged "
+            "already, and broadcasts each parameter: half as much again.)",
             how=look("calls"),
         ),
     ),

@@ -61,14 +61,15 @@ def what_leaves(case: Back, given: Places) -> list[tuple[int, int]]:
             3,
             "Rows come back in the plan's order: row i is of choice order[i], of token order[i] // k. "
             "Arguments stay as they are.",
-            vary=vary(ranks=(1,), k=(1, 3), dtype=(torch.float64,), layout=("transposed",)),
+            vary=vary(ranks=(1,), k=(1, 3), dtype=(torch.float64,)),
             how=kept,
         ),
         Criterion(
             "gradients",
             2,
-            "Of the rows, on the rank of their expert, and of the weights; one of them may need none.",
-            vary=vary(learns=tuple(LEARNS)),
+            "Of the rows, on the rank of their expert, and of the weights; one of them may need none. Rows, "
+            "and gradients that arrive, may stand in memory in any order.",
+            vary=vary(learns=tuple(LEARNS), layout=("transposed",)),
             how=gradients,
         ),
         Criterion(

@@ -44,13 +44,15 @@ def drawn_choices(rng: Rng, case: Choices) -> Places:
             "several choices",
             3,
             "Choice n k + j is number n k + j of experts.flatten(); but all first choices come before all "
-            "second ones.",
+            "second ones. (Megatron keeps the tokens' order, whatever the choice: then an early token's "
+            "second choice may take a late one's first.)",
             vary=vary(k=(2, 3)),
         ),
         Criterion(
             "capacity",
             3,
-            "Of each expert's choices, in their order, the first `capacity`; the counts are of those.",
+            "Of each expert's choices, in their order, the first `capacity`; the counts are of those. "
+            "(Megatron's permute leaves this to its router.)",
             vary=vary(capacity=(3, 1, 0, 10**6)) + both(capacity=4, k=2),
         ),
         Criterion(

@@ -47,7 +47,8 @@ def drawn_logits(rng: Rng, case: Logits) -> Places:
         Criterion(
             "ties",
             1,
-            "torch.topk leaves open which of equal ones it takes; a stable sort does not.",
+            "torch.topk, and Megatron's router with it, leaves open which of equal ones it takes; a stable "
+            "sort does not, and gives the same on every device.",
             vary=vary(kind=("equal", "large and equal")) + both(kind="equal", tokens=40, k=6),
         ),
         Criterion(
@@ -60,7 +61,8 @@ def drawn_logits(rng: Rng, case: Logits) -> Places:
             "any logits",
             1,
             "Thousands, in any layout and dtype, of no token at all; and they stay as they are. Of "
-            "probabilities many are 0 then, and torch.topk cannot tell them apart: choose by logits.",
+            "probabilities many are 0 then, and torch.topk cannot tell them apart: choose by logits. "
+            "(Megatron does, and computes weights in float32, of float64 logits too.)",
             vary=vary(
                 kind=("large",), tokens=(0,), layout=("transposed",), dtype=(torch.float64, torch.bfloat16)
             ),

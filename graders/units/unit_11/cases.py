@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from graders.grading.called import Called
+from graders.grading.cases import Values
 from graders.grading.exercise import Exercise
 from graders.grading.explanation import Tried
 from graders.grading.judging import ByCases, Stage, by_cases, feature
@@ -81,9 +82,15 @@ def _found(row: str, tried: Tried[Any]) -> Finding:
     return found
 
 
-def part(name: str, points: float, hint: str, needs: tuple[str, ...] | None = None) -> Criterion:
+def part(
+    name: str,
+    points: float,
+    hint: str,
+    needs: tuple[str, ...] | None = None,
+    vary: tuple[Values, ...] = (),
+) -> Criterion:
     """A row that is told by what a stage has found for it, by its name, in each right case."""
-    return Criterion(name, points, hint, needs, how=partial(_found, name))
+    return Criterion(name, points, hint, needs, vary, how=partial(_found, name))
 
 
 def compressor(

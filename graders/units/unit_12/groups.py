@@ -77,7 +77,8 @@ def refused(answer: Answer, rng: Rng) -> Finding:
         Criterion(
             "refuses",
             1,
-            "ValueError where the shape is of more or fewer ranks, before any group is made.",
+            "ValueError where the shape is of more or fewer ranks, before any group is made. "
+            "(new_subgroups_by_enumeration leaves ranks out without a word.)",
             ask=refused,
         ),
     ),

@@ -65,7 +65,7 @@ def halos_and_one_sum(
 
 
 @both_passes(
-    base=Convolved(),
+    base=Convolved(sizes=(4, 4, 4)),
     names=("x_shard", "the weight"),
     minutes=20,
     difficulty=3,
@@ -88,7 +88,8 @@ def halos_and_one_sum(
             2,
             "How many rows the kernel needs above is weight.shape[2] // 2; how many columns, shape[3] // 2.",
             needs=RIGHT,
-            vary=vary(kernel=((3, 5), (5, 1), (1, 3)), dtype=(torch.float64,), frozen=((0,), (1,)))
+            vary=vary(sizes=((3, 5, 4),), kernel=((3, 5), (5, 1), (1, 3)))
+            + vary(dtype=(torch.float64,), frozen=((0,), (1,)))
             + both(sizes=(4, 2, 1), stride=2)
             + both(sizes=(5,), stride=2)
             + both(sizes=(6, 3, 3, 4), kernel=(5, 3), stride=3)

@@ -14,9 +14,8 @@ from graders.grading.kit import Criterion, Finding, Rng, compare
 from graders.units.functions.stage import Arguments, of_function
 from graders.units.unit_13.drivers import layouts as drivers
 
-SPECS = (
-    "bqhe,bkhe->bhqk", "ab->ba", "ab,b->a", "i,j->ij", "abc,bd,ce->ade", "ab,ab->", "b,ab,cb->bc", "aB,Bc->ac"
-)  # fmt: skip
+SPECS = ("bqhe,bkhe->bhqk", "ab,b->a", "i,j->ij", "aB,Bc->ac")
+OTHER_SPECS = ("ab->ba", "abc,bd,ce->ade", "ab,ab->", "b,ab,cb->bc")
 """A result may be a number, and three operands may share a letter."""
 
 Spelled = tuple[tuple[tuple[str, ...], ...], tuple[str, ...]]
@@ -60,24 +59,35 @@ def lengths(mesh: tuple[int, ...], *several: tuple[int, ...]) -> tuple[Values, .
             vary=vary(mesh=((2,), (3,)), spec=SPECS),
         ),
         Criterion(
-            "what divides",
-            2,
-            "A letter whose length is no multiple of the number of ranks cannot be cut into equal parts.",
-            vary=lengths((2,), (6, 8, 9)) + lengths((4,), (6, 8, 9), (6, 1, 2)) + lengths((7,), (6, 8, 9)),
+            "any einsum",
+            1,
+            "There may be one operand, or three, and a result without letters. (DTensor's own, "
+            "gen_einsum_strategies, takes two at most.)",
+            vary=vary(spec=OTHER_SPECS),
         ),
         Criterion(
             "along several axes",
             2,
-            "Any choice along one axis goes with any along another. If two axes cut the same letter, into "
-            "how many parts is it cut?",
-            vary=vary(mesh=((2, 3), (3, 3), (2, 3, 2)))
+            "Any choice along one axis goes with any along another.",
+            vary=vary(mesh=((2, 3), (3, 3), (2, 3, 2))),
+        ),
+        Criterion(
+            "what divides",
+            1,
+            "A letter whose length is no multiple of the number of ranks cannot be cut into equal parts. "
+            "If two axes cut the same letter, into how many parts is it cut? "
+            "(gen_einsum_strategies leaves this for later; a search would then price what cannot be.)",
+            vary=lengths((2,), (6, 8, 9))
+            + lengths((4,), (6, 8, 9), (6, 1, 2))
+            + lengths((7,), (6, 8, 9))
             + lengths((2, 2), (6, 8, 4))
             + lengths((2, 3), (6, 12, 4), (6, 10, 30)),
         ),
         Criterion(
             "axes with nothing to cut",
             1,
-            "Along an axis of length 1 there is one way only; on a mesh without axes, there is one in all.",
+            "Along an axis of length 1 there is one way only; on a mesh without axes, there is one in all. "
+            "(gen_einsum_strategies cuts there too, into one part.)",
             vary=vary(mesh=((), (1,), (2, 1, 2))),
         ),
     ),

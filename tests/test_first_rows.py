@@ -1,0 +1,41 @@
+"""The first row of each exercise is about the ordinary case, as far as the kit's data says what that is."""
+
+from dataclasses import fields
+from typing import Any
+
+import pytest
+import torch
+
+from graders.grading.exercise import Exercise
+from graders.grading.judging import ByCases, NamedJudge
+from graders.grading.registry import load_all
+
+ORDINARY: dict[str, Any] = {"layout": "contiguous", "gaps": False}
+"""Features that have one name wherever they are, and how tensors lie where nothing is said of it."""
+
+
+def judged_by_cases() -> list[tuple[Exercise, ByCases[Any]]]:
+    found = []
+    for unit in load_all().values():
+        for exercise in unit.values():
+            judge = exercise.grade
+            judge = judge.judged if isinstance(judge, NamedJudge) else judge
+            if isinstance(judge, ByCases):
+                found.append((exercise, judge))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("exercise", "judged"), [pytest.param(*each, id=each[0].name) for each in judged_by_cases()]
+)
+def test_the_first_row_is_about_the_ordinary_case(exercise: Exercise, judged: ByCases[Any]) -> None:
+    # Invariant: the base case has several ranks, where their number plays a part, numbers of 32 bits or more,
+    # and tensors without gaps; the first row lays none out in another way. Other corners have names of their
+    # own in each exercise, of which this cannot speak.
+    base = {each.name: getattr(judged.base, each.name) for each in fields(judged.base)}
+    if any("ranks" in values for row in exercise.rubric for values in row.vary):
+        assert base["ranks"] > 1
+    assert base.get("dtype", torch.float32) in (torch.float32, torch.float64)
+    varied = [(name, value) for values in exercise.rubric[0].vary for name, value in values.items()]
+    laid_out = [(name, value) for name, value in [*base.items(), *varied] if name in ORDINARY]
+    assert not [each for each in laid_out if each[1] != ORDINARY[each[0]]]
