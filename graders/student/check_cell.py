@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from course_lib.notebook.verdicts import note_points
-from graders.student.display import Notice, shown
+from graders.student.display import Notice, shown, tell_validator
 from graders.student.lookup import NoSuchExercise, find_exercise, name_of
 from graders.student.progress_log import record_check
 from graders.student.second_way import second_way
@@ -30,10 +30,12 @@ def check(
         exercise = find_exercise(name_of(answer), unit)
     except NoSuchExercise as error:
         # The points, 0, stand as plain text, as with every check: a check cell may be graded by them.
+        tell_validator(str(error))
         return shown(Notice(str(error), plain="0"))
     # Graders import PyTorch, which takes a second; `from graders import check` should not.
     from graders.grading.report import Report
     from graders.grading.run import grade
+    from graders.grading.words import shortfall_in_a_line
     from graders.guest.usual_torch import usual_torch
     from graders.student.given import NotGiven, given_to
     from graders.student.kernel_answer import kernel_answer
@@ -46,6 +48,7 @@ def check(
         with usual_torch(), given_to(answer, exercise, names):
             result = grade(exercise, judged)
     except NotGiven as error:
+        tell_validator(str(error))
         return shown(Notice(str(error), plain="0"))
     note_points(exercise.name, result.points, exercise.points)
     parts = "" if result.passed else unsolved_parts(judged, exercise)
@@ -56,4 +59,6 @@ def check(
         record_check(result, judged.source)
     except OSError as error:
         report = replace(report, notes=(*report.notes, f"This check could not be recorded: {error}."))
+    if not result.passed:
+        tell_validator(shortfall_in_a_line(result))
     return shown(report)
