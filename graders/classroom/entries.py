@@ -36,7 +36,9 @@ class Entry:
     @property
     def lateness(self) -> str:
         """`2 d 3 h, 21 points taken off`; empty if it came in time."""
-        taken = f", {self.penalty:g} point{'' if self.penalty == 1 else 's'} taken off" if self.penalty else ""
+        taken = (
+            f", {self.penalty:g} point{'' if self.penalty == 1 else 's'} taken off" if self.penalty else ""
+        )
         return f"{_spoken(self.late)}{taken}" if self.late else taken.removeprefix(", ")
 
     @property

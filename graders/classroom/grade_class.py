@@ -220,7 +220,11 @@ def _alone(course: Course) -> Iterator[None]:
     """Keep other runs of the command out of this course. Raises WrongCourse if there is one."""
     keep_private(course)
     try:
-        with FileLock(course.root / "results" / ".lock", timeout=0, mode=0o660 if course.directory.groupshared else 0o600):
+        with FileLock(
+            course.root / "results" / ".lock",
+            timeout=0,
+            mode=0o660 if course.directory.groupshared else 0o600,
+        ):
             yield
     except Timeout as error:
         raise WrongCourse(
