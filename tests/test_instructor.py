@@ -1,4 +1,4 @@
-"""What a lecturer does beside grading, with nbgrader itself: feedback, due dates, what nobody else may read."""
+"""What a lecturer does beside grading, with nbgrader: feedback, due dates, what nobody else may read."""
 
 import copy
 import csv
@@ -142,7 +142,7 @@ def test_an_answer_with_a_stub_below_it_is_told(graded: Path) -> None:
 
 
 def test_grades_are_closed_to_others(collected: Path, tmp_path: Path) -> None:
-    # Invariant: whatever the umask and whatever was there before, what is graded and what was handed in is the
+    # Invariant: whatever the umask and whatever was there before, grades and what was handed in are the
     # grader's alone.
     root = Path(shutil.copytree(collected, tmp_path / "course"))
     (root / "gradebook.db").chmod(0o666)
@@ -181,7 +181,7 @@ def set_penalty(root: Path, lines: str) -> None:
 
 
 def printed(root: Path, *, judged: bool = False) -> dict[str, tuple[str, str]]:
-    """Of each student the points and the state that `course grade` prints; by default nobody is judged anew."""
+    """Of each student the points and the state that `course grade` prints; nobody may be judged anew."""
     with pytest.MonkeyPatch.context() as patch:
         if not judged:
             patch.setattr(JudgesHere, "grade", lambda *_: pytest.fail("it was judged again"))
@@ -211,8 +211,8 @@ c.AssignLatePenalties.plugin_class = Days
 
 
 def test_due_dates_and_penalties_count_at_the_next_call(graded: Path, tmp_path: Path) -> None:
-    # Invariant: after a due date, a penalty or points by hand the next `course grade` changes what they change,
-    # judges nobody again, and prints, here and on the pages, what the gradebook holds.
+    # Invariant: after a due date, a penalty or points by hand the next `course grade` changes what they
+    # change, judges nobody again, and prints, here and on the pages, what the gradebook holds.
     root = Path(shutil.copytree(graded, tmp_path / "course"))
     nbgrader(root, "db", "assignment", "add", UNIT, "--duedate", "2020-01-01 12:00 CET")
     assert {state for _, state in printed(root).values()} == {"unchanged"}, "late, and there is no penalty"
@@ -253,8 +253,8 @@ def test_a_later_hand_in_is_collected_graded_and_late(graded: Path, tmp_path: Pa
 
 
 def test_validating_tells_untouched_from_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Invariant: of an untouched exercise nbgrader's Validate says so, of a wrong answer what is wrong with it,
-    # and of a right one nothing.
+    # Invariant: of an untouched exercise nbgrader's Validate says so, of a wrong answer what is wrong with
+    # it, and of a right one nothing.
     monkeypatch.setenv("COURSE_HOME", str(tmp_path))
     notebook = answered("rank_coordinates")
     answer_cell(notebook, "amdahl_speedup").source = "def amdahl_speedup(fraction, workers):\n    return 1.0"

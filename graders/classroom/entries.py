@@ -1,4 +1,4 @@
-"""What the gradebook holds of a submission: verdicts, what a person has changed, and what being late costs."""
+"""What the gradebook holds of a submission: verdicts, what people have changed, what being late costs."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -16,7 +16,7 @@ SECRET = "submission_secret.txt"
 
 
 class ReleaseFeedback(ExchangeReleaseFeedback):  # type: ignore[misc]
-    """Releases the page of every submission that came through the exchange; of the others it says where it is.
+    """Releases the page of every submission that came through the exchange; of others it says where it is.
 
     `nbgrader fetch_feedback` asks for a page by the names of the notebooks that were handed in, so a page is
     released under each of them, and not under that of the unit alone.
@@ -32,7 +32,7 @@ class ReleaseFeedback(ExchangeReleaseFeedback):  # type: ignore[misc]
             secret = page.with_name(SECRET)
             if not names or not secret.is_file():
                 self.log.warning(
-                    "%s did not hand in a notebook with nbgrader submit, and cannot fetch feedback. Send it: %s",
+                    "%s did not hand in a notebook with nbgrader submit, and cannot fetch feedback. Send %s",
                     student,
                     page,
                 )
@@ -68,7 +68,7 @@ class PrivateCsv(CsvExportPlugin):  # type: ignore[misc]
 
     def export(self, gradebook: Gradebook) -> None:
         """See nbgrader's own."""
-        self.to = self.to or "grades.csv"
+        self.to: str = self.to or "grades.csv"
         path = Path(self.to)
         path.touch(0o600)
         path.chmod(0o600)

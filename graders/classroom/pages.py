@@ -71,7 +71,7 @@ def class_page(unit: str, class_: Sequence[Graded], entries: Entries = MappingPr
 
 
 def class_csv(class_: Sequence[Graded], entries: Entries = MappingProxyType({})) -> str:
-    """A row a submission: the gradebook's points, those of each exercise as graded, what was missed, and why."""
+    """A row a submission: the gradebook's points, those of each exercise as graded, what was missed, why."""
     names = [result.exercise.name for result in class_[0].report.exercises] if class_ else []
     text = io.StringIO()
     table = csv.writer(text)
