@@ -28,7 +28,7 @@ class Entry:
     def by_hand(self) -> str:
         """`average_gradients 4 instead of 6 points`, for each exercise that a person has changed."""
         return ", ".join(
-            f"{cell.removeprefix('check_')} {score:g} instead of {self.automatic[cell] or 0:g} points"
+            f"{cell.removeprefix('check_')} {score:g} instead of {_points(self.automatic[cell] or 0)}"
             for cell, score in self.scores.items()
             if score != (self.automatic[cell] or 0)
         )
@@ -36,9 +36,7 @@ class Entry:
     @property
     def lateness(self) -> str:
         """`2 d 3 h, 21 points taken off`; empty if it came in time."""
-        taken = (
-            f", {self.penalty:g} point{'' if self.penalty == 1 else 's'} taken off" if self.penalty else ""
-        )
+        taken = f", {_points(self.penalty)} taken off" if self.penalty else ""
         return f"{_spoken(self.late)}{taken}" if self.late else taken.removeprefix(", ")
 
     @property
@@ -67,6 +65,10 @@ def entry_of(submission: Any) -> Entry:
 def points_in_words(report: Report, entry: Entry | None) -> str:
     """`0 of 21 points`: those of the gradebook, if it has any."""
     return earned(entry.points, entry.max_points) if entry else earned(report.points, report.max_points)
+
+
+def _points(count: float) -> str:
+    return f"{count:g} point{'' if count == 1 else 's'}"
 
 
 def _spoken(duration: timedelta) -> str:
