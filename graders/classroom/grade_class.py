@@ -126,7 +126,7 @@ class _Run:
             if graded is None:
                 tasks.append(task)
             elif self.book.has(graded, entries):
-                yield self._ended(self._settled(graded))
+                yield self._ended(self._settled(graded, entries[student]))
             else:
                 yield self._ended(self._record(graded))
         for task, future in self._graded(tasks) if tasks else ():
@@ -180,17 +180,19 @@ class _Run:
         self.verdicts.keep_recorded(graded)
         return StudentResult(graded.student, State.GRADED, graded)
 
-    def _settled(self, graded: Graded) -> StudentResult:
+    def _settled(self, graded: Graded, entry: Entry) -> StudentResult:
         """Nothing to record, but perhaps a due date, an extension or a penalty that is new."""
         try:
-            changed = self.book.settle(graded.student)
+            changed = (entry.late or entry.penalty) and self.book.settle(graded.student)
         except Exception as error:  # of the course's own plugin
             why = f"The late penalty could not be found: {type(error).__name__}: {error}"
             return StudentResult(graded.student, State.NOT_GRADED, graded, why)
-        return StudentResult(graded.student, State.GRADED if changed else State.UNCHANGED, graded)
+        if changed:
+            return StudentResult(graded.student, State.GRADED, graded)
+        return StudentResult(graded.student, State.UNCHANGED, graded, entry=entry)
 
     def _ended(self, result: StudentResult) -> StudentResult:
-        result = replace(result, entry=self.book.entry(result.student))
+        result = result if result.entry else replace(result, entry=self.book.entry(result.student))
         self.watcher.end(result)
         return result
 
