@@ -29,9 +29,7 @@ def check(
     try:
         exercise = find_exercise(name_of(answer), unit)
     except NoSuchExercise as error:
-        # The points, 0, stand as plain text, as with every check: a check cell may be graded by them.
-        tell_validator(str(error))
-        return shown(Notice(str(error), plain="0"))
+        return _nothing_earned(str(error))
     # Graders import PyTorch, which takes a second; `from graders import check` should not.
     from graders.grading.report import Report
     from graders.grading.run import grade
@@ -48,8 +46,7 @@ def check(
         with usual_torch(), given_to(answer, exercise, names):
             result = grade(exercise, judged)
     except NotGiven as error:
-        tell_validator(str(error))
-        return shown(Notice(str(error), plain="0"))
+        return _nothing_earned(str(error))
     note_points(exercise.name, result.points, exercise.points)
     parts = "" if result.passed else unsolved_parts(judged, exercise)
     references = f"The reference stood in place of {' and '.join(names)}." if names else ""
@@ -62,3 +59,10 @@ def check(
     if not result.passed:
         tell_validator(shortfall_in_a_line(result))
     return shown(report)
+
+
+def _nothing_earned(why: str) -> Notice:
+    """A sentence in place of a table."""
+    tell_validator(why)
+    # The points, 0, stand as plain text, as with every check: a check cell may be graded by them.
+    return shown(Notice(why, plain="0"))
