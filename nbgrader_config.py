@@ -26,6 +26,15 @@ c.Exchange.assignment_dir = str(COURSE / "notebooks")
 # Feedback whose formulas can be read without a network.
 c.GenerateFeedback.exporter_class = "workbook.pages.FeedbackExporter"
 
+# What has been graded again, or commented on since, is in the feedback that is released next.
+c.GenerateFeedback.force = True
+
+# Feedback for submissions that were renamed or put into their place by hand, too.
+c.ExchangeFactory.release_feedback = "graders.classroom.exchange.ReleaseFeedback"
+
+# Grades that nobody else can read.
+c.ExportApp.plugin_class = "graders.classroom.exchange.PrivateCsv"
+
 # nbgrader calls alembic by its bare name, which an environment that is not activated does not find.
 os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
 

@@ -49,6 +49,7 @@ LONGEST_FIRST = (
     "test_new_unit",
     "test_workbook",
     "nbgrader",
+    "instructor",
     "check",
     "elastic",
     "test_architecture",

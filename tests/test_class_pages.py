@@ -3,10 +3,13 @@
 import csv
 import io
 import re
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
+from graders.classroom.entries import Entry
 from graders.classroom.judge_process import nothing_earned
 from graders.classroom.pages import class_csv, class_page, student_page, write_pages
 from graders.classroom.result_store import Graded, ResultStore
@@ -127,7 +130,76 @@ def test_messages_of_one_mistake_count_together():
     assert missed("The cell failed.\n  in f, line 3\nKeyError: 7").seen == "The cell failed. KeyError: 7"
     late = "It was still running after 10 s, here:\n  in f, line 2: while True: pass"
     assert missed(late).seen == "It was still running after 10 s."
-    assert len(missed("x" * 10**4).seen) == SEEN_SHOWN
+
+
+LONG = "A message does not fit the receive that it meets, which is tag 0 of rank 1, and so nothing comes. "
+MESSAGES = (
+    LONG * 4,
+    f"With 3 ranks: {LONG}\n\nrank 0:\n    at unit.py, line 7: dist.send(x, 1)\n\nWhat to do: look.",
+    "All ranks returned, but 2 calls are open:\n  rank 0: send(float32[2]) to rank 1\nWhat to do: wait.",
+    LONG.replace(".", ",") * 3,
+    "x" * 10**4,
+)
+
+
+@pytest.mark.parametrize("message", MESSAGES, ids=["long", "paragraphs", "listed", "commas", "endless"])
+def test_quotes_end_with_a_sentence(message):
+    # Invariant: what is quoted is whole, or whole sentences with all of the message folded below.
+    found = missed(message)
+    assert len(found.seen) <= SEEN_SHOWN
+    assert found.seen == "" or found.seen.endswith((".", ":"))
+    assert found.whole == message
+    page = class_page(UNIT, [graded("ann", *(judged(each, F, F, seen=message) for each in (DOUBLE, TOTAL)))])
+    assert f"<summary>{found.seen or 'A long message'}</summary><pre>{message}</pre>" in page
+    assert "..." not in page
+
+
+def test_whole_messages_are_not_folded(class_):
+    assert all(not miss.whole for each in standings(class_) for miss in each.misses if miss.seen_count > 1)
+
+
+def entry(points: float, penalty: float = 0, late: timedelta = timedelta(), **scores: float) -> Entry:
+    automatic = {"check_double": 3.0, "check_total": 2.0}
+    return Entry(points, 5, automatic, {**automatic, **scores}, penalty, late)
+
+
+def test_every_student_is_listed_with_what_was_changed_since(class_):
+    # Invariant: a row each, with a link to the feedback, the gradebook's points and why they are not those of
+    # the answers; the student's own page says the same.
+    twice = ("double is defined in 2 cells.", "The code cell 3 failed.\n  in f, line 2")
+    class_[0] = graded("=a b?<c>", judged(DOUBLE, P, P), judged(TOTAL, P, B))
+    class_[1] = replace(class_[1], report=replace(class_[1].report, notes=twice))
+    entries = {
+        "=a b?<c>": entry(2, penalty=1, late=timedelta(days=2, hours=3), check_double=1),
+        "ben": entry(2),
+        "zed": entry(0),
+    }
+    page = class_page(UNIT, class_, entries)
+    rows = re.split("<tr>", page[page.index("<h2>Students") : page.index("<h2>Slowest")])[2:]
+    assert [re.search(r'href="feedback/([^"]*)\.html"', row)[1] for row in rows] == [
+        *("%3Da%20b%3F%3Cc%3E", "ben", "cia", "dan", "zed"),
+    ]
+    assert ">2</td>" in rows[0]
+    assert "2 d 3 h, 1 point taken off" in rows[0]
+    assert "double 1 instead of 3 points" in rows[0]
+    assert "double is defined in 2 cells." in rows[1]
+    assert "<summary>The code cell 3 failed.</summary>" in rows[1]
+    assert "Not in the gradebook" in rows[2]
+    assert "Nothing could be graded. It is empty." in rows[4]
+    assert "A verdict is blocked where" in page
+    own = student_page(class_[0], entries["=a b?<c>"])
+    assert "<h1>90_sample: 2 of 5 points</h1>" in own
+    assert (
+        "earn 4 of 5 points. Late by 2 d 3 h, 1 point taken off. By hand: double 1 instead of 3 points."
+        in own
+    )
+    assert "<h2>To know</h2>" in student_page(class_[1])
+    (row, *_) = csv.DictReader(io.StringIO(class_csv(class_, entries)))
+    assert (row["points"], row["penalty"], row["late_seconds"]) == ("2", "1", "183600.0")
+
+
+def test_blocked_is_not_explained_where_nothing_is(class_):
+    assert "A verdict is blocked where" not in class_page(UNIT, class_)
 
 
 @pytest.mark.parametrize("page", ["class", "student"])
@@ -136,7 +208,7 @@ def test_pages_need_nothing_else_and_run_nothing(class_, page):
     html = class_page(UNIT, class_) if page == "class" else student_page(class_[1])
     assert "&lt;script&gt;" in html
     assert "<script" not in html
-    assert not re.search(r'(?:src|href)\s*=\s*"?(?!data:)', html)
+    assert not re.search(r'(?:src|href)\s*=\s*"?+(?!data:|feedback/\w+\.html")', html)
     assert "http" not in html
     assert "@import" not in html
 

@@ -73,6 +73,7 @@ def release_unit(name: str, places: Places, efforts: Efforts) -> None:
 
     from graders.classroom.gradebook import Course
     from graders.classroom.preprocessors import WrongCourse
+    from graders.classroom.private import keep_private
 
     units = {unit.name: unit for unit in read_units(places.solutions)}
     if name not in units:
@@ -81,6 +82,7 @@ def release_unit(name: str, places: Places, efforts: Efforts) -> None:
         course = Course(places.root)
     except WrongCourse as error:
         raise CommandFailed([str(error)]) from error
+    keep_private(course)
     write_source(units[name], efforts(name), places)
     course.directory.assignment_id = name
     done = capture_log(GenerateAssignment(coursedir=course.directory, config=course.config, force=True))

@@ -13,7 +13,7 @@ from pathlib import Path
 from uuid import uuid4
 
 from graders.classroom.pool import GradingFailed, Task
-from graders.classroom.result_store import Graded, write_whole
+from graders.classroom.result_store import Graded, make_folder, write_whole
 
 _TASKS, _JOB = "tasks.json", "job"
 
@@ -72,7 +72,7 @@ class Batch:
 def new_batch(parent: Path, tasks: Sequence[Task]) -> Batch:
     """A batch of these tasks, in a new folder below `parent`."""
     batch = Batch(parent / uuid4().hex)
-    (batch.folder / "outcomes").mkdir(parents=True)
+    make_folder(batch.folder / "outcomes")
     write_whole(batch.folder / _TASKS, json.dumps([asdict(task) for task in tasks]))
     return batch
 

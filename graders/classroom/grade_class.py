@@ -9,7 +9,7 @@ submission, graders or library have changed, and what the gradebook has is not w
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 from typing import Protocol
@@ -18,11 +18,13 @@ from filelock import FileLock, Timeout
 
 from course_lib.scratch import scratch_folder
 from graders.classroom.batches import batches_in
+from graders.classroom.entries import Entry
 from graders.classroom.gradebook import Course, GradebookWriter
 from graders.classroom.job_array import ArrayOptions, JobArray, remove_ended
 from graders.classroom.pages import write_pages
 from graders.classroom.pool import GradingFailed, JudgePool, Task
 from graders.classroom.preprocessors import WrongCourse
+from graders.classroom.private import keep_private
 from graders.classroom.result_store import Graded, ResultStore
 from graders.grading.fingerprint import key_of
 from graders.grading.registry import counted
@@ -40,12 +42,16 @@ class State(Enum):
 
 @dataclass(frozen=True, slots=True)
 class StudentResult:
-    """One submission: its verdicts, or the sentence that says why there are none, which is not its fault."""
+    """One submission: its verdicts, or the sentence that says why there are none, which is not its fault.
+
+    entry: what the gradebook holds of it.
+    """
 
     student: str
     state: State
     graded: Graded | None = None
     why: str = ""
+    entry: Entry | None = None
 
 
 class Watcher(Protocol):
@@ -85,7 +91,7 @@ def grade_class(course: Course, order: Order, watcher: Watcher) -> list[StudentR
                 f"{len(there) - len(class_)} submissions were graded when the unit had other exercises, and "
                 f"are not on the class page. Grade them again with: course grade {order.unit}"
             )
-        write_pages(course.results(order.unit), order.unit, class_)
+        write_pages(course.results(order.unit), order.unit, class_, book.entries())
         return results
 
 
@@ -106,7 +112,7 @@ class _Run:
     def results(self, students: Sequence[str]) -> Iterator[StudentResult]:
         """What becomes of each submission, as it does."""
         self.watcher.begin(len(students))
-        scores = self.book.scores()
+        entries = self.book.entries()
         tasks = []
         for student in students:
             try:
@@ -119,8 +125,8 @@ class _Run:
             graded = None if self.order.force else self._known(task)
             if graded is None:
                 tasks.append(task)
-            elif self.book.has(graded, scores):
-                yield self._ended(StudentResult(student, State.UNCHANGED, graded))
+            elif self.book.has(graded, entries):
+                yield self._ended(self._settled(graded, entries[student]))
             else:
                 yield self._ended(self._record(graded))
         for task, future in self._graded(tasks) if tasks else ():
@@ -174,7 +180,19 @@ class _Run:
         self.verdicts.keep_recorded(graded)
         return StudentResult(graded.student, State.GRADED, graded)
 
+    def _settled(self, graded: Graded, entry: Entry) -> StudentResult:
+        """Nothing to record, but perhaps a due date, an extension or a penalty that is new."""
+        try:
+            changed = (entry.late or entry.penalty) and self.book.settle(graded.student)
+        except Exception as error:  # of the course's own plugin
+            why = f"The late penalty could not be found: {type(error).__name__}: {error}"
+            return StudentResult(graded.student, State.NOT_GRADED, graded, why)
+        if changed:
+            return StudentResult(graded.student, State.GRADED, graded)
+        return StudentResult(graded.student, State.UNCHANGED, graded, entry=entry)
+
     def _ended(self, result: StudentResult) -> StudentResult:
+        result = result if result.entry else replace(result, entry=self.book.entry(result.student))
         self.watcher.end(result)
         return result
 
@@ -202,10 +220,13 @@ def _students(course: Course, order: Order) -> list[str]:
 @contextmanager
 def _alone(course: Course) -> Iterator[None]:
     """Keep other runs of the command out of this course. Raises WrongCourse if there is one."""
-    path = course.root / "results" / ".lock"
-    path.parent.mkdir(exist_ok=True)
+    keep_private(course)
     try:
-        with FileLock(path, timeout=0):
+        with FileLock(
+            course.root / "results" / ".lock",
+            timeout=0,
+            mode=0o660 if course.directory.groupshared else 0o600,
+        ):
             yield
     except Timeout as error:
         raise WrongCourse(

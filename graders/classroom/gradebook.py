@@ -20,24 +20,17 @@ import nbgrader.preprocessors.overwritecells
 import nbgrader.preprocessors.overwritekernelspec
 import nbgrader.preprocessors.saveautogrades
 from nbconvert.writers.files import FilesWriter
-from nbgrader.api import (
-    Assignment,
-    BaseCell,
-    Grade,
-    Gradebook,
-    MissingEntry,
-    SubmittedAssignment,
-    SubmittedNotebook,
-)
+from nbformat.v4 import new_notebook
+from nbgrader.api import Gradebook, MissingEntry
 from nbgrader.converters import Autograde
 from nbgrader.coursedir import CourseDirectory
-from nbgrader.preprocessors import CheckCellMetadata
+from nbgrader.preprocessors import AssignLatePenalties, CheckCellMetadata
 from nbgrader.utils import parse_utc
-from sqlalchemy import select
 from traitlets.config import Config
 from traitlets.config.loader import ConfigFileNotFound, PyFileConfigLoader
 
 import graders.classroom.preprocessors
+from graders.classroom.entries import Entry, entry_of
 from graders.classroom.preprocessors import REPORT, WrongCourse
 from graders.classroom.result_store import Graded, write_whole
 from graders.grading.report import Report
@@ -113,7 +106,8 @@ class GradebookWriter:
         """Raises WrongCourse if the gradebook does not know the unit."""
         self.course = course
         self.unit = unit
-        self._book = _HeldOpen(course.directory.db_url, course.directory.course_id)
+        self._url = course.directory.db_url
+        self._book = _HeldOpen(self._url, course.directory.course_id)
         self._staging = Path(tempfile.mkdtemp(prefix=".recording-", dir=course.root))
 
     def __enter__(self) -> Self:
@@ -130,27 +124,45 @@ class GradebookWriter:
         self._book.close_now()
         shutil.rmtree(self._staging, ignore_errors=True)
 
-    def scores(self) -> Mapping[str, Mapping[str, float | None]]:
-        """What the gradebook has: student -> check cell -> points that were given automatically."""
-        rows = self._book.db.execute(
-            select(SubmittedAssignment.student_id, BaseCell.name, Grade.auto_score)
-            .join(SubmittedNotebook, SubmittedNotebook.assignment_id == SubmittedAssignment.id)
-            .join(Grade, Grade.notebook_id == SubmittedNotebook.id)
-            .join(BaseCell, BaseCell.id == Grade.cell_id)
-            .join(Assignment, Assignment.id == SubmittedAssignment.assignment_id)
-            .where(Assignment.name == self.unit)
-        )
-        found: dict[str, dict[str, float | None]] = {}
-        for student, cell, score in rows:
-            found.setdefault(student, {})[cell] = score
-        self._book.db.rollback()
-        return found
+    def entries(self) -> Mapping[str, Entry]:
+        """What the gradebook has for each student."""
+        try:
+            submissions = self._book.assignment_submissions(self.unit)
+            return {each.student_id: entry_of(each) for each in submissions}
+        finally:
+            self._book.db.remove()
 
-    def has(self, graded: Graded, scores: Mapping[str, Mapping[str, float | None]]) -> bool:
+    def entry(self, student: str) -> Entry | None:
+        """What the gradebook has for a student; None if it has nothing."""
+        try:
+            return entry_of(self._book.find_submission(self.unit, student))
+        except MissingEntry:
+            return None
+        finally:
+            self._book.db.remove()
+
+    def has(self, graded: Graded, entries: Mapping[str, Entry]) -> bool:
         """Whether gradebook and folder have these verdicts already."""
         expected = {f"check_{each.exercise.name}": each.points for each in graded.report.exercises}
         notebook = self.course.autograded(graded.student, self.unit) / f"{self.unit}.ipynb"
-        return graded.recorded and notebook.exists() and scores.get(graded.student) == expected
+        entry = entries.get(graded.student)
+        return graded.recorded and notebook.exists() and entry is not None and entry.automatic == expected
+
+    def settle(self, student: str) -> bool:
+        """Take off for being late what due date, plugin and score ask for today; whether that is new."""
+        place = {"notebook": self.unit, "assignment": self.unit, "student": student, "db_url": self._url}
+        penalties = AssignLatePenalties(config=self.course.config, log=_LOG)
+        try:
+            submission = self._book.find_submission(self.unit, student)
+            before = submission.late_submission_penalty
+            with _one_gradebook(self._book):
+                penalties.preprocess(new_notebook(), {"nbgrader": place})
+            if submission.late_submission_penalty == before:
+                return False
+            self._book.commit_now()
+            return True
+        finally:
+            self._book.db.remove()
 
     def record(self, graded: Graded) -> None:
         """Write a submission's verdicts. Raises whatever stops nbgrader; then nothing has been written.
@@ -238,8 +250,9 @@ class _HeldOpen(Gradebook):  # type: ignore[misc]
         self.db.commit = self.db.flush
 
     def close(self) -> None:
-        """Send what has been written, and stay open."""
+        """Send what has been written, and stay open; sums are computed anew."""
         self.db.flush()
+        self.db.expire_all()
 
     def close_now(self) -> None:
         """Close it."""

@@ -5,6 +5,7 @@ nbgrader's own, but for `MendCells` in the place of DeduplicateIds and `GradeInS
 nbgrader's process executes none of the student's code.
 """
 
+import re
 from typing import Any
 
 from nbformat import from_dict
@@ -51,10 +52,9 @@ class GradeInSandbox(NbGraderPreprocessor):  # type: ignore[misc]
         checks = {check_cell_exercise(cell): cell for cell in nb.cells if is_graded_cell(cell)}
         report = resources.get(REPORT) or self._report(nb, unit)
         results = by_name(report)
-        notes = tuple(note for note in report.notes if note == UNSANDBOXED)
         for exercise, cell in checks.items():
             if exercise in results:
-                _write_outcome(cell, results[exercise], notes)
+                _write_outcome(cell, results[exercise], _notes_on(exercise, report))
             elif exercise:
                 raise WrongCourse(
                     f"The notebook {unit} checks {exercise}, which has no grader in unit {unit}."
@@ -145,6 +145,12 @@ def _metadata(cell: SourceCell, notebook: Any) -> Any:
     }
     worth = {**points, **tasks}.get(cell.name)
     return from_dict(metadata if worth is None else {**metadata, "points": worth})
+
+
+def _notes_on(exercise: str, report: Report) -> tuple[str, ...]:
+    """What is to be known with this exercise: that there was no sandbox, and what speaks of it."""
+    named = re.compile(rf"\b{re.escape(exercise)}\b")
+    return tuple(note for note in report.notes if note == UNSANDBOXED or named.search(note))
 
 
 def _write_outcome(cell: Notebook, result: ExerciseResult, notes: tuple[str, ...]) -> None:

@@ -100,15 +100,26 @@ class ResultStore:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Replace a file's content such that whoever reads it finds all of the old or all of the new."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    """Replace a file's content such that whoever reads it finds all of the old or all of the new.
+
+    Whoever can read its folder can read it, and nobody else.
+    """
+    make_folder(path.parent)
     descriptor, name = tempfile.mkstemp(prefix=".writing-", dir=path.parent)
     with os.fdopen(descriptor, "w", encoding="utf-8", errors="replace") as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
-    Path(name).chmod(0o644)
+    Path(name).chmod(0o600 | path.parent.stat().st_mode & 0o060)
     Path(name).replace(path)
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder, and what is missing above it, as private as the one that they are in."""
+    if not folder.is_dir():
+        make_folder(folder.parent)
+        folder.mkdir(exist_ok=True)
+        folder.chmod(folder.parent.stat().st_mode & 0o2770)
 
 
 def _report_from_json(plain: dict[str, Any]) -> Report:

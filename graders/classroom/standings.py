@@ -8,24 +8,31 @@ from dataclasses import dataclass
 from graders.classroom.result_store import Graded
 from graders.grading.exercise import Criterion, Exercise, Verdict
 from graders.grading.run import CriterionResult, ExerciseResult
-from graders.grading.text import shortened
 
 SEEN_SHOWN = 240
-"""Characters of a wrong answer's message that are quoted."""
+"""Characters of a wrong answer's message that are quoted unfolded, in whole sentences."""
 
 _NUMBERS = re.compile(r"-?\d[\d.]*(e[-+]?\d+)?(, -?\d[\d.]*(e[-+]?\d+)?)*")
 """One, or several in a row."""
 
+_SENTENCE = re.compile(r"""(?<=[\w)\]'"`])[.!?](?=\s)""")
+"""The end of one."""
+
 
 @dataclass(frozen=True, slots=True)
 class Miss:
-    """A criterion that some missed, how many, and what was seen most often when they did."""
+    """A criterion that some missed, how many, and what was seen most often when they did.
+
+    seen: whole sentences, without places in one student's code; empty if the first is very long. whole: all
+    that one of them was told; empty if `seen` is all.
+    """
 
     criterion: Criterion
     failed: int
     not_judged: int
     blocked: int
     seen: str
+    whole: str
     seen_count: int
 
 
@@ -77,18 +84,38 @@ def _kind(result: ExerciseResult) -> str:
 
 
 def _miss(results: Sequence[CriterionResult]) -> Miss:
-    said = [_first_lines(each.seen) for each in results if each.verdict is Verdict.FAILED]
+    told = [each.seen for each in results if each.verdict is Verdict.FAILED]
     verdicts = Counter(each.verdict for each in results)
     unjudged = verdicts[Verdict.NOT_JUDGED], verdicts[Verdict.BLOCKED]
     # What messages about the same mistake have in common, whatever inputs were drawn.
-    kinds = [_NUMBERS.sub("0", text) for text in said]
+    kinds = [_NUMBERS.sub("0", _first_lines(text)) for text in told]
     ((kind, count),) = Counter(kinds).most_common(1) or [("", 0)]
-    seen = said[kinds.index(kind)] if said else ""
-    return Miss(results[0].criterion, len(said), *unjudged, shortened(seen, SEEN_SHOWN), count)
+    whole = told[kinds.index(kind)] if told else ""
+    seen = _whole_sentences(_first_lines(whole))
+    is_all = " ".join(_without_places(whole).splitlines()) == seen
+    return Miss(results[0].criterion, len(told), *unjudged, seen, "" if is_all else whole, count)
 
 
 def _first_lines(seen: str) -> str:
-    """A message's first two lines, without those that are places in one student's code."""
-    lines = [line for line in seen.splitlines() if line.strip() and not line[0].isspace()]
-    # The places that "here" announces have just been left out.
-    return " ".join(lines[:2]).replace(", here:", ".")
+    """The first two lines of a message's first paragraph, or one that announces others."""
+    lines: list[str] = []
+    for line in _without_places(seen.split("\n\n")[0]).splitlines():
+        lines.append(line)
+        if len(lines) == 2 or line.endswith(":"):
+            break
+    return " ".join(lines)
+
+
+def _without_places(seen: str) -> str:
+    """A message without the lines that are places in one student's code, and without what announces them."""
+    lines = (line.rstrip() for line in seen.splitlines() if line.strip() and not line[0].isspace())
+    return "\n".join(lines).replace(", here:", ".")
+
+
+def _whole_sentences(text: str) -> str:
+    """The sentences from the text's beginning that are not too long; at least one, unless it is endless."""
+    if len(text) <= SEEN_SHOWN:
+        return text
+    ends = [found.end() for found in _SENTENCE.finditer(f"{text}\n")]
+    fitting = [end for end in ends if end <= SEEN_SHOWN] or [end for end in ends[:1] if end <= 2 * SEEN_SHOWN]
+    return text[: fitting[-1]] if fitting else ""

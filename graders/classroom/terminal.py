@@ -86,11 +86,13 @@ def class_table(unit: str, results: Sequence[StudentResult]) -> Table:
 
 
 def _figures(result: StudentResult) -> tuple[str, str, str]:
+    """The gradebook's points, what is solved, and how long it took to grade."""
+    entry = result.entry
+    points = f"{entry.points:g}/{entry.max_points:g}" if entry else ""
     if result.graded is None:
-        return "", "", ""
+        return points, "", ""
     report = result.graded.report
     solved = sum(exercise.passed for exercise in report.exercises)
-    points = f"{report.points:g}/{report.max_points:g}"
     return points, f"{solved}/{len(report.exercises)}", f"{result.graded.seconds:.1f}"
 
 
@@ -104,9 +106,10 @@ def _to_know(result: StudentResult) -> str:
     """What the instructor should read about a submission, on one line."""
     if result.why:
         return _short(result.why)
+    changed = result.entry.said if result.entry else ""
     if result.graded is None:
-        return ""
-    return _short(result.graded.reason or " ".join(result.graded.report.notes))
+        return _short(changed)
+    return _short(f"{changed} {result.graded.reason or ' '.join(result.graded.report.notes)}")
 
 
 def _short(text: str) -> str:

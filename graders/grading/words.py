@@ -82,6 +82,15 @@ def headline(result: ExerciseResult) -> str:
     return f"{result.exercise.name}: {earned(result.points, result.exercise.points)}"
 
 
+def shortfall_in_a_line(result: ExerciseResult) -> str:
+    """Of a result without all points: that nothing has been written yet, or the points and the first row."""
+    if not result.attempted:
+        return f"{result.exercise.name}: not attempted yet. {result.criteria[0].seen}"
+    first = next(each for each in result.criteria if each.verdict is not Verdict.PASSED)
+    failed = next((each for each in result.criteria if each.verdict is Verdict.FAILED), first)
+    return f"{headline(result)}. {verdict_words(failed.verdict)}: {failed.criterion.name}. {failed.seen}"
+
+
 def advice_on(result: ExerciseResult, hint: str) -> str:
     """One line on what to do next. hint: how to ask for one, with {} for the exercise."""
     if result.passed or result.mistake:

@@ -1,6 +1,6 @@
 """Grading a submission: every exercise of a unit, with the student's code out of reach."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
 from pathlib import Path
 
@@ -40,7 +40,8 @@ def grade_submission(
         )
     with Sandbox(submission, limits) as sandbox:
         results = tuple(_grade_exercise(sandbox, exercise) for exercise in graded)
-        return Report(unit, results, (*_missing_sandboxes(sandbox), *_notes(sandbox, graded)))
+        notes = (*_missing_sandboxes(sandbox), *_notes(sandbox, graded), *_twice(submission, results))
+        return Report(unit, results, notes)
 
 
 def guess_unit(submission: Submission) -> str:
@@ -97,3 +98,16 @@ def _notes(sandbox: Sandbox, graded: Iterable[Exercise]) -> Iterable[str]:
         if failure is not None and not failure.is_stub and not any(map(cell.defines, names)):
             name = cell.name.strip("<>")
             yield f"The {name} failed, so what comes after it may miss something.\n{failure.report}"
+
+
+def _twice(submission: Submission, results: Iterable[ExerciseResult]) -> Iterator[str]:
+    """What is to be said where several cells answer an exercise, each in another way, and points are lost."""
+    for result in results:
+        name = result.exercise.name
+        sources = [cell.source.strip() for cell in submission.cells if name in cell.definitions]
+        if len(set(sources)) > 1 and not result.passed:
+            last = "the last one counts" if result.attempted else "the last one counts, and is no answer yet"
+            yield (
+                f"{name} is defined in {len(sources)} cells: {last}. Keep the one that is your answer, and "
+                f"delete the {'other' if len(sources) == 2 else 'others'}."
+            )

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from course_lib.notebook.verdicts import note_points
-from graders.student.display import Notice, shown
+from graders.student.display import Notice, shown, tell_validator
 from graders.student.lookup import NoSuchExercise, find_exercise, name_of
 from graders.student.progress_log import record_check
 from graders.student.second_way import second_way
@@ -29,11 +29,11 @@ def check(
     try:
         exercise = find_exercise(name_of(answer), unit)
     except NoSuchExercise as error:
-        # The points, 0, stand as plain text, as with every check: a check cell may be graded by them.
-        return shown(Notice(str(error), plain="0"))
+        return _nothing_earned(str(error))
     # Graders import PyTorch, which takes a second; `from graders import check` should not.
     from graders.grading.report import Report
     from graders.grading.run import grade
+    from graders.grading.words import shortfall_in_a_line
     from graders.guest.usual_torch import usual_torch
     from graders.student.given import NotGiven, given_to, is_reference
     from graders.student.hint_button import offer_hint
@@ -41,10 +41,9 @@ def check(
     from graders.student.parts import unsolved_parts
 
     if is_reference(answer):
-        sentence = (
+        return _nothing_earned(
             f"This {exercise.name} is ours, put here by use(): it earns nothing. Run your own cell again."
         )
-        return shown(Notice(sentence, plain="0"))
     names = (given,) if isinstance(given, str) else tuple(given)
     judged = kernel_answer(answer, exercise.name)
     try:
@@ -52,7 +51,7 @@ def check(
         with usual_torch(), given_to(answer, exercise, names):
             result = grade(exercise, judged)
     except NotGiven as error:
-        return shown(Notice(str(error), plain="0"))
+        return _nothing_earned(str(error))
     note_points(exercise.name, result.points, exercise.points)
     parts = "" if result.passed else unsolved_parts(judged, exercise)
     references = f"The reference stood in place of {' and '.join(names)}." if names else ""
@@ -64,4 +63,13 @@ def check(
         report = replace(report, notes=(*report.notes, f"This check could not be recorded: {error}."))
     if result.attempted and not result.passed and exercise.hints:
         offer_hint(exercise.name)
+    if not result.passed:
+        tell_validator(shortfall_in_a_line(result))
     return shown(report)
+
+
+def _nothing_earned(why: str) -> Notice:
+    """A sentence in place of a table."""
+    tell_validator(why)
+    # The points, 0, stand as plain text, as with every check: a check cell may be graded by them.
+    return shown(Notice(why, plain="0"))
