@@ -998,7 +998,7 @@ def pays_off(
     beta: float,
     adds_up: bool = False,
 ) -> bool:
-    """Whether a compressed exchange takes less time than a ring all-reduce of the gradients as they are.
+    """Whether a compressed exchange takes less time than a ring all-reduce of all gradients.
 
     nbytes: of a rank's gradients, ratio * nbytes compressed. seconds: for compressing and
     unpacking, altogether. A message of b bytes takes alpha + b * beta seconds; a rank can send one
@@ -1546,15 +1546,15 @@ assert milliseconds == {"LUMI-G": [11.9, 12.3, 7.1, 3.0], "H100 pod": [7.6, 7.0,
 
 # %% exercise="design_hook" points=8
 def design_hook(steps: int) -> tuple[Any, Callable[[Any, dist.GradBucket], torch.futures.Future[Tensor]]]:
-    """A state and a hook for DDP, as register_comm_hook takes them, that come to a loss with few bytes.
+    """A state and a hook for DDP, as register_comm_hook takes them, that reach a loss with few bytes.
 
     Called once on each rank before a training of so many steps: plain SGD, a network with one hidden
-    layer. All gradients, some 600 numbers in float32, come in one bucket, always in one order. What the
-    hook makes of them is up to you, as long as all ranks have the same.
+    layer. All gradients, some 600 numbers in float32, come in one bucket, always in one order. The hook
+    may make anything of them, the same on all ranks.
 
-    The target: the loss that an all-reduce of the gradients as they are reaches in two fifths of the
-    steps. You reach it when the mean loss is at most 1.1 times that. What counts is the bytes that all
-    ranks have sent by then. Full marks are for a twenty-fifth of the bytes of the plain all-reduce.
+    The target is the loss that all-reduced mean gradients reach in two fifths of the steps. You are
+    there when the mean loss is at most 1.1 times that. The bytes of all ranks by then count. Full marks
+    are for a twenty-fifth of those of the mean gradients.
     """
     ### BEGIN SOLUTION
     ranks = dist.get_world_size()

@@ -70,7 +70,7 @@ def one_small_collective(tried: Tried[Load]) -> Finding:
         Criterion(
             "one small collective",
             1,
-            "E counts say all that the others need to know; in backward there is nothing to ask.",
+            "The E counts are all that other ranks need. Backward needs no call.",
             how=one_small_collective,
         ),
         Criterion(
