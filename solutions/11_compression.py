@@ -844,9 +844,9 @@ assert 0.6 < of_step["step 0"][1] < 0.72
 assert 0.85 < of_step["step 40"][1] < 0.95
 
 # %% [markdown]
-# A matrix of rank $r$ is a product of two thin ones, of $r$ columns and of $r$ rows. With n rows and m columns that makes r (n
-# + m) numbers in place of n m. The best such product comes from a singular value decomposition. But this takes far longer than
-# the all-reduce that it saves, and the decompositions of two ranks cannot be added.
+# A matrix of rank $r$ is a product of two thin ones, of $r$ columns and of $r$ rows. With n rows and m columns that makes
+# r (n + m) numbers in place of n m. The best such product comes from a singular value decomposition. But this takes
+# far longer than the all-reduce that it saves, and the decompositions of two ranks cannot be added.
 #
 # **PowerSGD** (T. Vogels et al., NeurIPS 2019, algorithms 1 and 2) makes one step of a power iteration instead. $M$ is a rank's
 # gradient:

@@ -62,7 +62,7 @@ def one_small_collective(tried: Tried[Load]) -> Finding:
         Criterion(
             "value",
             3,
-            "f_e: all ranks' choices of e, divided by all choices. P_e: the mean of this rank's column.",
+            "f_e: all ranks' choices of e, divided by all choices. P_e: the mean of column e on this rank.",
         ),
         Criterion(
             "gradient", 2, "Counting has no gradient; the mean of probabilities has one.", how=gradients
