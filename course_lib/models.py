@@ -80,21 +80,6 @@ class TransformerConfig:
         """F."""
         return 4 * self.width if self.mlp_width is None else self.mlp_width
 
-    @property
-    def parameters(self) -> int:
-        """How many numbers the model learns, found without building it: with L layers and F = 4 D,
-
-            12 L D^2 + 13 L D + (V + context + 2) D,
-
-        and V D more if it is not tied. A block has 4 D^2 + 4 D in attention, 2 D F + F + D in its MLP and
-        4 D in its norms; before the blocks are V + context rows, after them a norm. (Without that norm: D.
-        Narayanan et al., arXiv:2104.04473, section 5.1.)
-        """
-        width, inner = self.width, self.inner
-        block = 4 * width**2 + 4 * width + 2 * width * inner + inner + width + 4 * width
-        rows = self.vocabulary + self.context + 2 + (0 if self.tied else self.vocabulary)
-        return self.layers * block + rows * width
-
 
 def _rows(count: int, width: int) -> nn.Embedding:
     """As nn.Embedding makes them. On "meta" nothing is drawn: torch would import its compiler for that."""

@@ -5,5 +5,6 @@ from graders.student.hints import hint
 from graders.student.predictions import predict
 from graders.student.progress import progress
 from graders.student.reset_cell import reset
+from graders.student.use import use
 
-__all__ = ["check", "hint", "predict", "progress", "reset"]
+__all__ = ["check", "hint", "predict", "progress", "reset", "use"]

@@ -9,16 +9,16 @@
 # %% [markdown]
 # # Many nodes: start the job, place it, and survive its failures
 #
-# One machine has no more room for GPUs; the next ones stand in other machines. Your training code stays as it is. What
-# is new lies around it: a batch system that lends you nodes, a launcher that starts your program on each of them,
-# ranks that have to find each other, and, with many machines and long runs, a failure now and then.
+# More GPUs than one machine holds stand in several machines. Your training code stays as it is. What is new lies
+# around it: a batch system lends you nodes, a launcher starts your program on each, the ranks have to find each
+# other. And in a long run on many machines something fails.
 #
 # After this unit you can
 #
-# - ask a cluster for nodes, through a portal's form or with a batch script, and say what each number means;
-# - read host lists and launchers' environment variables, and tell rank, local rank and node rank apart;
-# - start the same job with torchrun, srun and mpirun, in a container too, and bind each rank to the cores beside its GPU;
-# - choose how often to save, save so that a crash never costs more than that, and resume bit for bit;
+# - ask a cluster for nodes, by a portal's form or a batch script, and say what each number means;
+# - tell rank, local rank and node rank apart under each launcher;
+# - start a job with torchrun, srun and mpirun, in a container too, and bind each rank to the cores beside its GPU;
+# - choose how often to save, save safely, and resume bit for bit;
 # - let a job go on with fewer or more workers without changing what it learns.
 
 # %% tags=["parameters"]
@@ -77,17 +77,17 @@ from course_lib.figures.pictures import cluster_picture
 cluster_picture()
 
 # %% [markdown]
-# You never start a program on a compute node. You tell the **batch system** what you need and what is to run, and it
-# decides when and where. Slurm is the one on most large machines; it gives a job its nodes, starts it there, and ends
-# it when its time is up.
+# You never start a program on a compute node. You tell the **batch system** what you need and what is to run; it
+# decides when and where. On most large machines it is Slurm.
 #
-# **Predict, before you measure.** Write your guesses into the cell below; sections 5, 6, 7, 9 and 14 have the answers.
+# **Predict, before you measure.** Write your guesses into the cell below; sections 5, 6, 7, 9 and 14 have the
+# answers.
 #
-# 1. Eight ranks on two nodes stand in a ring, each sends to the next. How many of the eight connections lead over the
-#    network if the ranks fill one node after the other? How many if the two nodes get ranks in turn?
-# 2. A script says `--ntasks=4 --nodes=2`. How many tasks does each of the two nodes get? (Such as "2 and 2".)
-# 3. A node of LUMI has 64 cores, numbered from 0, and eight GPUs, each plugged in beside one quarter of the cores. Beside
-#    which quarter is GPU 0? (A number from 1 to 4.)
+# 1. Eight ranks on two nodes form a ring, each sends to the next. How many of the eight connections lead over the
+#    network if the ranks fill one node after the other? If the nodes get ranks in turn?
+# 2. A script says `--ntasks=4 --nodes=2`. How many tasks does each node get? (Such as "2 and 2".)
+# 3. A node of LUMI has 64 cores, numbered from 0, and eight GPUs, each beside one quarter of the cores. Beside which
+#    quarter is GPU 0? (A number from 1 to 4.)
 # 4. A node fails once in 264 days, and a checkpoint takes two minutes. How often should a job on 2,048 nodes save?
 # 5. One GPU of a thousand computes at half the speed. How many times as long does a step of all thousand take?
 
@@ -105,32 +105,29 @@ guesses = predict(
 # %% [markdown]
 # ## 1 Login nodes and compute nodes
 #
-# **Login nodes** are for editing, for installing, and for handing in jobs. Everybody shares them, and programs that
-# compute there are ended. **Compute nodes** run jobs, and as long as your job runs they are yours. Both kinds see the
-# **shared file system**; often only login nodes reach the internet, so data and packages are fetched there, once.
+# **Login nodes** are shared by everybody. Edit, install and hand in jobs there; programs that compute there are
+# ended. **Compute nodes** are yours while your job runs. Both see the **shared file system**. Often only login nodes
+# reach the internet, so fetch data and packages there, once.
 #
-# A **portal** is a web page in front of both. It starts Jupyter for you as a job on a compute node, and its form asks
-# for what every job needs. Here is the form of the Analysis Portal of TACC, the Texas Advanced Computing Center, whose
-# supercomputers include Frontera and Vista; beside it, what the same line is called in a script:
+# A **portal** is a web page that starts Jupyter for you as a job on a compute node. Its form asks for what every job
+# needs. Here is the form of the portal of TACC, the Texas Advanced Computing Center, whose supercomputers include
+# Frontera and Vista:
 #
-# | In the form | In a script | Which means |
+# | Form | Script | Meaning |
 # |---|---|---|
-# | System | | the machine; every one has its own login nodes |
-# | Application | | what to start: Jupyter, a desktop |
+# | System, Application | | the machine; what to start, such as Jupyter |
 # | Project | `--account` | whose budget pays |
-# | Queue | `--partition` | a kind of node, with limits on their number and on time |
+# | Queue | `--partition` | a kind of node, with limits on number and time |
 # | Nodes | `--nodes` | how many machines |
 # | Tasks | `--ntasks` | how many processes altogether: for training, one per GPU |
-# | Job Name | `--job-name` | how lists of jobs call it; at most 20 characters |
-# | Time Limit | `--time` | when the job is ended, whether or not it is finished; two hours if nothing is typed in |
-# | Reservation | `--reservation` | nodes that are kept free for a course at its hour |
-# | VNC Desktop Resolution | | the size of a desktop's picture; Jupyter needs none |
+# | Job Name | `--job-name` | its name in lists; at most 20 characters |
+# | Time Limit | `--time` | when the job is ended, finished or not; two hours if empty |
+# | Reservation | `--reservation` | nodes kept free for a course |
+# | VNC Desktop Resolution | | a desktop's picture; Jupyter needs none |
 #
-# Three things surprise newcomers. Closing the browser does not end the job: it costs until its time is up or you end
-# it. Two nodes mean that Jupyter runs on the first and the second stands idle, until something is started there. And
-# sites differ in what one may ask for: a queue called `rtx` exists on Frontera only, LUMI wants `--account`, TACC
-# refuses `--mem`. The command `course doctor` says where you are, what you hold, and what is forbidden there; here it
-# is for this machine:
+# Closing the browser does not end the job: it costs until its time is up or you end it. With two nodes, Jupyter runs
+# on the first, and the second stands idle until something is started there. Sites differ: only Frontera has a queue
+# `rtx`, LUMI wants `--account`, TACC refuses `--mem`. `course doctor` says what holds where you are:
 
 # %% demo=true
 from course_lib.slurm.doctor import findings, look_around
@@ -141,11 +138,9 @@ for heading, text in findings(look_around()):
 # %% [markdown]
 # ## 2 The names of the nodes
 #
-# Slurm gave you nodes; the variable `SLURM_JOB_NODELIST` says which. Names of a cluster's nodes differ in their
-# numbers only, so Slurm writes them in a short form: `c101-[001-004,007]` on Frontera, `nid[005000-005003]` on LUMI, a
-# supercomputer in Finland.
-# Two things in it are not what they look like: the numbers are texts, whose leading zeros belong to the name, and a
-# comma separates names outside of brackets, but numbers inside of them.
+# The variable `SLURM_JOB_NODELIST` says which nodes Slurm gave you, in a short form: `c101-[001-004,007]` on
+# Frontera, `nid[005000-005003]` on LUMI, a supercomputer in Finland. The numbers are texts: leading zeros belong to
+# the name. A comma separates names outside of brackets, but numbers inside.
 
 
 # %% exercise="expand_hostlist" points=6
@@ -187,23 +182,21 @@ print(expand_hostlist("c101-[001-004,007]"))
 print(expand_hostlist("login1,nid[005000-005003]"))
 
 # %% [markdown]
-# On a cluster, `scontrol show hostnames` does the same. The first name of the list matters most: there the ranks meet
-# (section 4).
+# The ranks meet on the first host (section 4).
 #
 # ## 3 Rank, local rank, node rank, world size
 #
-# Every process of a job needs to know four numbers:
+# Every process of a job needs four numbers:
 #
-# | | what it counts | range | used to choose |
-# |---|---|---|---|
-# | **rank** | this process among all | 0 to world size - 1 | its part of the data; who prints |
-# | **world size** | all processes | | how many parts there are |
-# | **local rank** | this process on its node | 0 to processes per node - 1 | its GPU |
-# | **node rank** | this node among the nodes | 0 to nodes - 1 | which node fetches the data |
+# | | counts, from 0 | used to choose |
+# |---|---|---|
+# | **rank**, or global rank | this process among all | its part of the data |
+# | **local rank** | this process on its node | its GPU |
+# | **node rank** | this node among the nodes | which node fetches the data |
+# | **world size** | (all processes) | how many parts there are |
 #
-# Whoever starts the processes knows the numbers, and leaves them in environment variables, each launcher in its own. Eight processes
-# run, four on each of two nodes. The table shows what four launchers put into the environment of the third process on the
-# second node (as recorded; other variables are left out):
+# Each launcher puts them into environment variables of its own. Eight processes run, four on each of two nodes. The
+# **third process on the second node** finds (as recorded, in part):
 #
 # | srun | torchrun | mpirun (Open MPI) | horovodrun |
 # |---|---|---|---|
@@ -214,15 +207,15 @@ print(expand_hostlist("login1,nid[005000-005003]"))
 # | `SLURM_PROCID=6` | `RANK=6` | `OMPI_COMM_WORLD_SIZE=8` | `HOROVOD_RANK=6` |
 # | `SLURM_STEP_ID=0` | `WORLD_SIZE=8` | `PMIX_RANK=6` | `HOROVOD_SIZE=8` |
 #
-# Which variable is which of the four numbers? Do not go by the names alone: one of them says something else than it seems to.
-# `PMIX_RANK` is there under `srun --mpi=pmix`, too.
+# Find the four numbers in each column. Go by the values: one name promises what it does not hold. (`PMIX_RANK` exists
+# under `srun --mpi=pmix`, too.)
 #
-# The trouble begins where launchers are nested, for environment variables are inherited. With `srun torchrun`, one
-# torchrun per node, every worker has both sets, and Slurm's describe the torchruns. A batch script itself, which no srun
-# has started, has `SLURM_PROCID=0` and the `SLURM_NTASKS` that the job asked for, though it is a single process. If such a
-# script calls mpirun, the ranks on the first node inherit the script's variables. On every other node mpirun starts a helper
-# through srun, and the ranks there inherit the helper's. Here `mpirun -n 8` was run by a batch script on two nodes,
-# which asked for 8 tasks; on a virtual cluster of this machine, if it has Slurm and Open MPI:
+# Environment variables are inherited, so nested launchers leave several sets. With `srun torchrun`, one torchrun per
+# node, Slurm's describe the torchruns, not the workers. A batch script that asks for 8 tasks is a single process,
+# which no srun has started; still it has `SLURM_PROCID=0` and `SLURM_NTASKS=8`. If it calls mpirun, the ranks on the
+# first node inherit these. On every other node mpirun starts a helper through srun, and the ranks there inherit the
+# helper's. Here such a script has run `mpirun -n 8` on two nodes of a virtual cluster, if Slurm and Open MPI are
+# installed:
 
 # %% demo=true jupyter={"source_hidden": true}
 
@@ -264,9 +257,9 @@ except ClusterFailed as missing:
     print(missing)
 
 # %% [markdown]
-# All eight have `SLURM_PROCID=0`. The four of the first node have the script's `SLURM_NTASKS=8` and no `SLURM_STEP_ID`;
-# the four of the second have the helper's, 1 and 0. Only `OMPI_COMM_WORLD_RANK` tells which rank this is. And which
-# variable tells whether srun has started a process?
+# All eight have `SLURM_PROCID=0`; only `OMPI_COMM_WORLD_RANK` tells which rank this is. The first four have no
+# `SLURM_STEP_ID`, the others have the helper's. Which variable tells a task of srun from the batch script itself?
+# Your function has to know.
 
 
 # %% exercise="rank_from_environment" points=7
@@ -318,11 +311,10 @@ rank_from_environment(
 # %% [markdown]
 # ## 4 Where the ranks meet
 #
-# A process that knows its rank still does not know where the others are. `dist.init_process_group` solves this as
-# people do: by agreeing on a place beforehand. `MASTER_ADDR` and `MASTER_PORT` name it, the same for all ranks. Rank 0
-# listens there and keeps a table, the **store**; every rank writes into it where it can be reached, and reads where
-# the others can. That is the **rendezvous**; from then on they talk directly. Here are a store and two of its
-# visitors:
+# A process that knows its rank does not yet know where the others are. All agree on a place: `MASTER_ADDR` and
+# `MASTER_PORT`. There rank 0 listens and keeps a table, the **store**. Every rank writes into it where it can be
+# reached, and reads where the others can. This is the **rendezvous**; afterwards they talk directly. A store and a
+# visitor:
 
 # %% demo=true
 store = dist.TCPStore("127.0.0.1", 0, is_master=True)
@@ -334,22 +326,19 @@ assert read == "node1, port 40123"
 del visitor, store
 
 # %% [markdown]
-# So `MASTER_ADDR` must be a name by which **every** node reaches rank 0's: the first host of the job's list.
-# `localhost` means, on each node, that node. With it the ranks of the first node find each other; those of the second
-# knock at their own door, where nobody listens, until the time-out. `MASTER_PORT` is any port that is free on that
-# node; two jobs on one node need two.
+# So `MASTER_ADDR` must be a name by which **every** node reaches the node of rank 0: the first host of the job's
+# list. `localhost` is on each node that node itself. `MASTER_PORT` is any port that is free there; two jobs on one
+# node need two.
 #
-# torchrun needs no `MASTER_ADDR` from you. It starts one **agent** on each node. The agents meet at `--rdzv-endpoint`, agree
-# on who is there, and tell their workers ranks, world size and `MASTER_ADDR`. After a failure they meet again and deal
-# out new numbers. So, if you allow it to run with fewer nodes, torchrun goes on when a node is lost. There is one
-# exception: the table of this meeting is kept on the node that `--rdzv-endpoint` names. If that node is lost, the agents
-# of all others end with a `RendezvousConnectionError`, and the job has to be started anew. With srun the ranks meet once, at
-# the start; if one is lost, the job cannot go on. And Slurm itself ends a job that loses a node, unless it was submitted with
-# `--no-kill`; with `--requeue` it goes back into the queue.
+# torchrun needs no `MASTER_ADDR` from you. It starts one **agent** on each node. The agents meet at
+# `--rdzv-endpoint`, agree on who is there, and tell their workers rank, world size and `MASTER_ADDR`. After a failure
+# they meet again and deal out new numbers. So a job that may run with fewer nodes survives the loss of a node, unless
+# it is the one that `--rdzv-endpoint` names. With srun the ranks meet only once; if one is lost, the job cannot go
+# on. Slurm itself ends a job that loses a node, unless it was submitted with `--no-kill`.
 #
 # ## 5 One job, four ways to start it
 #
-# A program that prints where it is. It uses your function, so it does not care who starts it:
+# A program that prints where it is, by your function, under two launchers:
 
 # %% demo=true jupyter={"source_hidden": true}
 
@@ -394,7 +383,7 @@ start(f"mpirun --oversubscribe -n {ranks} {python} {program}")
 shutil.rmtree(folder)
 
 # %% [markdown]
-# The same job on two nodes of four GPUs, in an allocation that Slurm has given:
+# The same job on two nodes of four GPUs, in an allocation of Slurm:
 #
 # ```bash
 # export MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1) MASTER_PORT=29500
@@ -408,21 +397,16 @@ shutil.rmtree(folder)
 #
 # # mpirun starts all eight; it learns from Slurm which nodes there are
 # mpirun -n 8 --map-by ppr:4:node python train.py
-#
-# # srun, each rank bound to a core beside its GPU (section 7 finds them)
-# srun --ntasks=8 --ntasks-per-node=4 --cpu-bind=map_cpu:$CORES python train.py
 # ```
 #
-# At TACC the launcher is `ibrun`, which knows the site's network: `ibrun python train.py`. Which to take? torchrun
-# where workers may fail and have to be restarted (section 8); the site's own launcher otherwise: it starts all ranks
-# at once, passes signals on, and binds cores.
+# At TACC the fourth is `ibrun python train.py`, which knows the site's network. Take torchrun where failed workers
+# have to be restarted (section 8), otherwise the site's launcher.
 #
-# **In which order?** srun gives ranks to nodes by `--distribution`: `block` fills one node after the other, `cyclic` gives
-# one to each node in turn, `plane=2` two to each. Most libraries take blocks for granted. In the picture thick lines
-# lead over the network, thin ones stay within a node.
+# **In which order?** srun deals ranks to nodes by `--distribution`: `block` fills one node after the other, `cyclic`
+# gives one to each node in turn, `plane=2` two. Most libraries assume blocks. In the picture, thick lines lead over
+# the network.
 #
-# **Question for the sliders:** which order sends most over the network, and what becomes of the others when a node has
-# more GPUs?
+# **Question for the sliders:** how does each order change when a node has more GPUs?
 
 # %% demo=true
 from course_lib.figures.pictures import network_hops, placement_picture
@@ -460,36 +444,33 @@ guesses.measured(
 )
 
 # %% [markdown]
-# The first prediction: two of eight in blocks, all eight in turn. In blocks it stays at one connection per node,
-# however many GPUs the nodes have: each node's network card carries one message in each direction, and the rest goes
-# over the links inside. In turn, everything that the ring sends goes through the network cards, and more GPUs per node
-# make it worse. With `plane=2` every second connection does, as soon as a node has more than two GPUs.
+# The first prediction: two of eight in blocks, all eight in turn. In blocks it is one connection per node, however
+# many GPUs the nodes have. In turn, more GPUs per node make it worse. With `plane=2` it is every second connection,
+# as soon as a node has more than two GPUs.
 #
 # ## 6 A batch script
 #
-# Slurm has three parts. **slurmctld**, one for the cluster, keeps the queue and decides which job gets which nodes. **slurmd**,
-# one per node, starts a job's processes there, and ends them. **slurmdbd** keeps the accounts in a database, often for several
-# clusters: who may use how much, and what has become of each job. You talk to them by commands:
+# Slurm has three parts. **slurmctld**, one for the cluster, keeps the queue and decides which job gets which nodes.
+# **slurmd**, one per node, starts a job's processes there, and ends them. **slurmdbd** keeps accounts in a database.
+# The commands:
 #
 # | Command | What it does |
 # |---|---|
 # | `sinfo` | lists partitions and nodes: idle, allocated, down |
-# | `squeue --me` | lists your jobs that wait or run, and why they wait |
+# | `squeue --me` | lists your jobs, and why they wait |
 # | `sbatch FILE` | hands in a script, prints the job's number, and returns |
 # | `salloc` | waits for nodes, and gives you a shell that holds them |
-# | `srun` | starts tasks on the nodes that you hold; without any, it asks for some first |
+# | `srun` | starts tasks on the nodes that you hold; if you hold none, asks for some first |
 # | `scancel JOB` | ends a job |
-# | `scontrol show job JOB` | tells all that slurmctld knows of a job |
-# | `sacct -j JOB` | tells what became of it, when slurmctld has long forgotten it |
+# | `scontrol show job JOB` | tells what slurmctld knows of a job |
+# | `sacct -j JOB` | tells what became of it, long after it has ended |
 #
-# A **batch script** is a shell script whose first lines tell Slurm what it needs. `sbatch train.sbatch` hands it in;
-# when the nodes are there, Slurm runs it **once, on the first of them**. What is to run on all of them is started from
-# there, by srun.
+# A **batch script** is a shell script whose first lines tell Slurm what it needs. When the nodes are there, Slurm
+# runs it **once, on the first node**. From there, srun starts what is to run on all of them.
 #
-# For bash the lines `#SBATCH --option=value` are comments; sbatch reads them, up to the first command, and no further.
-# What comes later, or is written `# SBATCH`, it ignores without a word. It does not expand variables in them either.
-# The four that count: `--nodes`, `--ntasks-per-node`, `--gpus-per-node`, and `--time`, by which the queue decides: who
-# asks for less time starts sooner.
+# For bash the lines `#SBATCH --option=value` are comments. sbatch reads them up to the first command. It silently
+# ignores those that come later or are written `# SBATCH`, and does not expand variables in them. Four options count:
+# `--nodes`, `--ntasks-per-node`, `--gpus-per-node`, and `--time`. Who asks for less time starts sooner.
 
 
 # %% exercise="batch_script" points=8
@@ -521,12 +502,11 @@ srun --kill-on-bad-exit=1 {command}
 
 
 # %% [markdown]
-# Your script is not only read. If Slurm is installed, `check` starts a real one on this machine, which ends with this
-# notebook: six nodes in Linux namespaces, each with its own name, address and loopback (`course cluster start` gives
-# you one to play with). It submits your script with a small program in place of the training: its processes look where
-# they are, meet at `MASTER_ADDR`, and leave a note.
+# `check` also runs your script, if Slurm is installed, on a virtual cluster of six nodes (`course cluster start`
+# gives you one). In place of the training it runs a program that looks where its processes are and lets them meet at
+# `MASTER_ADDR`.
 #
-# And the second prediction? Ask a real Slurm, again on a virtual cluster, which hands out 8 cores per node:
+# For the second prediction, ask a real Slurm, on a virtual cluster whose nodes have 8 cores:
 
 # %% demo=true jupyter={"source_hidden": true}
 
@@ -545,15 +525,14 @@ except ClusterFailed as missing:
     print(missing)
 
 # %% [markdown]
-# `--ntasks=4 --nodes=2` gives three tasks to one node and one to the other. Every node gets one, and then Slurm fills
-# the first node, since it allocates cores. Say `--ntasks-per-node`.
+# `--ntasks=4 --nodes=2` gives three tasks to one node and one to the other: every node gets one, and then Slurm fills
+# the first. Say `--ntasks-per-node`.
 #
 # ### What it costs
 #
-# A project has so many hours, and a job is charged for what it holds, whether or not it computes. What a script may cost at most
-# follows from its lines, before anything is submitted: nodes times time limit. What that is in a site's units, the site says: TACC
-# counts service units (SUs), node-hours times a rate of the partition; LUMI counts hours of cards, of which each has two of the
-# dies that Slurm calls GPUs. `course slurm render` and `course slurm submit` say it of each script; here of yours:
+# A job is charged for what it holds, whether or not it computes: at most nodes times time limit. TACC counts service
+# units (SUs): node-hours times a rate of the partition. LUMI counts hours of cards, each of two GPUs.
+# `course slurm submit` says what a script may cost. Yours:
 
 # %% demo=true
 # %%needs batch_script
@@ -573,12 +552,9 @@ assert 80 <= cost.gpu_minutes <= 240
 # %% [markdown]
 # ### The form, once more
 #
-# What a portal does with its form is to write such a script. One of TACC's courses fills it in like this: System `Frontera`, Application
-# `Jupyter notebook`, Project `Frontera-Training`, Queue `rtx`, Nodes `1`, Tasks `1`, no Job Name, Time Limit `04:00:00`,
-# Reservation `ML_Institute_Thu`, no VNC Desktop Resolution. A form also checks what was typed in, so that a job is not refused
-# after hours in a queue. All mistakes should be reported at once.
-#
-# In a line of `#SBATCH` a value with blanks is quoted as for a shell: `#SBATCH --job-name='my job'`.
+# A portal turns its form into such a script. The cell below the exercise has the form of section 1 as one of TACC's
+# courses fills it in. The portal reports all mistakes at once. In a line of `#SBATCH` a value with blanks is quoted
+# as for a shell: `#SBATCH --job-name='my job'`.
 
 
 # %% exercise="form_to_script" points=8
@@ -670,14 +646,14 @@ except ValueError as mistakes:
 # %% [markdown]
 # ### Programs: modules and containers
 #
-# A cluster has many versions of the same compilers and libraries. A **module** puts one of them on your paths: `module load
-# cuda/12.4`, or for short `ml cuda/12.4`. `module purge` takes all away again that is loaded, for instance by a file that
-# your shell reads at its start.
+# A cluster has many versions of compilers and libraries. A **module** puts one of them on your paths:
+# `module load cuda/12.4`, in short `ml cuda/12.4`. `module purge` unloads all, also what your shell has loaded at its
+# start.
 #
-# A **container** brings a whole system of files with it, in one **image**, a file: Python, PyTorch, and all that
-# they need. Docker wants rights that no cluster gives; Apptainer, which was called Singularity until 2021, runs as you.
-# NVIDIA publishes its build of PyTorch as an image; on ACES, a supercomputer of Texas A&M
-# University whose compute nodes reach the internet through a proxy only, a course fetches it and looks inside with
+# A **container** brings its own files, in one **image**: Python, PyTorch, and all that they need. Docker wants rights
+# that no cluster gives; Apptainer, called Singularity until 2021, runs as you. On ACES, a supercomputer of Texas A&M
+# University, compute nodes reach the internet through a proxy. There a course fetches NVIDIA's image of PyTorch,
+# once, and looks inside:
 #
 # ```bash
 # ml purge
@@ -686,12 +662,12 @@ except ValueError as mistakes:
 # singularity shell --nv pytorch.sif
 # ```
 #
-# `pull` makes a file of the image, once, on a node that reaches the internet. `shell` is for looking around; a batch script
-# says `exec`, and what is to run. Inside, the files are the image's, so three things of the machine have to be handed in:
+# A batch script says `exec` in place of `shell`, and what is to run. Three things of the machine have to be handed
+# in:
 #
-# - **GPUs**: the driver's libraries belong to the machine. `--nv` takes NVIDIA's in, `--rocm` AMD's.
-# - **Folders**: your home folder is there, the file system with your data often is not. `--bind SOURCE:TARGET:ro` shows a folder
-#   of the machine in the container, here to be read only; without `:ro` it can be written.
+# - **GPUs**: the driver's libraries belong to the machine. `--nv` adds NVIDIA's, `--rocm` AMD's.
+# - **Folders**: your home folder is there, other file systems often are not. `--bind SOURCE:TARGET:ro` shows a folder
+#   of the machine in the container, read only; without `:ro` it can be written.
 # - **Ranks**: srun or ibrun start processes on nodes, and know nothing of images.
 
 
@@ -740,10 +716,9 @@ print(container_command(aces, "pytorch.sif", ["python", "train.py", "--note", "t
 # %% [markdown]
 # ## 7 The cores beside the GPU
 #
-# A node is a small network too. Its processor consists of parts with their own memory, **NUMA nodes**, and each GPU is
-# plugged into one of them. A rank that runs on another part sends every batch and every gradient through the links
-# between the parts. To **bind** a rank is to allow it the cores beside its GPU only. A lecture on LUMI counts 2,928 GPU nodes
-# (there are some more by now). By this lecture and the user guide ([GPU
+# A processor consists of parts with their own memory, **NUMA nodes**, and each GPU is plugged into one of them. A
+# rank on another part sends every batch through the links between the parts. To **bind** a rank is to allow it only
+# some cores: those beside its GPU. A lecture counts 2,928 GPU nodes on LUMI. By this lecture and the user guide ([GPU
 # nodes](https://docs.lumi-supercomputer.eu/hardware/lumig/)), each has:
 #
 # | Part | In a node |
@@ -751,10 +726,9 @@ print(container_command(aces, "pytorch.sif", ["python", "train.py", "--note", "t
 # | processor | one AMD EPYC 7A53, 64 cores in four NUMA nodes |
 # | caches | L1 of 32 kB and L2 of 512 kB per core, L3 of 32 MB per eight cores |
 # | memory | 512 GB, DDR4-3200 in eight channels, two per NUMA node |
-# | GPUs | four AMD MI250X with two dies each, which AMD calls GCDs: eight GPUs for Slurm and PyTorch |
-# | GPU memory | 64 GB per die, so 128 GB per MI250X |
+# | GPUs | four AMD MI250X, each of two dies (GCDs) with 64 GB: eight GPUs for Slurm and PyTorch |
 # | processor to GPU | Infinity Fabric, 36 GB/s to each die and 36 GB/s from it |
-# | network | Slingshot-11, four cards of 200 Gbit/s, one per MI250X: 25 GB/s in each direction per card, 100 GB/s (800 Gbit/s) altogether |
+# | network | Slingshot-11, a card of 200 Gbit/s per MI250X: 25 GB/s in each direction, 800 Gbit/s per node |
 #
 # Such a node says of itself:
 
@@ -778,22 +752,9 @@ Cpus_allowed_list:	1-7,9-15,17-23,25-31,33-39,41-47,49-55,57-63
 """
 
 # %% [markdown]
-# The first lines are from `rocm-smi --showtoponuma`, then come some of `lscpu`, then one of `/proc/self/status`. GPU 0
-# is beside NUMA node 3, not 0. The CPUs from 64 on are second hardware threads of the cores 0 to 63: no cores of their
-# own. And of each group of eight cores, which share a cache, the system keeps the first for itself: a job that binds a
-# rank to core 48 is refused.
-#
-# `nvidia-smi topo -m` prints a table with tabs between its columns. Of a DGX A100, in part:
-#
-# ```
-#         ...     CPU Affinity      NUMA Affinity
-# GPU0    ...     48-63,176-191     3
-# GPU1    ...     48-63,176-191     3
-# ...
-# ```
-#
-# Newer drivers have one more column at the end, `GPU NUMA ID`, and on a Grace Hopper node of Vista `lscpu` lists NUMA
-# nodes without a single CPU: they are the GPU's memory.
+# These lines are from `rocm-smi --showtoponuma`, `lscpu` and `/proc/self/status`. GPU 0 is beside NUMA node 3. The
+# CPUs from 64 on are second hardware threads of the cores 0 to 63: no cores of their own. And the system keeps the
+# first of each eight cores for itself: a job that binds a rank to core 48 is refused.
 
 
 # %% demo=true
@@ -804,8 +765,8 @@ for name, value in lumi_node.items():
     print(f"{name}: {value}")
 
 # %% [markdown]
-# `read_topology` reads such texts, of both tools. What follows from the numbers is yours to find. Wherever cores have several
-# hardware threads, all first ones have lower numbers than all second ones, and these than all third ones.
+# `read_topology` also reads the table of `nvidia-smi topo -m`. The cores are yours to find. Where cores have several
+# hardware threads, all first threads have lower numbers than all second ones, and these than all third ones.
 
 
 # %% exercise="cpu_bind_map" points=7
@@ -847,15 +808,15 @@ print("--cpu-bind=mask_cpu:" + ",".join(hex(0b1111111 << core) for core in bindi
 guesses.measured(quarter_of_the_cores_beside_gpu_0=binding[0] // 16 + 1)
 
 # %% [markdown]
-# The third prediction: quarter 4, the last. GPU 0 is beside the cores 48 to 63, and 49 is the first of them that a job may use.
-# The first form gives each rank one core. The second gives it the seven of its block, as a **mask**, which is better for
-# training: the threads that read and augment data need cores too.
+# The third prediction: quarter 4, the last. GPU 0 is beside the cores 48 to 63, and a job may use them from 49 on.
+# The first line printed gives each rank one core, the second all seven of its block, as a **mask**. Training needs
+# them, for the threads that read data.
 #
-# In a mask bit b stands for CPU b, so two hexadecimal digits are eight CPUs. The lecture on LUMI writes `0x${fe}000000000000`, in which the
-# variable `fe` holds the digits fe, the last seven of eight CPUs; 12 zeros behind them make them the CPUs 49 to 55. It asks for
-# the whole node, by `--exclusive` and `--gpus=8`, eight altogether: only then all these CPUs are the job's.
+# In a mask, bit b stands for CPU b; two hexadecimal digits are eight CPUs. A lecture on LUMI writes
+# `0x${fe}000000000000`, where `fe` holds the digits fe, the last seven of eight CPUs; the 12 zeros make these the
+# CPUs 49 to 55. With `--exclusive` and `--gpus=8` the job has the whole node, and so all these CPUs.
 #
-# Masks are hard to read, and some misprints in them cost nothing but speed. The lecture's slide has two.
+# The lecture's slide has two misprints, which cost nothing but speed.
 
 
 # %% exercise="misplaced_cpus" points=6
@@ -905,11 +866,10 @@ for rank, (mask, cpus) in enumerate(zip(slide, found_misplaced, strict=True)):
 assert found_misplaced == [[], list(range(65, 72)), [], [], [], [], [], list(range(49, 56))]
 
 # %% [markdown]
-# Rank 1 would get second hardware threads of cores beside GPU 4, and rank 7 the cores of rank 0. Both masks have two zeros too
-# many. The slide also sets a variable `MASK` and uses `$MYMASKS`, and its map has blanks after
-# commas, at which the shell splits it. Computed masks have no misprints.
+# Rank 1 would get second hardware threads of cores beside GPU 4, and rank 7 the cores of rank 0: both masks have two
+# zeros too many. The slide also sets a variable `MASK` and uses `$MYMASKS`. So compute masks; do not type them.
 #
-# What does it matter? Move the slider: with which binding do how many ranks sit beside their GPU?
+# Move the slider: with each binding, how many ranks sit beside their GPU?
 
 # %% demo=true
 # %%needs cpu_bind_map
@@ -939,14 +899,12 @@ assert [beside(cores) for cores in bindings.values()] == [2, 2, 8]
 assert binding[0] == 49
 
 # %% [markdown]
-# Without a binding two of the eight ranks sit beside their GPU; with a rank in each group of cores, in the order of the
-# numbers, it is two again. With your map it is all eight.
+# Two ranks without a binding, two with a rank in each group of cores, in order; all eight with your map.
 #
-# The POP Centre of Excellence has measured what this does on LUMI, with eight ranks, one per GPU ([GPU
-# affinity](https://co-design.pop-coe.eu/experiments/gpu-affinity/lumi.html)). Unbound, the ranks ran on the cores 1 to
-# 8, all in NUMA node 0; bound to NUMA nodes by `--cpu-bind=map_ldom:3,3,1,1,0,0,2,2`, on 49, 57, 17, 25, 1, 9, 33 and 41. Most of
-# the large difference in runtime comes from the memory: in the first run all copies to the GPUs go through the
-# channels of one NUMA node, in the second through those of four. By the table's numbers:
+# On LUMI, eight ranks on the cores of your map ran much faster than on the cores 1 to 8 ([POP Centre of
+# Excellence](https://co-design.pop-coe.eu/experiments/gpu-affinity/lumi.html)), mostly because of the memory.
+# Unbound, all copies to the GPUs go through the channels of one NUMA node; bound, through those of four. By the
+# table's numbers:
 
 # %% demo=true
 channel = 3.2e9 * 8  # DDR4-3200: so many transfers a second, of 8 bytes each
@@ -964,52 +922,25 @@ print(f"the link alone: {to_a_die / 1e9:.0f} GB/s per die, {batch / to_a_die * 1
 assert (round(batch / 1e6), round(batch / to_a_die * 1e3, 1)) == (154, 4.3)
 assert (2 * channel / dies, 8 * channel / dies) == (6.4e9, 25.6e9)
 assert 2 * channel / dies < to_a_die / 5
-assert batch > 32e6 > 7 * 512e3
 assert 4 * 200e9 == 800e9 == 8 * 100e9
 
 # %% [markdown]
-# So eight ranks that all have their data in one NUMA node get 6.4 GB/s each, less than a fifth of what the link to a die can
-# carry, and 25.6 GB/s if the data lie in all four. A batch of this size fits into no cache. What the threads of one rank pass to
-# each other may fit, if all run on one group of eight cores and so share 32 MB of L3. That is why each rank gets a mask.
+# So eight ranks whose data all lie in one NUMA node get 6.4 GB/s each, less than a fifth of what the link to a die
+# can carry; it is 25.6 GB/s if the data lie in all four.
 #
-# The same can be seen without a GPU: a core reads memory of its own NUMA node, and of another one. The documentation of
-# [NUMA.jl](https://juliaperf.github.io/NUMA.jl/stable) records it for a node with two AMD EPYC 7763 and eight NUMA nodes:
-# one core moves 37.2 GB/s in its own NUMA node's memory, and 23.2 GB/s in that of a distant one. With threads on all
-# NUMA nodes it is 286 GB/s if each uses its own memory, and 38.7 GB/s if all use that of the first. And here:
-
-# %% demo=true
-from course_lib.cluster.numa import numa_nodes, read_bandwidth
-
-nodes_here = numa_nodes()
-for memory, home in nodes_here.items():
-    for node, cores in nodes_here.items():
-        rate = read_bandwidth(home[0], cores[0])
-        print(f"memory of NUMA node {memory}, core of node {node}: {rate / 1e9:5.1f} GB/s")
-if len(nodes_here) == 1:
-    print("This machine has one NUMA node: all its memory is equally far, and there is nothing to compare.")
-
-# %% [markdown]
 # ## 8 When a worker fails
 #
 # A node that fails once in 264 days is a good node. With 2,048 of them one fails every three hours. In 54 days on
-# 16,384 GPUs the training of Llama 3 was interrupted 466 times, 419 times unexpectedly, mostly by broken hardware; it
-# still computed more than 90 % of the time, because it came back by itself. From here on this unit is about that.
+# 16,384 GPUs the training of Llama 3 was interrupted 466 times, 419 times unexpectedly. It still computed more than
+# 90 % of the time, because it came back by itself.
 #
-# `torchrun` watches the workers that it has started. If one dies, it ends all others, on all nodes, lets the agents
-# meet again, and starts every worker anew: at most `--max-restarts` times. A rank cannot be replaced alone, since its
-# neighbours hold connections to it and wait in collectives that it will never answer. What a worker finds in its
-# environment:
+# `torchrun` watches its workers. If one dies, it ends all others, on all nodes, lets the agents meet again, and
+# starts every worker anew, at most `--max-restarts` times. One rank alone cannot be replaced: the others wait in
+# collectives that it will never answer. Besides the variables of section 3 (`GROUP_RANK` is the agent's number) a
+# worker finds `MASTER_ADDR`, `MASTER_PORT`, `TORCHELASTIC_RUN_ID` (the job's name, from `--rdzv-id`),
+# `TORCHELASTIC_RESTART_COUNT` and `TORCHELASTIC_MAX_RESTARTS`.
 #
-# | Variable | What it says |
-# |---|---|
-# | `RANK`, `WORLD_SIZE` | this worker among all; may differ after a restart |
-# | `LOCAL_RANK`, `LOCAL_WORLD_SIZE` | this worker among those of its node: which GPU is its own |
-# | `GROUP_RANK`, `GROUP_WORLD_SIZE` | this agent among all: the node's number |
-# | `MASTER_ADDR`, `MASTER_PORT` | where the ranks meet |
-# | `TORCHELASTIC_RESTART_COUNT`, `TORCHELASTIC_MAX_RESTARTS` | how often the agents have started the workers anew, and how often they may |
-# | `TORCHELASTIC_RUN_ID` | the name of the job, from `--rdzv-id` |
-#
-# Here worker 1 of 2 is killed by SIGKILL, as the kernel kills a process when memory runs out, when it runs for the first time.
+# Here worker 1 of 2 kills itself by SIGKILL in its first run, as the kernel kills a process when memory runs out.
 
 # %% demo=true
 DYING = """
@@ -1041,17 +972,17 @@ assert done.returncode == 0, done.stderr
 assert sorted(done.stdout.split()[3::4]) == [f"TORCHELASTIC_RESTART_COUNT={count}" for count in "0011"]
 
 # %% [markdown]
-# Worker 0 was not at fault, and was ended all the same: it would have slept for a minute. So a restart is a start, for
-# everyone, with nothing left but what is on the disk. Three rules follow:
+# Worker 0 did nothing wrong, and was ended too. So a restart is a start for everyone, with nothing left but what is
+# on the disk:
 #
-# 1. Every start looks for a checkpoint first. There is no other kind of start.
+# 1. Every start looks for a checkpoint first.
 # 2. What is not in the checkpoint is lost: weights, optimizer, random state, place in the data.
 # 3. Nothing may depend on a rank's number being the same as before.
 #
-# torchrun does what the older `torch.distributed.launch` did, and three things more: it survives the loss of workers, it sets these
-# variables by itself, and it is **elastic**: with `--nnodes=1:2` it begins as soon as one node is there, and lets another join later.
-# Here both nodes are this machine. The second joins late, and leaves again; then the worker of the first fails, as any does whose
-# peer is gone:
+# Unlike the older `torch.distributed.launch`, torchrun survives the loss of workers, sets these variables, and is
+# **elastic**. With `--nnodes=1:2` it begins as soon as one node is there, and lets another join later. Here both
+# nodes are this machine. The second joins late, and leaves again. Then the worker of the first fails, as workers do
+# whose peer is gone:
 
 # %% demo=true jupyter={"source_hidden": true}
 # %%needs torch>=2.8
@@ -1113,24 +1044,23 @@ print(told, end="")
 assert sorted(told.splitlines()[1:3]) == ["rank 0 of 2, restart 0", "rank 1 of 2, restart 0"]
 
 # %% [markdown]
-# All workers are started anew each time, with another `WORLD_SIZE`; a node that joins is not counted as a failure. Section
-# 12 is about what that does to training. On several nodes PyTorch 2.13 needs `export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1`:
-# without it every restart that we tried on two nodes failed, with it every one worked.
+# All workers are started anew each time, with another `WORLD_SIZE`; section 12 is about what that does to training. A
+# node that joins does not count as a failure. (On several nodes PyTorch 2.13 needs
+# `export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1`, or restarts fail: [PyTorch
+# 135712](https://github.com/pytorch/pytorch/issues/135712).)
 #
 # ## 9 How often to save
 #
-# A checkpoint takes $C$ seconds in which nothing is learnt. A failure costs what was learnt since the last one. Save
-# often, and you pay in checkpoints; save seldom, and you pay in lost work.
+# A checkpoint takes $C$ seconds in which nothing is learnt. A failure costs the work since the last checkpoint.
 #
-# Let the job fail every $M$ seconds on average, and save after every $T$ seconds of work. Checkpoints then take $C$ seconds
-# for every $T$ seconds of work. A failure strikes anywhere between two checkpoints, in the middle on average, so it loses
-# $T / 2$ of every $M$ seconds. The time that is lost, divided by the time of the work, is about
+# Let the job fail every $M$ seconds on average, and save after every $T$ seconds of work. Checkpoints take $C$
+# seconds for every $T$ seconds of work. A failure strikes on average in the middle between two checkpoints, so it
+# loses $T / 2$ of every $M$ seconds. The time that is lost, divided by the time of the work, is about
 #
 # $$ w(T) = \frac{C}{T} + \frac{T}{2M} . $$
 #
-# The $T$ for which it is least is Young's interval (1974). Find it.
-#
-# $M$ is the job's, not a node's. If nodes fail independently of each other, $N$ nodes fail $N$ times as often as one.
+# The $T$ for which it is least is Young's interval (1974). Find it. $M$ is the job's: if nodes fail independently of
+# each other, $N$ nodes fail $N$ times as often as one.
 
 
 # %% exercise="checkpoint_interval" points=4
@@ -1148,21 +1078,13 @@ def checkpoint_interval(
 
 
 # %% [markdown]
-# At the optimum both losses are equal, and together they are $\sqrt{2C/M}$: to waste half as much, checkpoints must become four
-# times as fast.
+# At the optimum the two losses are equal. To halve their sum, checkpoints must become four times as fast.
 #
-# Young leaves out that failures strike during checkpoints and restarts too. With failures that come at random, at every moment
-# equally likely (a Poisson process), a restart of $R$ seconds and pieces of work of $T$ seconds, the expected time for one piece is
-# $M e^{R/M}\,(e^{(T + C)/M} - 1)$. Daly (2006) looks for the $T$ at which this is least for each second of work, and finds approximately
-#
-# $$ T = \sqrt{2\,C\,M}\,\Big[\,1 + \tfrac13 \sqrt{\tfrac{C}{2M}} + \tfrac19\,\tfrac{C}{2M}\Big] - C \quad\text{for } C < 2M,
-#    \qquad T = M \quad\text{otherwise.} $$
-#
-# $R$ does not come into it: a failure costs a restart however often you save. The curve below is the
-# expectation; the dots are trainings whose failures were drawn. Both show the time that is lost in percent of the work:
-# at 100 % the job takes twice as long as the work alone. The node's mean time is Llama 3's: 419 failures in 54 days on
-# 2,048 nodes are one per node in 264 days. The fourth prediction is where the sliders start. **Move them.** For which jobs
-# does it hardly matter how often you save? What must become faster, before 16,384 nodes make sense?
+# Young leaves out that failures also strike during checkpoints and restarts. Daly (2006) has the expected loss with
+# these: the curve in the figure. The dots are trainings whose failures were drawn. Both are in percent of the work:
+# at 100 % the job takes twice as long as the work alone. Llama 3's 419 failures in 54 days on 2,048 nodes are one per
+# node in 264 days. The sliders start at the fourth prediction. **Move them.** For which jobs does it hardly matter
+# how often you save? What must become faster, before 16,384 nodes make sense?
 
 # %% demo=true jupyter={"source_hidden": true}
 # %%needs checkpoint_interval
@@ -1243,21 +1165,21 @@ assert at_most < 0.03
 assert expected_overhead(checkpoint_interval(120, NODE, 16_384), 120, NODE / 16_384, 60) > 0.5
 
 # %% [markdown]
-# On one node it hardly matters how often you save: with the best interval the time lost is 0.3 % of the work, with a quarter of it
-# or four times as much 0.7 %. The minimum is flat on many nodes too: half or twice the best interval costs about a quarter more.
-# So an estimate of $M$ will do. But 2,048 nodes that save every 27 minutes, two minutes each time, lose time equal to 17 % of the
-# work: 14 % of the whole time. On 16,384 nodes it equals more than half of the work. Faster checkpoints help: with two seconds
-# each, 2,048 nodes lose less than 3 %. Section 13 makes them cheaper.
+# On one node it hardly matters: with the best interval the time lost is 0.3 % of the work, with a quarter of it or
+# four times as much 0.7 %. On many nodes the minimum is flat too: half or twice the best interval costs about a
+# quarter more. So an estimate of $M$ will do. But 2,048 nodes that save every 27 minutes lose time equal to 17 % of
+# the work: 14 % of the whole time. On 16,384 nodes it is more than half of the work. With checkpoints of two seconds
+# (section 13), 2,048 nodes lose less than 3 %.
 #
 # ## 10 A checkpoint that is whole or not there
 #
-# A failure may strike while a checkpoint is being written, and it does so often: a full disk, a time limit that was
-# reached *because* the checkpoint took so long. `torch.save(state, path)` begins by emptying the file of that name. From
-# then until its end there is no checkpoint at all.
+# A failure often strikes while a checkpoint is written: the disk is full, or the time limit is reached *because*
+# saving takes so long. `torch.save(state, path)` begins by emptying the file of that name. Until it ends there is no
+# checkpoint at all.
 #
-# POSIX has one step that happens wholly or not at all. `os.replace(source, target)` renames a file; if `target` exists, it is
-# replaced. Both must be on one file system. With it a save can be made safe against a killed process. A power failure, or a
-# node that crashes, takes more: what you write goes through three places,
+# One step of the file system happens wholly or not at all: `os.replace(source, target)` renames a file, and replaces
+# `target` if it exists. (Both must be on one file system.) With it a save can be made safe against a killed process.
+# A power failure, or a node that crashes, is harder, since what you write goes through three places:
 #
 # | Place | Lost with | Emptied by |
 # |---|---|---|
@@ -1265,9 +1187,9 @@ assert expected_overhead(checkpoint_interval(120, NODE, 16_384), 120, NODE / 16_
 # | the operating system's memory | the node | `os.fsync(file.fileno())` |
 # | the disk | (keep copies elsewhere) | |
 #
-# and the operating system may bring to the disk in another order what you have written. A name is written in its folder, which
-# can be opened, by `os.open(folder, os.O_RDONLY)`, and brought to the disk like a file. What could a reader find under the name
-# after a power failure, if the disk learns of the new name first?
+# The operating system may write to the disk in another order than you did. Names are written in their folder;
+# `os.open(folder, os.O_RDONLY)` opens it for `os.fsync`. What is found after a power failure, if the disk learns of
+# the new name first?
 
 
 # %% exercise="save_checkpoint" points=10
@@ -1303,8 +1225,8 @@ def save_checkpoint(path: Path, state: dict) -> None:
 
 
 # %% [markdown]
-# The grader kills real processes in the middle of real writes. Here is what it sees: four ways to save over an older
-# checkpoint, and what a kill would leave at each moment at which something in the folder changes.
+# The grader kills real processes in the middle of real writes. Here is what a kill would leave, at each moment at
+# which the folder changes, for four ways to save over an older checkpoint.
 
 # %% demo=true jupyter={"source_hidden": true}
 from course_lib.figures.pictures import moments_picture
@@ -1361,12 +1283,11 @@ assert "torn" in seen["copy over it"]
 assert set(seen["yours"]) == {"old", "new"}
 
 # %% [markdown]
-# And after a power failure, if the disk learns of the new name before it has the bytes? Then the new name leads to an empty or
-# half-written file: hence fsync of the file comes before the rename.
+# After a power failure, a name that reached the disk before the bytes leads to an empty or half-written file. So
+# fsync of the file comes before the rename.
 #
-# However you save, somebody's checkpoint will be torn: by a version of the code before yours, a disk that lied, a copy that
-# was interrupted. So a loader does not trust. And there is a trap: `torch.load` reads the numbers of a tensor without
-# checking them.
+# However you save, some checkpoint will be damaged one day, by a disk or an interrupted copy. So a loader must check.
+# `torch.load` does not:
 
 # %% demo=true
 with tempfile.TemporaryDirectory() as name:
@@ -1382,7 +1303,7 @@ assert zeros > 0
 assert zipfile.is_zipfile(io.BytesIO(content))
 
 # %% [markdown]
-# A file of `torch.save` is a zip archive, as its first two bytes say. Such an archive has a checksum of each part. `torch.load` does
+# A file of `torch.save` is a zip archive, as its first two bytes say, with a checksum of each part. `torch.load` does
 # not look at it; the standard library's module for zip archives can.
 
 
@@ -1417,9 +1338,9 @@ def load_latest(directory: Path) -> dict | None:
 # %% [markdown]
 # ## 11 Going on as if nothing had happened
 #
-# A resumed training that "looks about right" may be wrong for weeks. The test that leaves no doubt is equality: killed
-# anywhere and started again, it ends with the same weights, bit for bit. Everything that a step depends on has to be in the
-# checkpoint, or follow from what is there.
+# A resumed training that "looks about right" may be wrong. The strict test is equality: killed anywhere and started
+# again, it ends with the same weights, bit for bit. Everything that a step depends on has to be in the checkpoint, or
+# follow from what is there.
 #
 # What you see after a restart tells what was forgotten. Name for each what is missing in the checkpoint:
 #
@@ -1428,9 +1349,9 @@ def load_latest(directory: Path) -> dict | None:
 # 3. Some samples of this epoch come twice, others never.
 # 4. Nothing strange is seen, but the weights at the end are not those of a training without a kill.
 #
-# Not all of it need be saved. `DistributedSampler` saves no order of the samples, and has the right one after every restart:
-# from what does it follow? A step may draw random numbers, as dropout does: from torch's global generator, which is in the same
-# state at every start of the process. NumPy's and Python's own generators are not. On GPUs equality takes `torch.use_deterministic_algorithms(True)` besides.
+# Not all of it need be saved. `DistributedSampler` saves no order of the samples, and has the right one after every
+# restart: think why. A step may draw random numbers, as dropout does, from torch's global generator, which starts in
+# the same state in every process. On GPUs equality also takes `torch.use_deterministic_algorithms(True)`.
 
 
 # %% exercise="resume" points=12
@@ -1478,15 +1399,18 @@ def resume(training: Training, directory: Path, save_every: int, save, load_late
 #
 # <details><summary>Answers</summary>
 #
-# 1. The optimizer's state: momentum, Adam's moments. 2. How many steps are done. 3. The place in the data. 4. The random state, from
-# which dropout and augmentation draw: `torch.get_rng_state()`, and those of CUDA, NumPy and `random` where they are used. An order
-# follows from the epoch's number, if that seeds a generator of its own.
+# 1. The optimizer's state: momentum, Adam's moments.
+# 2. How many steps are done.
+# 3. The place in the data.
+# 4. The random state, from which dropout and augmentation draw: `torch.get_rng_state()`, and those of CUDA, NumPy and
+#    `random` where they are used.
+#
+# An order follows from the epoch's number, if that seeds a generator of its own.
 #
 # </details>
 #
-# A classifier with dropout and momentum, in a process that is killed by SIGKILL three times, and started again each time.
-# It saves after every ten steps; each process ends, after a number of steps that is drawn, between one checkpoint and the
-# next. In the figure a ring is the first step of a process, a cross its last before it was killed.
+# A classifier with dropout and momentum saves after every ten steps. Its process is killed by SIGKILL three times,
+# after a number of steps that is drawn. In the figure a ring is the first step of a process, a cross its last.
 
 # %% demo=true jupyter={"source_hidden": true}
 from course_lib.training.data_parallel import fingerprint
@@ -1583,15 +1507,17 @@ figure
 # %% [markdown]
 # ### Told to stop
 #
-# Not every end is a crash. When a job's time is up, Slurm sends its processes SIGTERM and, 30 seconds later unless the site says
-# otherwise, SIGKILL. That may be too short for a checkpoint, so a script can ask to be warned earlier: `#SBATCH
-# --signal=USR1@120` sends SIGUSR1 to the tasks of the job's steps two minutes before the end, or up to a minute earlier
-# still. A job that saves then loses nothing, however rarely it saves otherwise.
+# When a job's time is up, Slurm sends its processes SIGTERM and, 30 seconds later unless the site says otherwise,
+# SIGKILL. That may be too short for a checkpoint. `#SBATCH --signal=USR1@120` asks for a warning: SIGUSR1 to the
+# tasks of the job's steps two minutes before the end, or up to a minute earlier still.
 #
-# In one process that is easy: `signal.signal(number, handler)` makes Python call `handler(number, frame)` between two instructions
-# of whatever it is running. Among ranks it is not. The signal reaches them at different moments, perhaps in different steps. It may reach all of
-# them, or only one; and a rank that stops by itself leaves the others waiting for it. There may be hundreds of ranks. A handler
-# may run in the middle of anything, so let it only set a variable of your function (`nonlocal`): simulated ranks share all others.
+# `signal.signal(number, handler)` makes Python call `handler(number, frame)` between two instructions of whatever it
+# is running. Among ranks that is not enough. The signal may reach all ranks or only one, at different moments,
+# perhaps in different steps. A rank that stops by itself leaves the others waiting. And there may be hundreds of
+# ranks.
+#
+# A handler may run in the middle of anything, so let it only set a variable of your function (`nonlocal`). A global
+# one would be shared by all simulated ranks.
 
 
 # %% exercise="save_on_signal" points=10
@@ -1632,10 +1558,10 @@ def save_on_signal(train_step, steps: int, save, set_handler) -> int:
 
 
 # %% [markdown]
-# Slurm sends its signal to all tasks. If each of 256 ranks notes a 1 and the notes are added up as `uint8`, the sum is 256, which one
-# byte cannot hold: it is 0. So it is with `bool`, which Gloo adds up as bytes. The largest of the notes, by `MAX`, cannot overflow.
+# If 256 ranks each note a 1 and the notes are added up as `uint8`, the sum does not fit into one byte: it is 0. So it
+# is with `bool`, which Gloo adds up as bytes. The maximum, by `MAX`, cannot overflow.
 #
-# On processes `set_handler` is `signal.signal`. One rank gets a signal from outside, in its sixth step:
+# On processes `set_handler` is `signal.signal`. One rank gets a signal in its sixth step:
 
 # %% demo=true
 # %%needs save_on_signal
@@ -1677,14 +1603,14 @@ assert launch(byte_of_a_sum, ranks=2, on="processes", quiet=True).results == [2,
 # %% [markdown]
 # ## 12 Fewer workers, more workers
 #
-# A node is lost and will not come back today. Waiting for a new one wastes the others; going on with three of four changes
-# `WORLD_SIZE`. If every rank keeps its batch, the global batch shrinks by a quarter, the learning rate no longer fits, and
-# an epoch has more steps: another training. So keep the **global batch**, and deal it out to those who are there.
+# A node is lost and will not come back today. Going on with three of four changes `WORLD_SIZE`. If every rank keeps
+# its batch, the global batch shrinks by a quarter, and the learning rate no longer fits. So keep the **global
+# batch**, and deal it out to those who are there.
 #
-# Two questions come up that did not when every rank kept its own batch. Forty-eight samples on five ranks: who gets how many?
-# And each rank still computes a mean loss over its own samples, and an all-reduce that averages treats all ranks alike. Of which
-# loss is that the gradient? And by what must a rank multiply its own loss before backward, so that the average is the gradient
-# of the global batch's mean loss? No rank may ask another: world size, rank and global batch are all that it knows.
+# How are 48 samples dealt to five ranks? And how must the ranks' losses be weighted? Each rank computes the mean loss
+# of its own samples, and an all-reduce averages over ranks, as if all had equally many. Find the factor by which a
+# rank multiplies its loss before backward, so that this average is the gradient of the global batch's mean loss. No
+# rank may ask another.
 
 
 # %% exercise="elastic_batch" points=6
@@ -1706,8 +1632,8 @@ def elastic_batch(global_batch: int, world_size: int, rank: int) -> tuple[range,
 
 
 # %% [markdown]
-# Sixty steps, in which the world shrinks from 4 ranks to 3, grows to 5 and shrinks to 2; beside it one rank that does all the
-# work, and a world where every rank keeps the 12 samples that it had among four.
+# Sixty steps, in which the world goes from 4 ranks to 3, 5 and 2. Beside it, one rank that does all the work, and a
+# world where every rank keeps the 12 samples that it had among four.
 
 # %% demo=true jupyter={"source_hidden": true}
 GLOBAL_BATCH = 48
@@ -1791,24 +1717,20 @@ assert max(apart[1][:15]) < 1e-5
 assert max(apart[1][15:]) > 1e-2
 
 # %% [markdown]
-# The first fifteen steps of the dashed line are right, since four ranks with 12 samples each *are* the global batch. If the
-# parts of a smaller world no longer fit into a GPU's memory, let each rank work through its part in several micro-batches
-# (unit 01).
+# The first fifteen steps of the dashed line are right, since four ranks with 12 samples each *are* the global batch.
 #
 # ## 13 Checkpoints in parts
 #
-# So far rank 0 writes everything. Take a model of 70 billion parameters that Adam trains in mixed precision: per parameter it
-# has 2 bytes for the weight and 2 for its gradient in 16 bits, and 12 for three numbers in 32 bits, the exact weight and
-# Adam's two averages. These 16 bytes per parameter are 1.1 TB, more than one rank can hold. A checkpoint needs no gradients,
-# and the 16-bit weights follow from the exact ones: 12 bytes per parameter, 0.84 TB. One disk at 2 GB/s needs seven minutes
-# to write that.
+# So far rank 0 writes everything. Take a model of 70 billion parameters that Adam trains in mixed precision. A
+# parameter takes 2 bytes for the weight and 2 for its gradient, in 16 bits, and 12 for three numbers in 32 bits: the
+# exact weight and Adam's two averages. These 16 bytes per parameter are 1.1 TB, more than one rank can hold. A
+# checkpoint needs the 12 only: 0.84 TB. One disk at 2 GB/s needs seven minutes to write that.
 #
-# So each rank holds a part of every tensor. In PyTorch such a tensor is a `DTensor`, a distributed tensor, and the usual way to
-# train with them is FSDP, fully sharded data parallelism (unit 09). To save them there is `torch.distributed.checkpoint`:
-# every rank writes the parts that it holds, all at the same time, into one folder. Rank 0 writes `.metadata` last, which
-# says where each part of each tensor stands; a folder without it is a save that did not end. Loading is by the parts that
-# are wanted, so the number of ranks may have changed meanwhile. Here all ranks save a tensor of 240 rows and the number of
-# the step, and one rank fewer loads them:
+# So each rank holds a part of every tensor, in PyTorch as a `DTensor`, a distributed tensor (unit 09).
+# `torch.distributed.checkpoint` saves them: all ranks write their parts at the same time, into one folder. Rank 0
+# writes `.metadata` last, which says where each part stands; a folder without it is a save that did not end. A rank
+# loads only the parts that it wants, so the number of ranks may change. Here all ranks save a tensor and the number
+# of the step, and one rank fewer loads them:
 
 
 # %% demo=true
@@ -1863,13 +1785,9 @@ assert round(70e9 * 12 / 1e12, 2) == 0.84
 assert round(70e9 * 12 / 2e9 / 60) == 7
 
 # %% [markdown]
-# Why is one of the files larger by some thousand bytes? The number of the step is the same on all ranks, so only
-# one of them writes it, and `torch.save` wraps even a single number into an archive.
-#
-# The other half of a cheap checkpoint is not to wait for it. Copy the state into memory of its own, which takes
-# milliseconds, and let a thread write the copy while training goes on. `torch.distributed.checkpoint.async_save` does that;
-# here is the idea in a few lines. So that it can be seen on any disk, each write here takes a fifth of a second longer, as
-# to a file system that others use too:
+# Nor need you wait for a checkpoint. Copy the state, which takes milliseconds, and let a thread write the copy while
+# training goes on. `torch.distributed.checkpoint.async_save` does that. Here is the idea in a few lines; each write
+# takes a fifth of a second longer, as on a busy file system:
 
 # %% demo=true jupyter={"source_hidden": true}
 weights = torch.randn(2_000_000)
@@ -1922,9 +1840,8 @@ assert stops["in the background"] < stops["waiting for it"]
 #
 # ## 14 The slowest worker
 #
-# A synchronous step ends when the last rank has come. One GPU that is too hot, one node whose neighbour hammers the file
-# system, and all others wait: the job is as fast as its **straggler**. On the simulated cluster, with the last rank at half
-# the speed:
+# A synchronous step ends when the last rank has come. If one GPU is too hot, all others wait for this **straggler**.
+# On the simulated cluster, with the last rank at half the speed:
 
 # %% demo=true
 machine = Cluster(devices_per_node=ranks, flops=1e12)
@@ -1965,36 +1882,14 @@ assert min(waiting) == waiting[last]
 guesses.measured(times_as_long_a_step_with_one_slow_gpu=among_many[1] / among_many[0])
 
 # %% [markdown]
-# One rank at half the speed makes all compute at half the speed. The steps of the thousand take 1.9 times as long, not twice:
-# of their 315 ms the 40 of the all-reduces stay as they are. The delay is the same among a few ranks and among a thousand: that
-# was the fifth prediction. On real processes, where the last rank is held up for 20 ms in every step:
-
-
-# %% demo=true
-def timed_steps(late: int | None) -> float:
-    """Seconds of a step, the median of 20."""
-    times = []
-    for _ in range(20):
-        start = time.perf_counter()
-        if dist.get_rank() == late:
-            time.sleep(0.02)
-        dist.all_reduce(torch.zeros(1000))
-        times.append(time.perf_counter() - start)
-    return sorted(times)[10]
-
-
-for late in (None, last):
-    steps = launch(timed_steps, late, ranks=ranks, on="processes", quiet=True).results
-    who = "nobody" if late is None else f"rank {late}"
-    print(f"{who} is late: " + ", ".join(f"{each * 1e3:.1f} ms" for each in steps))
-assert min(steps) > 0.015
-
-# %% [markdown]
-# Every rank shows the same slow step, so a rank's own step time does not tell who is slow. The time that it *waits* in the
-# collective does: it is least on the straggler, as in the timeline above.
+# The fifth prediction: one rank at half the speed makes all compute at half the speed. The steps of the thousand take
+# 1.9 times as long, not twice: of their 315 ms the 40 of the all-reduces stay as they are. The delay is the same
+# among a few ranks and among a thousand.
 #
-# And nobody needs to be broken. If a rank's step time varies by chance, with a standard deviation of 5 %, the step takes the
-# largest of $p$ times, and the largest of many is far from the mean:
+# All ranks have the same slow step, so a rank's step time does not tell who is slow. The time that it *waits* in the
+# collective does: in the timeline it is least on the straggler.
+#
+# Step times also vary by chance. A step takes the largest of $p$ times, and the largest of many is far from the mean:
 
 # %% demo=true
 sizes = [2**power for power in range(1, 13)]
@@ -2022,15 +1917,14 @@ line_figure(
 assert [round(speeds[-1]) for speeds in left_over.values()] == [96, 85, 73]
 
 # %% [markdown]
-# What helps, in the order in which it is tried: find the slow node and leave it out (`--exclude` at sites that allow it); do not
-# let single ranks evaluate, log or save while the others wait; give slow ranks less, by weights as in section 12; and
-# give up waiting, with asynchronous methods, which train differently.
+# What helps: leave the slow node out (`--exclude` at sites that allow it); do not let single ranks evaluate, log or
+# save while the others wait; give slow ranks less, by weights as in section 12; give up waiting, with asynchronous
+# methods (unit 08).
 #
 # ## 15 Now on real processes
 #
-# Everything together: `DistributedDataParallel` on real processes, with your functions in the training loop of
-# `course_lib.training.elastic`, which the batch scripts run on nodes too. Rank 1 is killed after a random step; the launch is
-# made again, and it goes on.
+# Everything together: `DistributedDataParallel` on real processes, with your functions in the training loop that the
+# batch scripts run on nodes too. Rank 1 is killed after a random step, and the launch is made again.
 
 # %% demo=true jupyter={"source_hidden": true}
 from course_lib.training.checkpoints import SavedByFunctions
@@ -2077,16 +1971,13 @@ assert survived == uninterrupted
 print(f"The same weights in every bit: {survived[:16]}")
 
 # %% [markdown]
-# With several ranks nothing more has to be saved, but one thing more has to stay the same: their number. With another number
-# of ranks sums are taken in another order, and weights agree to rounding only. There is a finer trap,
-# too. After its first backward pass `DistributedDataParallel` puts the parameters into other buckets, the tensors in which it
-# sends gradients, and sums round differently there. A resumed process has its first backward pass later. The loop
-# therefore makes one at the start that it throws away.
+# With several ranks nothing more has to be saved, but their number has to stay the same: with another number, sums
+# are taken in another order, and weights agree to rounding only.
 #
-# The same failure on nodes. `course slurm render train_torchrun` writes a script in which one `torchrun` per node starts the ranks,
-# and starts them again after a failure; before the time limit Slurm sends it a signal, on which training saves its state
-# and the job goes back into the queue. Here it runs on a virtual cluster of two nodes, where Slurm is installed; rank 1 is
-# killed, and the job ends well:
+# The same failure on nodes. `course slurm render train_torchrun` writes a script in which one `torchrun` per node
+# starts the ranks, again after a failure. Before the time limit Slurm sends a signal, training saves its state, and
+# the job goes back into the queue. Here it runs on a virtual cluster, if Slurm is installed. Rank 1 is killed, and
+# the job ends well:
 
 # %% demo=true jupyter={"source_hidden": true}
 from course_lib.slurm.scripts import Job, render
@@ -2139,10 +2030,9 @@ except ClusterFailed as missing:
 # %% [markdown]
 # ## 16 Now on nodes
 #
-# In an allocation, `launch(..., on="slurm")` puts one rank on each task of all its nodes, from this notebook: srun,
-# rank discovery and rendezvous, all that the sections 2 to 5 were about, behind one word. If this notebook runs in
-# one, the next cell uses it. Otherwise, if Slurm is installed, it starts a virtual cluster of two nodes, asks it for
-# an allocation as you would, and launches from inside.
+# In an allocation, `launch(..., on="slurm")` puts one rank on each task of all its nodes: sections 2 to 5 behind one
+# word. If this notebook runs in an allocation, the next cell uses it; otherwise it asks a virtual cluster for one, if
+# Slurm is installed.
 
 # %% demo=true
 on_nodes = """
@@ -2181,57 +2071,44 @@ print(done.stdout, end="")
 assert done.returncode == 0, done.stderr
 
 # %% [markdown]
-# On a real one: write `batch_script(2, 4, "python train.py")` to a file on a login node and `sbatch` it. `course slurm
-# render train_srun` writes one for your site, with what the site wants and without what it forbids, and `course slurm
-# submit` checks a script before it hands it in. They need: the Python environment and the files under the same path on
-# all nodes, which the shared file system gives, and a project to account to.
+# On a real cluster, write `batch_script(2, 4, "python train.py")` to a file and `sbatch` it.
+# `course slurm render train_srun` writes a script for your site. Python and the files must have the same path on all
+# nodes.
 
 # %% [markdown]
 # ## 17 What goes wrong
 #
 # | What you see | What happened | What to do |
 # |---|---|---|
-# | The ranks of the second node wait until the time-out | `MASTER_ADDR=localhost`: on each node another machine | The first host of the list |
-# | "Address already in use" | Two jobs on one node with one `MASTER_PORT` | A port made of the job's number |
-# | All ranks say that they are rank 0 of 1 | The program was started without a launcher, or reads another launcher's variables | `srun python train.py`; section 3 |
-# | Every rank computes on GPU 0 | The rank, or nothing, was taken for the local rank | `torch.cuda.set_device(local_rank)` |
-# | The job waits for ever: `PartitionNodeLimit`, `QOSMaxNodePerUserLimit` | More nodes or time than the queue allows | `squeue --me` shows the reason; ask for less, or another queue |
-# | One GPU of four works | One task per node, and no torchrun to start more | `--ntasks-per-node`: as many as GPUs |
-# | Slow, and one core at 100 % | All ranks and their data loaders are bound to one core | Masks, `--cpus-per-task`; `taskset -cp $$` shows where you may run |
-# | In the container there is no GPU, or no data | Started without `--nv` or `--rocm`; the folder was not bound | Section 6, containers |
-# | The job is "completed", but nothing was trained | The last command of the script was not the training | `set -e`, or the training last |
-# | The job waits in the queue again, and begins at step 0 | Nobody looked for a checkpoint | Every start begins with `load_latest` |
-# | `unexpected pos 64 vs 0` from `torch.save` | The disk is full, or your quota is | Make room; keep the last two or three checkpoints, not all |
-# | The newest checkpoint cannot be read | Written straight to its name, and killed | A temporary file, `os.replace`; and a loader that falls back |
-# | After a restart the loss jumps up, then comes down | The optimizer's state was not saved | Both `state_dict`s |
-# | After a restart the loss is lower than it should be | Samples of this epoch were seen again | Save the position in the data |
-# | Restarts by `torchrun` on several nodes fail for ever | Stale keys in its store, [PyTorch 135712](https://github.com/pytorch/pytorch/issues/135712) | `export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1` |
-# | One rank stops on a signal, and the others run into a timeout | It stopped by itself | All decide, after each step: section 11 |
-# | Rank 0 alone saves, and the others run into a timeout | They wait in the next collective while it writes | Save in parts, save in the background, or raise the group's timeout |
-# | Fewer workers, and the loss curve changes | The global batch shrank with them | Deal the same batch out to those who are left |
+# | The ranks of the second node wait until the time-out | `MASTER_ADDR=localhost` | The first host of the list |
+# | "Address already in use" | Two jobs with one `MASTER_PORT` | A port made of the job's number |
+# | All ranks say that they are rank 0 of 1 | No launcher, or another launcher's variables are read | `srun python train.py`; section 3 |
+# | Every rank computes on GPU 0 | The local rank is not used | `torch.cuda.set_device(local_rank)` |
+# | The job waits for ever: `PartitionNodeLimit`, `QOSMaxNodePerUserLimit` | More nodes or time than the queue allows | Ask for less, or another queue |
+# | One GPU of four works | One task per node, and no torchrun | `--ntasks-per-node` |
+# | Slow, and one core at 100 % | All ranks share one core | Masks, `--cpus-per-task`; look with `taskset -cp $$` |
+# | The job is "completed", but nothing was trained | The script's last command was not the training | `set -e`, or the training last |
+# | `unexpected pos 64 vs 0` from `torch.save` | The disk is full, or your quota is | Keep the last two or three checkpoints |
+# | Rank 0 alone saves, and the others run into a time-out | They wait in the next collective | Save in parts, in the background, or raise the time-out |
 
 # %% [markdown]
 # ## 18 Where it comes from
 #
-# - A. B. Yoo, M. A. Jette, M. Grondona, *SLURM: Simple Linux Utility for Resource Management*, Job Scheduling
-#   Strategies for Parallel Processing, LNCS 2862, 2003: one controller, one daemon per node, and nothing that a plugin
-#   could do.
+# - A. B. Yoo, M. A. Jette, M. Grondona, *SLURM: Simple Linux Utility for Resource Management*, JSSPP 2003.
 # - E. Gabriel et al., *Open MPI: Goals, Concept, and Design of a Next Generation MPI Implementation*,
-#   EuroPVM/MPI 2004.
+#   EuroPVM/MPI, 2004.
 # - LUMI documentation, *Distribution and binding*
-#   ([docs.lumi-supercomputer.eu](https://docs.lumi-supercomputer.eu/runjobs/scheduled-jobs/distribution-binding/)): 56
-#   of 64 cores per node, and the map that you have derived.
-# - J. W. Young, *A First Order Approximation to the Optimum Checkpoint Interval*, Communications of the ACM 17(9), 1974.
-# - J. T. Daly, *A higher order estimate of the optimum checkpoint interval for restart dumps*, Future Generation Computer
-#   Systems 22(3), 2006.
-# - Llama Team, *The Llama 3 Herd of Models*, 2024 ([arXiv:2407.21783](https://arxiv.org/abs/2407.21783)), section 3.3.4:
-#   466 interruptions in 54 days on 16,384 GPUs, 419 of them unexpected.
-# - T. S. Pillai et al., *All File Systems Are Not Created Equal: On the Complexity of Crafting Crash-Consistent
-#   Applications*, OSDI 2014: what a power failure may leave between `write`, `rename` and `fsync`.
-# - J. Mohan, A. Phanishayee, V. Chidambaram, *CheckFreq: Frequent, Fine-Grained DNN Checkpointing*, FAST 2021: copy the
-#   state first (a snapshot), write it while training goes on, and a data loader that can be taken up again.
-# - J. Dean, L. A. Barroso, *The Tail at Scale*, Communications of the ACM 56(2), 2013: when many must answer, the slowest
-#   sets the time.
+#   ([docs.lumi-supercomputer.eu](https://docs.lumi-supercomputer.eu/runjobs/scheduled-jobs/distribution-binding/)).
+# - J. W. Young, *A First Order Approximation to the Optimum Checkpoint Interval*, Communications of the ACM
+#   17(9), 1974.
+# - J. T. Daly, *A higher order estimate of the optimum checkpoint interval for restart dumps*, Future Generation
+#   Computer Systems 22(3), 2006.
+# - Llama Team, *The Llama 3 Herd of Models*, 2024 ([arXiv:2407.21783](https://arxiv.org/abs/2407.21783)), section
+#   3.3.4.
+# - T. S. Pillai et al., *All File Systems Are Not Created Equal*, OSDI 2014: what a power failure may leave between
+#   `write`, `rename` and `fsync`.
+# - J. Mohan, A. Phanishayee, V. Chidambaram, *CheckFreq: Frequent, Fine-Grained DNN Checkpointing*, FAST 2021.
+# - J. Dean, L. A. Barroso, *The Tail at Scale*, Communications of the ACM 56(2), 2013.
 
 # %% [markdown]
 # What you predicted, beside what was measured:

@@ -10,9 +10,8 @@
 # # Pipeline parallelism
 #
 # A model that does not fit into one GPU is cut between its layers: each GPU computes a few of them and hands on what
-# comes out. Done naively, all GPUs but one stand idle at any moment. What there is to learn is the order: which GPU
-# computes what, when. That decides how much of the time is lost, how much memory is taken, and whether the training
-# is still the one that you meant.
+# comes out. Done naively, all GPUs but one stand idle at any moment. Which GPU computes what and when decides how
+# much time is lost, how much memory is taken, and whether the training is still the one that you meant.
 #
 # After this unit you can
 #
@@ -67,7 +66,8 @@ from graders import check, hint, predict, progress, reset
 # %load_ext course_lib.notebook.magics
 
 # %% [markdown]
-# **Predict, before you measure.** Write your guesses into the cell below; the sections in parentheses have the answers.
+# **Predict, before you measure.** Write your guesses into the cell below; the sections in parentheses have the
+# answers.
 #
 # 1. A model lies on four GPUs, and a batch is cut into four parts. Each GPU does the forward of all parts, then their
 #    backward. What share of the time do GPUs stand idle (section 4)? And with 32 parts?
@@ -90,14 +90,13 @@ guesses = predict(
 # %% [markdown]
 # ## 1 Four layers on four workers
 #
-# A model of four layers lies on four workers, a layer on each. A batch comes in at worker 0; each worker computes its layer
-# and sends what comes out, the **activations**, to the next. Worker 3 has the loss. Then backward comes the other way:
-# each worker sends the gradient of its input back to the worker that computed that input. Backward takes about twice as long as
-# forward (section 4 says why).
+# A model of four layers lies on four workers, a layer on each. A batch comes in at worker 0. Each worker computes its
+# layer and sends its output, the **activations**, to the next. Worker 3 has the loss. In backward each worker sends
+# the gradient of its input to the worker that computed that input. Each worker holds a quarter of the weights, of
+# their gradients and of the optimizer's state.
 #
-# Nothing else has to be sent, and each worker holds a quarter of the weights, of their gradients and of the optimizer's
-# state. What is wrong with it? Look at one step. `Forward(0)` is the forward of part 0 of a batch, here of all of it,
-# and `cost` says when everything happens if a forward takes one unit of time and a backward two:
+# Look at one step. `Forward(0)` is the forward of part 0 of a batch, here of all of it. `cost` says when everything
+# happens if a forward takes one unit of time and a backward two (section 4 says why two):
 
 # %% demo=true
 one_batch = [[Forward(0), Backward(0)] for worker in range(4)]
@@ -116,33 +115,34 @@ assert naive.seconds == 4 * (1 + 2)
 assert naive.bubble == 3 / 4
 
 # %% [markdown]
-# A **utilisation** of 1/4: each worker needs the output of another one as its input, so one works and three wait. Four GPUs
-# are as fast as one. The time that they wait is called the **bubble**, here 3/4 of all, and
-# this unit is about making it smaller. The way out is known from data parallelism. A batch is a sum over its samples
-# (unit 02), so it can be cut into smaller ones; while worker 1 has the first, worker 0 computes the second.
+# A **utilisation** of 1/4: one worker works and three wait. Four GPUs are as fast as one. The time that they wait is
+# called the **bubble**, here 3/4 of all. This unit is about making it smaller. A batch's gradient is a sum over its
+# samples (unit 02), so the batch can be cut: while worker 1 has the first, worker 0 computes the second.
 #
-# ### Its names
+# <details><summary>More: the names of it</summary>
 #
 # "Model parallel" means three things in three lectures, and "inter-layer" and "inter-operator" mean nearly the same:
 #
 # | Name | Used by | Meaning |
 # |---|---|---|
-# | model parallel | a survey of frameworks | any way to split the model over workers, in contrast to splitting the data |
+# | model parallel | a survey of frameworks | any way to split the model, in contrast to splitting the data |
 # | model parallel | a supercomputer centre | splitting *within* layers; this unit's subject is "pipeline parallel" there |
 # | model parallel | a course on training costs | all of pipeline, tensor and expert parallelism |
 # | inter-layer, intra-layer | a course on HPC | between layers: this unit; within layers: unit 06 |
-# | inter-operator, intra-operator | Alpa (2022), and the course on training costs | the same for graphs of operators, of which a layer has several |
+# | inter-operator, intra-operator | Alpa (2022), and the course on training costs | the same for graphs of operators |
 # | pipeline parallel | GPipe (2019), PipeDream (2019) | between layers, with several parts of a batch under way |
 #
-# The supercomputer centre says of pipeline parallelism that "weights are distributed to all nodes", and of data parallelism that
-# "parameters are duplicated on all nodes". That is the difference in memory: $1/p$ of the model on each of $p$ workers,
-# or all of it.
+# The centre says that pipeline parallelism has "weights distributed to all nodes", $1/p$ of them on each of $p$
+# workers; data parallelism has "parameters duplicated on all nodes".
+#
+# </details>
 #
 # ## 2 Where to cut
 #
-# A pipeline is as fast as its slowest **stage**: the others wait for it, micro-batch after micro-batch. So layers are
-# dealt out by what they cost. They stay in order, since a stage sends to the next one only. How hard can it be? The obvious
-# way goes through the layers and closes a stage as soon as it has its fair share:
+# A pipeline is as fast as its slowest **stage**: the others wait for it, micro-batch after micro-batch. (A
+# **micro-batch** is a part of a batch.) So layers are dealt out by what they cost. They stay in order, since a stage
+# sends to the next one only. The obvious way goes through the layers and closes a stage as soon as it has its fair
+# share:
 
 
 # %% demo=true
@@ -171,8 +171,8 @@ assert slowest([3, 3, 3, 3, 4, 4], greedy([3, 3, 3, 3, 4, 4], 3)) == 9
 assert slowest([3, 3, 3, 3, 4, 4], [2, 2, 2]) == 8
 
 # %% [markdown]
-# Six layers, 20 units of work, three stages. Greedy closes the first stage at 9, the second at 7, and the rest is 4. Two layers a stage
-# would take 6, 6 and 8. Greedy never moves a border again that it has set.
+# Six layers, 20 units of work, three stages. Greedy closes the first stage at 9, the second at 7, and the rest is 4.
+# Two layers a stage would take 6, 6 and 8. Greedy never moves a border again.
 
 
 # %% exercise="balance_stages" points=8
@@ -212,8 +212,8 @@ def balance_stages(costs: list[float], stages: int) -> list[int]:
 
 
 # %% [markdown]
-# How much does it matter? VGG-16 has 138 million parameters; it is the model on which PipeDream was shown on 16
-# GPUs. Its costs below are counted: three times the operations of each layer's forward pass, one for forward and two for backward.
+# How much does it matter? VGG-16 has 138 million parameters; PipeDream was shown with it on 16 GPUs. Each layer's
+# cost below is three times the operations of its forward: one for forward and two for backward.
 
 # %% demo=true
 from torch.utils.flop_counter import FlopCounterMode
@@ -241,19 +241,20 @@ for stages in (2, 4, 8):
 assert round(sum(work) / slowest(work, greedy(work, 8)), 1) == 4.2
 assert round(sum(work) / slowest(work, balance_stages(work, 8)), 1) == 5.6
 shares = [round(each / sum(work), 2) for each in work]
-dear_or_middling = [share for share in shares if share >= 0.06]
-assert sorted(dear_or_middling) == 3 * [0.06] + 6 * [0.12]
-assert [dear_or_middling[place] for place in (0, -1)] == [0.12, 0.12]
+large = [share for share in shares if share >= 0.06]
+assert sorted(large) == 3 * [0.06] + 6 * [0.12]
+assert [large[place] for place in (0, -1)] == [0.12, 0.12]
 assert f"{slowest(work, balance_stages(work, 8)) / sum(work):.0%}" == "18%"
 
 # %% [markdown]
-# Greedy loses most with eight stages: 4.2 times the speed of one GPU at best, where 5.6 are possible. More than 5.6 are not
-# possible, since a layer is not divisible: six layers take 12 % of the work each, and three that lie between them 6 %. With eight stages one of
-# the three has to share a stage with a dear one, which makes 18 %, a 5.6th. (Unit 06 cuts within layers.)
+# Greedy loses most with eight stages: 4.2 times the speed of one GPU at best, where 5.6 are possible. More are not
+# possible, since a layer is not divisible. Six layers take 12 % of the work each, and three that lie between them 6
+# %. With eight stages one of the three has to share a stage with one of the six, which makes 18 %. (Unit 06 cuts
+# within layers.)
 #
-# torchgpipe, which brought GPipe to PyTorch, has a balancer of its own: it starts from equal numbers of layers and moves borders
-# (Bárány and Grinberg, Block partitions of sequences, 2013) until no two stages differ by more than the dearest layer,
-# where the cheapest layer's cost is first taken off all of them, so that many cheap layers count for nothing. It says of itself that "the result might not be optimal". Is it, for drawn costs?
+# torchgpipe, which brought GPipe to PyTorch, has a balancer of its own. It starts from equal numbers of layers and
+# moves borders (Bárány and Grinberg, 2013) until stages differ by no more than the most expensive layer. It says of
+# itself that "the result might not be optimal". How far from it, for drawn costs?
 
 
 # %% demo=true
@@ -285,14 +286,14 @@ assert 1.02 < statistics.mean(slower) < 1.3
 # %% [markdown]
 # ## 3 One stage
 #
-# Now the messages. A rank has one stage, its neighbours are the ranks before and after it. Autograd knows nothing of the
-# others: on rank $r$ its graph begins with a tensor that has arrived, and ends with one that is sent. Backward has to be
-# carried over each cut by hand. You need no schedule for that; here a whole batch goes through at once, or one part
-# of it after the other.
+# A rank has one stage; its neighbours are the ranks before and after it. Autograd knows nothing of them: on rank $r$
+# its graph begins with a tensor that has arrived, and ends with one that is sent. Backward has to be carried over
+# each cut by hand. You need no schedule for that: here a whole batch goes through at once, or one part of it after
+# the other.
 #
-# Every rank but the last sends its output to the next rank, once; every rank but the first sends the gradient of its
-# input, which has the same shape and dtype, to the rank before, once. Nothing else is sent. Tensors may lie in memory in
-# any order, and messages need contiguous ones. Called for each part of a batch, losses and gradients add up to the batch's.
+# Every rank but the last sends its output to the next rank, once. Every rank but the first sends the gradient of its
+# input, which has the same shape and dtype, to the rank before, once. Nothing else is sent. Messages need contiguous
+# tensors; others have to be copied. Called for each part of a batch, losses and gradients add up to the batch's.
 
 
 # %% exercise="run_stage" points=14
@@ -384,35 +385,32 @@ assert stepped.traffic.messages == 2 * 3
 assert stepped.traffic.sent == 2 * 3 * batch.numel() * 4
 
 # %% [markdown]
-# Each worker computes for about a quarter of the time, as in section 1. (Worker 0 for less: of the batch itself nobody needs
-# a gradient.) Three cuts, each crossed by the activations and by
-# their gradients, of the same size: six messages of 8 kB. In four parts, each with its share of the samples, 1/4, losses and gradients add up
-# to those of the batch. (Without the share they would be those of a sum and not of a mean, four times as large.)
-# But the workers wait for each other as before, since each part goes all the way before the next one begins. What is missing is
-# an order of work in which a stage begins another part while it waits.
+# Each worker computes for about a quarter of the time, as in section 1. (Worker 0 for less: nobody needs a gradient
+# of the batch itself.) Each of three cuts is crossed by the activations and by their gradients, of the same size: six
+# messages of 8 kB. In four parts, each with its share of 1/4, losses and gradients add up to those of the batch;
+# without the share they would be four times as large. But the workers wait as before, since each part goes all the
+# way before the next one begins.
 
 # %% [markdown]
 # ## 4 Micro-batches
 #
-# Cut the batch into $m$ **micro-batches**. While stage 1 computes the first of them, stage 0 is at the second.
+# Cut the batch into $m$ **micro-batches**. While stage 1 computes the first of them, stage 0 computes the second.
 # Gradients add up as in `accumulate_gradients` of unit 01, each micro-batch weighted with its share of the samples,
-# and the weights change once, at the end. So a step is the step that a single GPU would make; only the order of the
-# work is new.
+# and the weights change once, at the end. So a step is the step of a single GPU; only the order of the work is new.
 #
-# An order can be written down as data, before anything runs. In this unit a **schedule** says for each stage what it
-# does, in order, as small dataclasses: `Forward(2)` is the forward of micro-batch 2, counted from 0, `Backward(2)`
-# its backward. Messages follow from that, and the course adds them: a stage sends what it has computed at once and
-# goes on, and it waits for what it needs. `cost` says when everything happens, if a forward takes one unit of time
-# and a backward two, and messages none. Here are two micro-batches on two stages. In which order backward takes them,
-# the schedule is free to choose. The lines below the boxes say how many micro-batches wait in memory (section 5):
+# In this unit a **schedule** says for each stage what it does, in order, as small dataclasses: `Forward(2)` is the
+# forward of micro-batch 2, counted from 0, `Backward(2)` its backward. Messages follow from that, and the course adds
+# them: a stage sends each result at once and goes on, and it waits for what it needs. In `cost` messages take no time
+# unless you say how much. Here are two micro-batches on two stages. Backward may take them in any order. The lines
+# below the boxes say how many micro-batches wait in memory (section 5):
 
 # %% demo=true
 two = [Forward(0), Forward(1), Backward(1), Backward(0)]
 schedule_figure(cost([two, two], micro_batches=2), "Two micro-batches")
 
 # %% [markdown]
-# Why does a backward take two units? For a linear layer $y = x w$ forward is one product of matrices, and backward
-# has two of the same size: with the weights, for the gradient of $x$, and with $x$, for that of the weights. Counted:
+# Why does a backward take two units? For a linear layer $y = x w$ forward is one product of matrices. Backward has
+# two of the same size: with the weights, for the gradient of $x$, and with $x$, for that of the weights. Counted:
 
 # %% demo=true
 layer, x = nn.Linear(64, 64, bias=False), torch.ones(32, 64, requires_grad=True)
@@ -460,19 +458,19 @@ guesses.measured(
 )
 
 # %% [markdown]
-# Grey is the bubble. Take stage 3, the last: it waits for three forwards before its first micro-batch arrives, and
-# for three backwards after its last one is done. Each other stage waits as long, only at other times. In general a
-# stage computes $m$ forwards and backwards, and waits for $p - 1$ more on $p$ stages. Of all its time a share of
+# Grey is the bubble. Stage 3, the last, waits for three forwards before its first micro-batch arrives, and for three
+# backwards after its last one is done. Each other stage waits as long, only at other times. In general a stage
+# computes $m$ forwards and backwards, and waits for $p - 1$ more on $p$ stages. Of all its time a share of
 #
 # $$ \frac{p - 1}{m + p - 1} $$
 #
-# is bubble: 3/7 with four micro-batches, and 8.6 % with 32. (Some papers give the bubble as a share of the time that
-# is *not* bubble, $(p - 1) / m$. Look which one it is before you compare two numbers.) How long a forward or a backward
-# takes does not matter, as long as all stages are equal. More micro-batches make the bubble smaller, but they are smaller themselves for the same
-# batch, and small products of matrices use a GPU badly; and more of them wait in memory, which is section 5.
+# is bubble: 3/7 with four micro-batches, and 8.6 % with 32. (Some papers divide by the time that is *not* bubble:
+# $(p - 1) / m$.) How long a forward or a backward takes does not matter, as long as all stages are equal. More
+# micro-batches make the bubble smaller. But for the same batch each of them is smaller, and small products of
+# matrices use a GPU badly; and more of them wait in memory (section 5).
 #
-# All that is true for equal stages and messages that take no time. Real stages differ (section 2), and messages take
-# microseconds or milliseconds. In GPipe one can still say exactly what a step takes.
+# Real stages differ (section 2), and messages take microseconds or milliseconds. In GPipe one can still say exactly
+# what a step takes.
 
 
 # %% exercise="bubble_fraction" points=10
@@ -516,9 +514,9 @@ assert f"{bubble_fraction(forward, backward, 8):.0%}" == "47%"
 assert 0.37 < bubble_fraction(forward, backward, 10**6, 0.5) < 0.38
 
 # %% [markdown]
-# One slow stage and slow messages lift the bubble from 27 % to 50 %; the stage alone to 47 %. And however many
-# micro-batches there are, it stays above 37 %, since all other stages wait for the slow one again and again. That is
-# why section 2 came first.
+# One slow stage and slow messages lift the bubble from 27 % to 50 %; the stage alone to 47 %. However many
+# micro-batches there are, it stays above 37 %: the others wait for the slow stage again and again. That is why
+# section 2 came first.
 #
 # Now for real. `Stage` is the course's runtime: on every rank it gets that rank's part of the model and its list of
 # actions, and does them with real tensors and messages. Eight layers on four ranks, a batch of 22 samples in five
@@ -580,19 +578,19 @@ assert sum(sizes) == 22
 assert largest_difference(gpipe, sizes) < 1e-7
 
 # %% [markdown]
-# Equal to rounding. That is GPipe's promise: the number of stages and of micro-batches is a matter of speed, and
-# never of results. (It does not hold for batch norm, whose statistics are those of a micro-batch.)
+# Equal to rounding. That is GPipe's promise: the number of stages and of micro-batches changes the speed, and never
+# the results. (It does not hold for batch norm, whose statistics are those of a micro-batch.)
 #
 # ## 5 What waits in memory
 #
 # Backward needs what forward has computed. From a micro-batch's forward until its backward a stage keeps its
-# **activations**, and in the figures above you saw how many: the lines below the boxes. They begin with the Forward
-# and end with the Backward. How many micro-batches wait at once is the second number by which schedules are compared.
+# **activations**: the lines below the boxes. How many micro-batches it keeps at once is the second number by which
+# schedules are compared.
 #
-# Two more kinds of actions will come up. `Recompute(2)` does the forward of micro-batch 2 once more, shortly before
-# its backward; then `Forward(2)` keeps nothing but its input. `BackwardInput(2)` and `BackwardWeight(2)` are the two
-# halves of a backward, in that order, and what forward has kept is needed until the second one is done. A stage may
-# also have several **chunks** of the model: `Forward(2, chunk=1)`.
+# More kinds of actions will come up. `Recompute(2)` does the forward of micro-batch 2 once more, shortly before its
+# backward; then `Forward(2)` keeps nothing but its input. `BackwardInput(2)` and `BackwardWeight(2)` are the two
+# halves of a backward, in that order; what forward has kept is needed until the second one is done. A stage may also
+# have several **chunks** of the model: `Forward(2, chunk=1)`.
 
 
 # %% exercise="peak_activations" points=6
@@ -631,13 +629,13 @@ for micro_batches in (4, 16, 64):
 assert counts == [64] * 4
 
 # %% [markdown]
-# There is the catch: GPipe keeps all $m$ micro-batches, on every stage. Of one batch that is no more than without
-# micro-batches. But if you make the batch larger to shrink the bubble, you pay with memory.
+# GPipe keeps all $m$ micro-batches, on every stage. Of one batch that is no more than without micro-batches. But if
+# you make the batch larger to shrink the bubble, you pay with memory.
 #
-# **Recomputation** (Chen et al. 2016; unit 01) buys memory with time: keep the input of each stage only, and do the
+# **Recomputation** (Chen et al. 2016; unit 01) trades time for memory: keep only the input of each stage, and do the
 # forward once more when backward comes. GPipe does so from the start. A backward of two units and a forward of one
-# make three; with a second forward it is four, a third more. In a pipeline, though, somebody is waiting anyway, and a
-# recomputation needs no gradient from the next stage. So it need not wait for one: it can fill up the bubble.
+# make three; with a second forward it is four, a third more. In a pipeline, though, stages wait anyway. A
+# recomputation needs no gradient from the next stage, so it can run while the stage waits for one.
 
 
 # %% exercise="with_recomputation" points=8
@@ -694,26 +692,25 @@ assert max(peak_activations(actions) for actions in schedule_of(recomputing_gpip
 
 # %% [markdown]
 # The third prediction: late it takes 44 units instead of 33, a third more, as on one GPU. Early it takes 40, a fifth
-# more. Look at stages 0 to 2: when a gradient arrives, the recomputation for it is done already, while the stage
-# waited. So a gradient passes back through each of them in two units and not in three, which saves three forwards.
-# One more is saved since no stage recomputes the last micro-batch: its backward, which comes first here as in the
-# paper, whatever order your `gpipe` has, directly follows its forward, and while the stage waits nothing else needs the memory. What is kept now are the inputs of all micro-batches (here a
-# tenth of their activations), and the activations of a single one.
+# more. On stages 0 to 2 the recomputation is done already when a gradient arrives, so a gradient passes back through
+# each of them in two units and not in three. That saves three units. One more is saved since the last micro-batch is
+# not recomputed: its backward comes first here, as in the paper, directly after its forward. What is kept now are the
+# inputs of all micro-batches (here a tenth of their activations), and the activations of a single one.
 #
 # ## 6 One forward, one backward
 #
 # GPipe keeps $m$ micro-batches since no backward begins before the last forward is done. But on the last stage the
-# first micro-batch can go back as soon as its forward is done! PipeDream-flush (Narayanan et al. 2021; **flush**: the pipeline
-# runs empty before the weights change), better known as **1F1B**, lets every stage go over to backward as early as it can:
+# first micro-batch can go back as soon as its forward is done. PipeDream-flush (Narayanan et al. 2021), better known
+# as **1F1B**, lets every stage go over to backward as early as it can. (**Flush** means that the pipeline runs empty
+# before the weights change.) Each stage does
 #
-# - at first forwards only, so that all stages behind have something to do: the **warm-up**;
+# - first forwards only, so that all stages behind it have something to do: the **warm-up**;
 # - then one forward, one backward, in turns;
 # - at last the backwards that are left.
 #
-# In the middle each new micro-batch comes in when an old one leaves. All that you have to find is how long the
-# warm-up of each stage is. If it is too long, more is kept than must be. If it is too short, others wait, perhaps for
-# ever. Here stage 0 wants the first micro-batch back before it sends the second one, and stage 1 wants both before it
-# sends one back. The course checks a schedule before anything runs, and says what is wrong:
+# Find how long the warm-up of each stage is. If it is too long, more is kept than must be. If it is too short, others
+# wait, perhaps for ever. Below, stage 0 wants the first micro-batch back before it sends the second one, and stage 1
+# wants both before it sends one back. The course checks a schedule before anything runs, and says what is wrong:
 
 # %% demo=true
 eager = [Forward(0), Backward(0), Forward(1), Backward(1)]
@@ -773,36 +770,37 @@ assert largest_difference(one_f_one_b, sizes) < 1e-7
 # %% [markdown]
 # The second prediction: a step takes exactly as long. The bubble is the same, since the first micro-batch still has
 # to go all the way down and the last one all the way up. What changes is memory: at most $p$ micro-batches instead of
-# $m$, however many there are. So one can take more of them, and *that* makes the bubble smaller.
-#
-# Memory is not the same everywhere: stage 0 keeps the most, the last stage the least. If memory is what is scarce,
-# give the first stages fewer layers, or let only them recompute.
+# $m$. So one can take more of them, and *that* makes the bubble smaller. Stage 0 keeps the most, the last stage the
+# least. If memory is scarce, give the first stages fewer layers, or let only them recompute.
 #
 # ## 7 Several chunks a worker
 #
 # The bubble is the time that a micro-batch needs to get through the pipeline and back, on stages that have nothing
-# else to do. Make the way shorter, then! **Interleaved stages** (Narayanan et al. 2021) give each worker not one long
+# else to do. **Interleaved stages** (Narayanan et al. 2021) make that way shorter. Each worker gets not one long
 # piece of the model, but $v$ short ones: with 8 layers on 4 workers, worker 0 has layers 0 and 4, worker 1 layers 1
-# and 5, and so on. Each micro-batch goes round all workers $v$ times. A chunk takes $1/v$ of the time, so filling and
-# emptying the pipeline takes $1/v$ of the time, and the seconds that each stage waits in a step shrink from
-# $(p - 1)(F + B)$ to
+# and 5, and so on. Each micro-batch goes round all workers $v$ times. A chunk takes $1/v$ of the time, so the seconds
+# that each stage waits in a step shrink from $(p - 1)(F + B)$ to
 #
 # $$ \frac{(p - 1)(F + B)}{v} $$
 #
-# for stages that need $F$ for the forward and $B$ for the backward of a micro-batch, all chunks together. It is not
-# for nothing: each micro-batch crosses $v p - 1$ cuts instead of $p - 1$.
+# for stages that need $F$ for the forward and $B$ for the backward of a micro-batch, all chunks together. The price:
+# each micro-batch crosses $v p - 1$ cuts instead of $p - 1$.
 #
-# In which order? A worker that has several chunks to choose from does the micro-batches in groups. It lets a group
-# through its first chunk, then the same group through the second one, and so on, then the next group. Backward has
-# the same groups, but begins with the last chunk. While a group goes through a worker's chunk, its first
-# micro-batch has to get round all $p$ workers: so a group needs at least $p$ of them. If the number of micro-batches is no multiple of $p$, make $\lfloor m / p \rfloor$
-# groups that differ by one at most, or one group where $m < p$. Forwards and backwards take turns as in 1F1B, after a longer warm-up: long
-# enough that a stage has something to do while its messages are on their way.
+# In which order? A worker does the micro-batches in groups:
 #
-# What that has to achieve, for $p$ stages, $m$ micro-batches, $v$ chunks and largest groups of $g$:
+# - It lets a group through its first chunk, then the same group through the second one, and so on, then the next
+#   group. Backward has the same groups, but begins with the last chunk.
+# - A group needs at least $p$ micro-batches: the first one has to get round all $p$ workers before it comes to the
+#   next chunk. Make $\lfloor m / p \rfloor$ groups that differ by one at most, or one group where $m < p$.
+# - Forwards and backwards take turns as in 1F1B, after a longer warm-up: long enough that a stage has something to do
+#   while its messages are on their way.
 #
-# - with at least $p$ micro-batches a step takes at most $m (F + B) + (p - 1)(F + B) / v$, with fewer no longer than 1F1B;
-# - messages that take no longer than the shorter one of $F / v$ and $B / v$ add at most $2 (v p - 1)$ times what one takes;
+# For $p$ stages, $m$ micro-batches, $v$ chunks and largest groups of $g$ the bounds are:
+#
+# - with at least $p$ micro-batches a step takes at most $m (F + B) + (p - 1)(F + B) / v$, with fewer no longer than
+#   1F1B;
+# - messages that take no longer than the shorter one of $F / v$ and $B / v$ add at most $2 (v p - 1)$ times what one
+#   takes;
 # - stage number $r$ keeps at most $2 (p - r - 1) + (v - 1) g + 1$ micro-batches at once, counted once in each chunk.
 
 
@@ -861,28 +859,31 @@ assert largest_difference(interleaved, sizes, chunks=2) < 1e-7
 
 # %% [markdown]
 # Eight chunks leave an eighth of the bubble. But if a message takes a quarter of a forward, two chunks are best, and
-# eight are slower than one. Where the best number lies is a matter of the network. (Narayanan et al. ask for a number
-# of micro-batches that is a multiple of $p$, so that all groups have $p$. Yours takes any.)
+# eight are slower than one. (Narayanan et al. ask for a number of micro-batches that is a multiple of $p$. Yours
+# takes any.)
 #
 # ## 8 Backward in two halves
 #
-# In the bubble of 1F1B a stage waits for the stage behind it to end a backward. What it waits for is the gradient of
-# that stage's *input*. But half of the backward is for the gradients of the weights, and those nobody needs before
-# the end of the step. **Zero bubble** (Qi et al. 2024) cuts every backward in two:
+# In the bubble of 1F1B a stage waits for the stage behind it to end a backward. It waits for the gradient of that
+# stage's *input*. But half of the backward is for the gradients of the weights, and nobody needs those before the end
+# of the step. **Zero bubble** (Qi et al. 2024) cuts every backward in two:
 #
 # - `BackwardInput` first, since the stage before waits for it;
-# - `BackwardWeight` at any time later. It can be put where otherwise there would be nothing to do.
+# - `BackwardWeight` at any time later, when there would be nothing else to do.
 #
 # So gradients come back twice as fast, and at the end of the step, where 1F1B's last stages have nothing left, they
-# have weight halves to do. The later a weight half comes, the longer its activations wait. The schedule that is
-# called ZB-H1 in the paper allows itself no more memory than 1F1B has anyway on stage 0: $p$ micro-batches, now on
-# every stage. Forwards and input halves keep the order of 1F1B; each stage puts its weight halves off for as long as that
-# memory allows, and when it has no forward left, it does one between every two input halves.
-# With $W$ seconds for a weight half, of the $B$ for a backward, its bubble has
+# have weight halves to do. The later a weight half comes, the longer its activations wait. The paper's schedule ZB-H1
+# allows itself no more memory than 1F1B has anyway on stage 0: $p$ micro-batches, now on every stage. Its rules:
+#
+# - Forwards and input halves keep the order of 1F1B.
+# - A stage puts its weight halves off for as long as that memory allows.
+# - When it has no forward left, it does one weight half between every two input halves.
+#
+# With $W$ seconds for a weight half, of the $B$ for a backward, each stage waits
 #
 # $$ (p - 1)(F + B - 2 W) $$
 #
-# seconds a stage in place of 1F1B's $(p - 1)(F + B)$: a third of it, if forward and both halves take equally long.
+# seconds in place of 1F1B's $(p - 1)(F + B)$: a third of it, if forward and both halves take equally long.
 
 
 # %% exercise="zero_bubble" points=16
@@ -924,16 +925,15 @@ assert [peak_activations(actions) for actions in schedule_of(zero_bubble, 4, 8)]
 assert largest_difference(zero_bubble, sizes) < 1e-7
 
 # %% [markdown]
-# Of the nine units that a stage waits under 1F1B, three are left, and the gradients are still the unsplit model's.
-# The fourth prediction: yes, the bubble can be made smaller with the same gradients and the same number of
-# micro-batches. It takes memory, though not more than one stage had before. With about twice that memory the bubble
-# goes away, but for the moment at which all gradients must be there and the weights change (ZB-H2 in the paper).
+# Of the nine units that a stage waits under 1F1B, three are left. The fourth prediction: yes, the bubble can be made
+# smaller with the same gradients and the same number of micro-batches. It takes memory, though not more than one
+# stage had before. With about twice that memory the bubble goes away, but for the moment at which the weights change
+# (ZB-H2 in the paper).
 #
 # ## 9 A schedule at a glance
 #
-# All of them in one figure. In a running notebook, move the sliders. Which schedule gains most from a long backward?
-# Which one suffers most when messages take long? From how many micro-batches on does it hardly matter which one you
-# take?
+# Move the sliders. Which schedule gains most from a long backward? Which one suffers most when messages take long?
+# From how many micro-batches on does it hardly matter which one you take?
 
 
 # %% demo=true
@@ -964,7 +964,7 @@ explore(
 
 # %% [markdown]
 # In numbers, for $p$ stages, $m$ micro-batches, no fewer than stages, and $v$ chunks. The bubble is in seconds that
-# each stage waits in a step, if messages take no time; memory is that of the stage that keeps most, in micro-batches
+# each stage waits in a step, if messages take no time. Memory is that of the stage that keeps most, in micro-batches
 # of a whole stage.
 #
 # | Schedule | Bubble | Memory | Messages of activations a micro-batch |
@@ -1000,15 +1000,15 @@ for p, m, v in ((2, 4, 2), (4, 8, 2), (4, 12, 3), (8, 16, 4)):
 # %% [markdown]
 # ## 10 Weights that have moved on
 #
-# All schedules so far end a batch before they begin the next, for only then are the weights changed. That is why they have a
-# bubble. **PipeDream** never stops: the next *batch* goes in where a schedule like GPipe would wait. Each stage
-# does one forward, one backward, and changes its weights after every backward. It is 1F1B that never runs
-# dry: between the first batches and the last ones nobody waits.
+# All schedules so far end a batch before they begin the next, for only then are the weights changed. That is why they
+# have a bubble. **PipeDream** never stops: the next *batch* goes in where a schedule like GPipe would wait. Each
+# stage does one forward, one backward, and changes its weights after every backward. It is 1F1B that never runs
+# empty.
 #
-# The price is written into the order. A batch goes forward through a stage; until it comes back, other batches come back
-# and change the stage's weights. How many? On the last stage none, for its forward is followed by its own backward. The stage before it
-# does one backward in between, and stage 0 of $p$ does $p - 1$. A gradient for weights of $d$ steps ago is
-# called $d$ steps **stale**: $p - 1$ on stage 0, none on the last.
+# The price: while a batch is under way, other batches come back and change a stage's weights. On the last stage none
+# does, for a forward there is followed by its own backward. The stage before it does one backward in between, and
+# stage 0 of $p$ does $p - 1$. A gradient for weights of $d$ steps ago is called $d$ steps **stale**: $p - 1$ on stage
+# 0, none on the last.
 #
 # What does PyTorch make of that? Two batches go forward, the first comes back and changes the weights, the second
 # comes back:
@@ -1052,16 +1052,16 @@ print(
 assert (wrong - right).norm() > 0.1 * right.norm()
 
 # %% [markdown]
-# Autograd refuses, and rightly. The gradient of a product is made of its other factor; if that factor has changed since forward, then
-# what comes out is the gradient of no function at all. Changing `.data` in place hides this
-# from autograd: no error, and a wrong gradient.
+# Autograd refuses, and rightly. The gradient of a product is made of its other factor. If that factor has changed
+# since forward, what comes out is the gradient of no function at all. Changing `.data` in place hides the change from
+# autograd: no error, and a wrong gradient.
 #
-# PipeDream's answer is **weight stashing**: a stage keeps the weights with which a batch went forward until this batch has come back. The
-# gradient is then the right one for older weights, and is applied to the newest weights:
+# PipeDream's answer is **weight stashing**: a stage keeps the weights with which a batch went forward until this
+# batch has come back. The gradient is then the right one for older weights, and is applied to the newest weights:
 #
 # $$ w_{j+1} = w_j - \eta\, g(w_{j-d}), $$
 #
-# where $d$ is $p - 1$ on stage 0, and one less on each stage after it: no one set of weights of the whole model ever was like this.
+# where $d$ is $p - 1$ on stage 0, and one less on each stage after it.
 
 
 # %% exercise="WeightStash" points=14
@@ -1123,8 +1123,8 @@ class WeightStash:
 
 
 # %% [markdown]
-# Now train with it: four stages on four ranks, digits, batches of 32, each a step. The order of each stage is that of your
-# `one_f_one_b`, with all batches of the training in place of one batch's micro-batches.
+# Now train with it: four stages on four ranks, digits, batches of 32, each a step. Each stage has the order of your
+# `one_f_one_b`, with all batches of the training in place of micro-batches.
 
 # %% demo=true
 # %%needs one_f_one_b WeightStash
@@ -1187,9 +1187,9 @@ assert [versions for _, versions, _ in stashed.results] == [4, 3, 2, 1]
 assert [stale for *_, stale in stashed.results] == [3, 2, 1, 0]
 
 # %% [markdown]
-# So many versions is what stashing costs in memory: $p$ on stage 0, one on the last. (The paper's number, and its reason to keep
-# few batches under way.) What does staleness cost? Beside it the same training with each batch finished before the next, which is what every
-# synchronous schedule computes, and once without stashing, on `.data`:
+# Stashing costs as much memory: $p$ versions on stage 0, one on the last. What does staleness cost? Beside it the
+# same training with each batch finished before the next, which is what every synchronous schedule computes, and once
+# without stashing, on `.data`:
 
 
 # %% demo=true
@@ -1270,28 +1270,28 @@ assert (half["synchronous"], half["PipeDream"]) == (3, 6)
 assert units["GPipe, 4 micro-batches"] * 4 * 22 == units["PipeDream"] * 7 * 22
 
 # %% [markdown]
-# Batch for batch, stale gradients are worse: PipeDream comes below a loss of 0.6 in the seventh half epoch, synchronous training in the
-# fourth. That is the difference between the curves, and no bug. In time the two are about equal here: without a bubble a batch takes 3 units in
-# place of GPipe's 5.25 (sections 1 and 4), so PipeDream's 7 half epochs take as long as GPipe's 4.
-# With many micro-batches a synchronous schedule has hardly a bubble left, and then staleness is not worth its price. That is why today's large
-# models are trained by schedules that end each batch first.
+# Batch for batch, stale gradients are worse: PipeDream comes below a loss of 0.6 in the seventh half epoch,
+# synchronous training in the fourth. In time the two are about equal here. Without a bubble a batch takes 3 units in
+# place of GPipe's 5.25 (sections 1 and 4), so PipeDream's 7 half epochs take as long as GPipe's 4. With many
+# micro-batches a synchronous schedule has hardly a bubble left, and staleness is not worth its price. That is why
+# today's large models are trained by schedules that end each batch first.
 #
-# And stashing? On this small model the mistake costs nothing that could be seen: the curve without it ends where PipeDream's ends.
-# A loss that falls is no proof that gradients are right.
+# On this small model the missing stash costs nothing that could be seen: the curve without it ends where PipeDream's
+# ends. A loss that falls is no proof that gradients are right.
 
 # %% [markdown]
 # ## 11 A cut found by a program
 #
-# In section 2 a stage was a run of layers on one worker, and messages were free. PipeDream drops both. It measures a model, layer by
-# layer, and looks for the plan with the highest throughput, in which
+# In section 2 a stage was a run of layers on one worker, and messages were free. PipeDream drops both. It measures a
+# model, layer by layer, and looks for the plan with the highest throughput, in which
 #
-# - a stage may be **replicated**: $k$ workers compute the same layers for different batches, as in data parallelism, and
-#   average their gradients;
+# - a stage may be **replicated**: $k$ workers compute the same layers for different batches, as in data parallelism,
+#   and average their gradients;
 # - every cut is crossed twice, by activations and by their gradients.
 #
-# Early layers of a convolutional network have large activations and few weights; late ones the reverse. So one expects data
-# parallelism in front and a pipeline behind. In the model of the paper (section 3.1), with computing and communication at the same
-# time, a plan is as slow as its slowest part:
+# Early layers of a convolutional network have large activations and few weights; late ones the reverse. In the model
+# of the paper (section 3.1), with computing and communication at the same time, a plan is as slow as its slowest
+# part:
 
 
 # %%
@@ -1367,8 +1367,8 @@ def pipedream_partition(
 
 
 # %% [markdown]
-# The two models of the paper's table, on 16 workers, first with a network of 10 Gbit/s. How fast a V100 computes a layer is a guess here:
-# 30 % of its 15.7 TFLOP/s in single precision, for all layers alike. What it has to send is counted.
+# The two models of the paper's table, on 16 workers. How fast a V100 computes a layer is a guess here: 30 % of its
+# 15.7 TFLOP/s in single precision, for all layers alike.
 
 # %% demo=true
 # %%needs pipedream_partition
@@ -1398,12 +1398,13 @@ for name, model in {"VGG-16": vgg16, "ResNet-50": resnet50}.items():
 assert [replicas for _, replicas in plans["VGG-16", 10][0]] == [15, 1]
 
 # %% [markdown]
-# For VGG-16 at 10 Gbit/s the program finds what PipeDream's authors report: 15 workers share all convolutions but the last, and one has that and the
-# linear layers, with most of the weights, which are then sent nowhere. Each of the 15 replicas of the first stage needs
-# $\lceil 16 / 15 \rceil = 2$ batches under way, so that one can be at the last stage. In the model this is 10 times as fast as data parallelism; the paper measured 5.3 times, to the same accuracy.
-# ResNet-50 has a fifth of the weights and hardly gains. (The authors' own program, which knows that four GPUs
-# sit in one server, chose data parallelism for it.) And on a network as fast as those of today's GPUs, data parallelism
-# is all that is needed for either.
+# For VGG-16 at 10 Gbit/s the program finds what PipeDream's authors report. 15 workers share all convolutions but the
+# last. One worker has that and the linear layers, with most of the weights, which are then sent nowhere. Each of the
+# 15 replicas needs $\lceil 16 / 15 \rceil = 2$ batches under way, so that one can be at the last stage. In the model
+# this is 10 times as fast as data parallelism; the paper measured 5.3 times, to the same accuracy. ResNet-50 has a
+# fifth of the weights and hardly gains. (The authors' program, which knows that four GPUs sit in one server, chose
+# data parallelism for it.) On a network as fast as those of today's GPUs, data parallelism is all that is needed for
+# either.
 #
 # Move the network and the GPU. Where do stages appear?
 
@@ -1462,14 +1463,15 @@ assert plans["ResNet-50", 1600][0] == [(23, 16)]
 # %% [markdown]
 # ## 12 Bytes at a cut
 #
-# Splitting between layers is said to need little communication, and splitting a batch to need much. Is that so? For a transformer both can be
-# counted. Its $L$ blocks have $12 D^2$ weights each, for a width of $D$. Let a step have $n$ tokens. Data parallelism moves nearly two times all
-# gradients through each of many workers (each number goes round once to be added and once to be told: unit 07), however large the batch is. A pipeline moves $D$ numbers a token over each cut, and as many gradients:
+# Splitting between layers is said to need little communication, and splitting a batch to need much. For a transformer
+# both can be counted. Its $L$ blocks have $12 D^2$ weights each, for a width of $D$. Let a step have $n$ tokens. Data
+# parallelism moves nearly two times all gradients through each of many workers (unit 07), however large the batch is.
+# A pipeline moves $D$ numbers a token over each cut, and as many gradients:
 #
 # $$ \text{all-reduce: } 2 \cdot 12 L D^2, \qquad \text{cut: } 2 n D. $$
 #
-# So a cut needs fewer bytes as long as a step has fewer than $12 L D$ tokens. **Predict:** for GPT-3, with 96 blocks of width 12,288
-# and 3.2 million tokens a step, which is cheaper, and how many times?
+# So a cut needs fewer bytes as long as a step has fewer than $12 L D$ tokens. **Predict:** for GPT-3, with 96 blocks
+# of width 12,288 and 3.2 million tokens a step, which is cheaper, and how many times?
 
 # %% demo=true
 guesses.ask(times_fewer_bytes_over_a_cut_of_gpt3=None)
@@ -1492,8 +1494,8 @@ guesses.measured(times_fewer_bytes_over_a_cut_of_gpt3=12 * 96 * 12_288 / 3.2e6)
 assert round(12 * 48 * 1600 / 0.5e6, 1) == 1.8
 
 # %% [markdown]
-# Measured, on four ranks: the small transformer of this course, a block a stage, by your `run_stage`, with a batch of 8 x 32 tokens; and the
-# same model whole on each rank, whose gradients are all-reduced, which takes the same bytes for any batch.
+# Measured, on four ranks: the small transformer of this course, a block a stage, by your `run_stage`, with a batch of
+# 8 x 32 tokens; and the same model whole on each rank, whose gradients are all-reduced.
 
 
 # %% demo=true
@@ -1547,19 +1549,20 @@ assert sent["data parallelism"] == 2 * 3 * numbers * 4 / 4
 assert sent["data parallelism"] > 9 * sent["pipeline"]
 
 # %% [markdown]
-# A pipeline's messages are small, go to one neighbour only, and can travel while the next micro-batch is computed. That is why large clusters
-# put pipelines *between* nodes, where the network is slow, and what needs more bytes (tensor parallelism, unit 06) within them. What
-# pipelines pay with is idle time.
+# A pipeline's messages are small, go to one neighbour only, and can travel while the next micro-batch is computed.
+# That is why large clusters put pipelines *between* nodes, where the network is slow, and what needs more bytes
+# (tensor parallelism, unit 06) within them. The price of pipelines is idle time.
 
 # %% [markdown]
 # ## 13 On real processes
 #
-# PyTorch has all of these schedules too, in `torch.distributed.pipelining`: `ScheduleGPipe`, `Schedule1F1B`, `ScheduleInterleaved1F1B` and, for halved
-# backwards, `ScheduleInterleavedZeroBubble`. Each takes a `PipelineStage`, which is a module with its number, and has a method `step`.
-# Are yours as fast, and is the bubble that of the formula?
+# PyTorch has these schedules too, in `torch.distributed.pipelining`: `ScheduleGPipe`, `Schedule1F1B`,
+# `ScheduleInterleaved1F1B` and, for halved backwards, `ScheduleInterleavedZeroBubble`. Each takes a `PipelineStage`,
+# which is a module with its number, and has a method `step`. Are yours as fast, and is the bubble that of the
+# formula?
 #
-# Four processes on a machine with two cores cannot compute at the same time. So a layer here *sleeps*: 8 ms in forward, 8 ms in each half of
-# backward. The processes, their messages and their waiting are real.
+# Four processes on a machine with two cores cannot compute at the same time. So a layer here *sleeps*: 8 ms in
+# forward, 8 ms in each half of backward. The processes, their messages and their waiting are real.
 
 
 # %% demo=true jupyter={"source_hidden": true}
@@ -1692,75 +1695,11 @@ assert (STAGES - 1) / (2 * STAGES - 1) < 1 / 2
 assert all(bubbles[name][0] > formulas[name] - 0.01 for name in contests)
 
 # %% [markdown]
-# The formulas are lower bounds, and on an idle machine the measured bubbles lie a little above them: a message between two processes takes some tenths of a
-# millisecond here, of 24 ms that a micro-batch takes on a stage. On a busy machine they are far above. The ratio says more then, since both runtimes
-# suffer alike: they do the same work, in nearly the same order. (PyTorch's zero bubble has two chunks a stage, so the last row compares two different
-# schedules; yours needs less than half the messages.)
-#
-# ### torchgpipe
-#
-# And GPipe itself, as PyTorch users first had it: torchgpipe 0.0.7 still runs, on today's PyTorch. It is one process with a thread for each *device*,
-# which share autograd's one engine. Its threads take micro-batches in the order of GPipe; backward needs no schedule of its own, for
-# edges that it adds to autograd's graph bring the micro-batches back in reverse. "cpu" is one device and would get one
-# thread, so the cell below gives each stage a thread, in ten lines.
+# The formulas are lower bounds. On an idle machine the measured bubbles lie a little above them, since a message
+# between two processes takes some tenths of a millisecond. On a busy machine they are far above; then look at the
+# ratio, since both runtimes suffer alike. (PyTorch's zero bubble has two chunks a stage, so the last row compares two
+# different schedules; yours needs less than half the messages.)
 
-
-# %% demo=true
-# %%needs beside:torchgpipe
-def by_torchgpipe(threads: bool) -> tuple[float, list[Tensor]]:
-    """Seconds of the forward of all micro-batches through four sleeping stages, and the gradients of the weights."""
-    import contextlib
-    import queue
-    import threading
-
-    import torchgpipe.pipeline
-    from torchgpipe.worker import worker
-
-    @contextlib.contextmanager
-    def a_thread_a_stage(devices: list[torch.device]):
-        queues = [(queue.Queue(), queue.Queue()) for stage in devices]
-        for (tasks, done), device in zip(queues, devices, strict=True):
-            threading.Thread(target=worker, args=(tasks, done, device, True), daemon=True).start()
-        yield [tasks for tasks, _ in queues], [done for _, done in queues]
-        for tasks, _ in queues:
-            tasks.put(None)
-
-    if threads:
-        torchgpipe.pipeline.spawn_workers = a_thread_a_stage
-    layers = nn.Sequential(*(SleepingLayer(UNIT) for stage in range(STAGES)))
-    model = torchgpipe.GPipe(
-        layers, balance=[1] * STAGES, devices=["cpu"] * STAGES, chunks=8, checkpoint="never"
-    )
-    inputs, targets = whole_batch()
-    start = time.perf_counter()
-    output = model(inputs)
-    seconds = time.perf_counter() - start
-    functional.mse_loss(output, targets).backward()
-    return seconds, [layer.weight.grad for layer in layers]
-
-
-waited = {}
-for threads in (False, True):
-    run = launch(by_torchgpipe, threads, ranks=1, on="processes", beside="torchgpipe")
-    waited[threads], torchgpipes = run.results[0]
-in_a_row = {False: MICRO_BATCHES * STAGES, True: MICRO_BATCHES + STAGES - 1}
-for threads, seconds in waited.items():
-    print(
-        f"{'a thread a stage' if threads else 'one thread':16} forward takes {1e3 * seconds:4.0f} ms; "
-        f"{in_a_row[threads]} forwards of {1e3 * UNIT:.0f} ms one after another take "
-        f"{1e3 * UNIT * in_a_row[threads]:.0f} ms"
-    )
-
-# %% demo=true jupyter={"source_hidden": true}
-# %%holds torch>=2.8 beside:torchgpipe gpipe one_f_one_b interleaved zero_bubble
-assert all(waited[threads] > UNIT * in_a_row[threads] for threads in waited)
-assert waited[True] < waited[False]
-for rank, gradient in enumerate(torchgpipes):
-    assert torch.allclose(gradient, raced[rank]["GPipe", "yours"][1][0], atol=1e-7)
-
-# %% [markdown]
-# With its threads it pipelines, and its gradients are those of your schedule on four processes. Its backward does not overlap on CPUs, where autograd has one
-# thread; on GPUs it has one a device.
 
 # %% [markdown]
 # ## 14 Now on nodes
@@ -1772,11 +1711,11 @@ for rank, gradient in enumerate(torchgpipes):
 # sbatch train.sbatch
 # ```
 #
-# where `pipeline.py` initialises the group, gives each rank its stage and calls `step` for each batch. What is new is the
-# question which ranks are neighbours. Say there are two nodes of four GPUs, and two replicas of a pipeline with four stages. The ranks of a pipeline
-# can all be on one node, and then gradients are averaged between nodes. Or each pipeline goes over both nodes, with two
-# stages on each, and gradients are averaged within a node. **Predict** which is faster if links between nodes have a tenth of the bandwidth, and how
-# many times.
+# where `pipeline.py` initialises the group, gives each rank its stage and calls `step` for each batch. What is new is
+# the question which ranks are neighbours. Say there are two nodes of four GPUs, and two replicas of a pipeline with
+# four stages. Either each pipeline is on one node, and gradients are averaged between nodes. Or each pipeline goes
+# over both nodes, with two stages on each, and gradients are averaged within a node. **Predict** which is faster if
+# links between nodes have a tenth of the bandwidth, and how many times.
 
 # %% demo=true
 guesses.ask(faster_a_pipeline_a_node_or_over_both_nodes=None, times_as_fast=None)
@@ -1829,20 +1768,21 @@ for one, other in ((0, 4), (0, 2)):
     assert all(torch.equal(a, b) for a, b in zip(*gradients, strict=True))
 
 # %% [markdown]
-# What needs few bytes goes over the slow links: one cut, crossed by a micro-batch's activations, in place of all gradients. And neighbours in the
-# pipeline should be neighbours on the machine. `torchrun` and `srun` fill one node after the other; with `--distribution=cyclic` they do not, and
-# then every cut lies between nodes. `init_device_mesh("cuda", (4, 2), mesh_dim_names=("pipeline", "data"))` makes both sorts of groups; the ranks of its
-# last dimension are consecutive, so its pipelines are 0, 2, 4, 6 and 1, 3, 5, 7, with one cut between the nodes each, as here "over both nodes".
+# What needs few bytes goes over the slow links: a micro-batch's activations, in place of all gradients. And
+# neighbours in the pipeline should be neighbours on the machine: with `--distribution=cyclic` every cut lies between
+# nodes. `init_device_mesh("cuda", (4, 2), mesh_dim_names=("pipeline", "data"))` makes both sorts of groups. Its
+# pipelines are 0, 2, 4, 6 and 1, 3, 5, 7, with one cut between the nodes each.
 #
-# On GPUs, NCCL takes the messages between two ranks in the order in which they are issued. Two neighbours that send to each other at once, as in 1F1B,
-# have to put both into one `batch_isend_irecv`, or they wait for each other for ever; PyTorch's schedules do so.
+# On GPUs, NCCL takes the messages between two ranks in the order in which they are issued. Two neighbours that send
+# to each other at once, as in 1F1B, have to put both into one `batch_isend_irecv`, or they wait for each other for
+# ever; PyTorch's schedules do so.
 
 # %% [markdown]
 # ## 15 Open task
 #
-# In the schedules of this unit all stages are equal. Real ones are not: one stage has the embedding, another the
-# vocabulary's logits and the loss, and GPUs have different amounts of memory left. Find a schedule for stages as they
-# are. There is no known method that is always best; 1F1B with whole backwards is where you start from.
+# Real stages are not equal: one has the embedding, another the vocabulary's logits and the loss, and GPUs have
+# different amounts of memory left. Find a schedule for stages as they are. There is no known method that is always
+# best; start from 1F1B with whole backwards.
 
 
 # %% exercise="plan_pipeline" points=10
@@ -1946,34 +1886,28 @@ assert all(peak <= most for peak, most in zip(planned.peaks, room, strict=True))
 # ## Where it comes from
 #
 # - Y. Huang et al., GPipe: efficient training of giant neural networks using pipeline parallelism, NeurIPS 2019
-#   ([arXiv:1811.06965](https://arxiv.org/abs/1811.06965)): micro-batches, recomputation, one synchronous step. AmoebaNet with 557 million
-#   parameters on 8 accelerators.
-# - D. Narayanan et al., PipeDream: generalized pipeline parallelism for DNN training, SOSP 2019: 1F1B, weight stashing, the planner of section 11 with
-#   several levels of network; 16 GPUs, VGG-16 with 138 million parameters, up to 5.3 times faster than data parallelism.
+#   ([arXiv:1811.06965](https://arxiv.org/abs/1811.06965)): AmoebaNet with 557 million parameters on 8 accelerators.
+# - D. Narayanan et al., PipeDream: generalized pipeline parallelism for DNN training, SOSP 2019: 16 GPUs, VGG-16 with
+#   138 million parameters.
 # - C. Kim et al., torchgpipe: on-the-fly pipeline parallelism for training giant models, 2020
-#   ([arXiv:2004.09910](https://arxiv.org/abs/2004.09910)): GPipe for PyTorch; a U-Net of 15.8 billion parameters on 8 GPUs.
+#   ([arXiv:2004.09910](https://arxiv.org/abs/2004.09910)): a U-Net of 15.8 billion parameters on 8 GPUs.
 # - D. Narayanan et al., Efficient large-scale language model training on GPU clusters using Megatron-LM, SC 2021
-#   ([arXiv:2104.04473](https://arxiv.org/abs/2104.04473)): 1F1B with a flush ("PipeDream-Flush"), interleaved stages, pipelines between nodes and tensor
-#   parallelism within them.
-# - P. Qi et al., Zero bubble pipeline parallelism, ICLR 2024 ([arXiv:2401.10241](https://arxiv.org/abs/2401.10241)): backward in two halves.
-# - L. Zheng et al., Alpa, OSDI 2022 ([arXiv:2201.12023](https://arxiv.org/abs/2201.12023)): the words inter- and intra-operator; the former
-#   communicates less and idles more.
-# - I. Bárány, V. S. Grinberg, Block partitions of sequences, 2013 ([arXiv:1308.2452](https://arxiv.org/abs/1308.2452)): torchgpipe's balancer.
+#   ([arXiv:2104.04473](https://arxiv.org/abs/2104.04473)).
+# - P. Qi et al., Zero bubble pipeline parallelism, ICLR 2024 ([arXiv:2401.10241](https://arxiv.org/abs/2401.10241)).
+# - L. Zheng et al., Alpa, OSDI 2022 ([arXiv:2201.12023](https://arxiv.org/abs/2201.12023)).
+# - I. Bárány, V. S. Grinberg, Block partitions of sequences, 2013
+#   ([arXiv:1308.2452](https://arxiv.org/abs/1308.2452)).
 #
 # ## What goes wrong in practice
 #
 # | What you see | What happened | What to do |
 # |---|---|---|
 # | Hangs at the first step | Two neighbours both send first, or a schedule waits in a circle | Asynchronous sends; check the order before it runs |
-# | Hangs in the last epoch only | The last batch has fewer micro-batches, or they are smaller, and one stage does not know | Drop it, pad it, or tell all stages |
-# | Out of memory on the first rank alone | Stage 0 keeps the activations of most micro-batches, and often the embedding too | 1F1B; fewer layers in the first stage; recomputation |
-# | One rank is always busy, the others wait | Cut by number of layers; the head over the vocabulary is the dearest | Cut by measured time (section 2) |
-# | The loss differs from one GPU's by a factor | Gradients of micro-batches added and not averaged, or averaged twice | Scale each loss by its share of the samples |
+# | Hangs in the last epoch only | The last batch has fewer or smaller micro-batches, and one stage does not know | Drop it, pad it, or tell all stages |
 # | It differs a little, and grows | Batch norm: statistics are a micro-batch's | Layer norm, or statistics over the whole batch |
-# | Tied weights drift apart | First and last stage each have a copy, and each its own gradient | Add up both gradients, in a group of the two |
+# | Tied weights drift apart | First and last stage each have a copy, with its own gradient | Add up both gradients, in a group of the two |
 # | Clipping has no effect on some ranks | The norm of one stage was taken for the model's | All-reduce the sum of squares first |
-# | "modified by an inplace operation" | An optimizer's step between a forward and its backward | Flush before the step, or stash weights |
-# | Dropout is the same in all micro-batches after recomputation | The random state was not put back | Keep the generator's state with the inputs |
+# | With dropout and recomputation, gradients are wrong | The random state was not put back | Keep the generator's state with the inputs |
 # | Stages are not in the order of your list | `dist.new_group` sorts its ranks | `dist.get_rank(group)` is the stage |
 # | Twice the pipeline, hardly faster | $p - 1$ grew with $p$, and $m$ did not | More micro-batches, or chunks |
 

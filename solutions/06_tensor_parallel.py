@@ -9,19 +9,19 @@
 # %% [markdown]
 # # Tensor and sequence parallelism
 #
-# A pipeline cuts a model between its layers, and each GPU waits for the one before. Here the layers themselves are cut: every GPU
-# holds a part of each matrix, all of them work on the same tokens at the same time, and together they compute what one
-# would have. Nobody waits for a stage. In exchange they talk to each other in every layer, forward and backward. Where such
-# conversations go, how few of them there need to be, and what they cost, is what this unit is about.
+# A pipeline cuts a model between its layers, and each GPU waits for the one before. Here the layers themselves are cut.
+# Every GPU holds a part of each matrix, all work on the same tokens at the same time, and together they compute what one
+# would have computed. Nobody waits for a stage. In exchange they talk to each other in every layer, forward and backward.
+# This unit shows where they must, how seldom is enough, and what it costs.
 #
 # After this unit you can
 #
-# - cut a matrix by columns and by rows, and say what each cut asks of the others in forward and in backward;
-# - write Megatron-LM's $f$ and $g$, and out of them linear layers, an MLP and an attention that run on many ranks;
+# - cut a matrix by columns and by rows, and say what each cut asks of the other ranks in both passes;
+# - write Megatron-LM's $f$ and $g$, and with them linear layers, an MLP and an attention that run on many ranks;
 # - cut a whole transformer, and show that it learns what it learns on one rank;
 # - draw dropout masks that fit together, cut the vocabulary, and compute a loss whose logits no rank has whole;
-# - cut what is left along the sequence, for the same bytes and less memory;
-# - say which collective a layout of a product needs, and what tensor parallelism costs beside data and pipeline parallelism;
+# - cut the rest along the sequence, for the same bytes and less memory;
+# - say which collective a layout needs, and what tensor parallelism costs beside data and pipeline parallelism;
 # - let PyTorch's DTensor do all that, and recognise on the timeline what it does.
 
 # %% tags=["parameters"]
@@ -69,18 +69,19 @@ from course_lib.models import Transformer, TransformerConfig, next_token_loss, p
 examples = Path(course_lib.__file__).parents[1] / "examples" / "tensor_parallel"
 
 # %% [markdown]
-# **Three names.** Splitting within layers is called *intra-layer* in one lecture, *intra-operator* in another, and *tensor
-# parallelism* by most people today. *Model parallelism* may mean this or the pipeline of unit 05, so it is better not said. Tensors
-# are named as in `course_lib.models`: `x_BTD` has B samples, T tokens each, and D numbers for each token; H heads have K numbers
-# each, and F is the width inside the MLP.
+# **Names.** Splitting within layers is *intra-layer* in one lecture, *intra-operator* in another, and *tensor
+# parallelism* to most people today. *Model parallelism* may also mean the pipeline of unit 05. Tensors are named as in
+# `course_lib.models`: `x_BTD` has B samples, T tokens each, and D numbers for each token. H heads have K numbers each,
+# and F is the width inside the MLP.
 #
 # **Predict, before you measure.** Write your guesses into the cell below; sections 4 and 10 measure them.
 #
-# 1. The two layers of an MLP are cut over 8 ranks. How often do the ranks have to talk to each other in forward: never, once, twice?
-# 2. The same MLP is cut over 8 ranks instead of 2. How many times as many bytes does each rank send: a quarter, as many, less
-#    than twice as many, four times as many?
-# 3. A model is cut over 4 ranks, and has the same data and the same start as on one. After twenty steps its loss has changed in
-#    the second digit, in the seventh, or not at all?
+# 1. The two layers of an MLP are cut over 8 ranks. How often do the ranks have to talk to each other in forward: never,
+#    once, twice?
+# 2. The same MLP is cut over 8 ranks instead of 2. How many times as many bytes does each rank send: a quarter, as many,
+#    less than twice as many, four times as many?
+# 3. A model is cut over 4 ranks, and has the same data and the same start as on one. After twenty steps its loss has
+#    changed in the second digit, in the seventh, or not at all?
 
 # %% demo=true
 guesses = predict(
@@ -93,18 +94,19 @@ guesses = predict(
 # %% [markdown]
 # ## 1 Two ways to cut a matrix
 #
-# A layer computes $Y = XA$: $X$ has a row for each token, $A$ a column for each output. There are two ways to give each rank a part of $A$:
+# A layer computes $Y = XA$. $X$ has a row for each token, $A$ a column for each output. There are two ways to give each
+# rank a part of $A$:
 
 # %% demo=true
 cut_picture(2)
 
 # %% [markdown]
-# - **By columns.** A rank computes some of the outputs, whole, from all of $X$. Nothing has to be added.
-# - **By rows.** A rank multiplies some of the inputs. It needs these inputs only, but what it computes is one of $p$ summands of
-#   everything, for $p$ ranks.
+# - **By columns.** A rank computes some of the outputs, completely, from all of $X$. Nothing has to be added.
+# - **By rows.** A rank multiplies only some of the inputs, and needs only these. What it computes is one of $p$ summands
+#   of every output, for $p$ ranks.
 #
 # (`nn.Linear` keeps $A$ transposed: its `weight` is `[outputs, inputs]`, so a cut by columns is one along dimension 0.
-# The names are Megatron-LM's, who write $Y = XA$.)
+# The names are Megatron-LM's.)
 
 # %% demo=true
 torch.manual_seed(0)
@@ -119,9 +121,9 @@ torch.testing.assert_close(by_columns, X @ A)
 torch.testing.assert_close(by_rows, X @ A)
 
 # %% [markdown]
-# Both are right to rounding. The sums of the second come in another order, so its last digit may differ.
+# Both are right to rounding. By rows, the sums come in another order, so the last digit may differ.
 #
-# Between the layers of an MLP stands GELU, which is not linear: it has to see complete numbers.
+# Between the two layers of an MLP stands GELU. It is not linear, so it has to see complete sums:
 
 # %% demo=true
 gelu = functional.gelu
@@ -139,25 +141,30 @@ assert off["columns"] < 1e-5
 assert off["rows"] > 0.5
 
 # %% [markdown]
-# After a cut by columns each rank can go on with its own outputs. After a cut by rows it has to ask the others first. Which
-# cut comes first is therefore not a matter of taste.
+# After a cut by columns each rank can go on with its own outputs. After a cut by rows it first has to add up with the
+# others. So it matters which cut comes first.
 #
 # ## 2 Two functions for two passes
 #
-# Both cuts have a place where a rank's tensor meets those of the others, and in both the place is in one pass only. Where a
-# tensor that all ranks have goes into branches, one on each rank, forward needs nobody. But each rank's backward brings only
-# what *its* branch adds to the gradient, and the whole gradient is the sum over the branches. Where the branches end, it is
-# the other way round: the value is a sum over ranks, and its derivative by each summand is 1. Megatron-LM calls these two
-# places $f$ and $g$:
+# In both cuts there is a place where a rank's tensor meets those of the other ranks, and in both they meet in one pass
+# only.
+#
+# - **Where branches begin**: a tensor that all ranks have goes into one branch on each rank. Forward needs no
+#   communication. But each rank's backward gives only what *its* branch adds to the gradient. The whole gradient is the
+#   sum over the branches.
+# - **Where branches end**: the value is a sum over ranks. Its derivative by each summand is 1, so backward needs no
+#   communication.
+#
+# Megatron-LM calls these two places $f$ and $g$:
 #
 # | | forward | backward |
 # |---|---|---|
 # | $f$, where branches begin | the identity | an all-reduce |
 # | $g$, where they end | an all-reduce | the identity |
 #
-# They are conjugates: what one does in forward the other does in backward. `dist.all_reduce` knows nothing of autograd, and
-# autograd nothing of other ranks, so you have to say what happens in each pass. That is what `torch.autograd.Function` is
-# for. Here is one that doubles gradients, and changes nothing else:
+# They are **conjugate**: what one does in forward the other does in backward. `dist.all_reduce` knows nothing of
+# autograd, and autograd nothing of other ranks. So you have to say what happens in each pass, by a
+# `torch.autograd.Function`. Here is one that doubles gradients, and changes nothing else:
 
 
 # %% demo=true
@@ -182,15 +189,17 @@ leaf.grad
 assert leaf.grad.tolist() == [2, 2]
 
 # %% [markdown]
-# **What holds for all exercises that ranks call.** Those of `group` call together; None is the default group. It has p ranks. *Part r*
-# of a tensor, for the rank at place r, is that of `torch.tensor_split`, of which the first may be one longer; none is empty.
+# **What holds for all exercises that ranks call.** All ranks of `group` call together; None is the default group. It has
+# p ranks. *Part r* of a tensor, for the rank at place r of the group, is that of `torch.tensor_split`: the first parts
+# may be longer by one, and none is empty.
 #
-# - Gradients are those of the uncut computation: what is cut gets its part of them, and what all ranks have gets the whole, on each.
-# - A result that all ranks have is the same on all of them, to the last bit. It comes out under `torch.no_grad()`, too, and for an x
-#   that needs no gradient.
-# - What is given stays as it is, modules too. Tensors may stand in memory in any order. What you make of a whole module, or instead of
-#   one, keeps this rank's part in memory and no other.
-# - Under *Calls* stand all calls of `torch.distributed` that are allowed.
+# - Gradients are those of the uncut computation. What is cut gets its part of them. What all ranks have gets the whole
+#   gradient, on each rank.
+# - A result that all ranks have is the same on all of them, to the last bit. It comes out under `torch.no_grad()`, too,
+#   and for an x that needs no gradient.
+# - What is given stays as it is, modules too. Tensors may be views, with any strides. What you make of a whole module, or
+#   instead of one, keeps this rank's part in memory and no other.
+# - *Calls* lists all calls of `torch.distributed` that are allowed.
 #
 # Now the two of Megatron-LM. `SumInBackward` and `SumInForward` are yours to fill in; `f` and `g` call them.
 
@@ -258,8 +267,8 @@ class SumInForward(torch.autograd.Function):
 
 
 # %% [markdown]
-# Two ranks with a branch each: rank 0 multiplies x by 1 and rank 1 by 2, and y is the sum of the branches. For x = 1 that is 3,
-# and the derivative of y by x is 3 too.
+# Two ranks with a branch each: rank 0 multiplies x by 1 and rank 1 by 2, and y is the sum of the branches. For x = 1 both
+# y and its derivative by x are 3.
 
 
 # %% demo=true
@@ -287,19 +296,19 @@ assert branches[False, True] == [(3, 1), (3, 2)]
 assert branches[True, False] == [(1, 3), (2, 3)]
 
 # %% [markdown]
-# Without $g$ each rank goes on with its own branch alone, which the values show at once; the gradient of x is still right. Without $f$
-# forward is right, and each rank has another gradient: what stands before the branches, and should be the same on all
-# ranks, drifts apart. Nothing fails, and the loss may even fall. That is the mistake to look for.
+# Without $g$ each rank goes on with its own branch alone. The values show that at once; the gradient of x is still right.
+# Without $f$ forward is right, but each rank has another gradient. What stands before the branches should be the same on
+# all ranks, and drifts apart. Nothing fails, and the loss may even fall. So this is the mistake to look for.
 
 # %% [markdown]
 # ## 3 Layers that are cut
 #
 # A layer that is cut is used like `nn.Linear`, by a program that runs on all ranks.
 #
-# How should its weights be drawn? If each rank made an `nn.Linear` of its part's size, two things would go wrong. All ranks have
-# the same seed, so all parts would be equal: the whole matrix would repeat itself. And `nn.Linear` draws from a range that depends
-# on the number of inputs, which in a row-parallel layer is the rank's part. A model that is cut over 8 ranks should begin as
-# it would on one: only then can you compare the two.
+# How should its weights be drawn? Suppose that each rank makes an `nn.Linear` of its part's size. Then two things go
+# wrong. All ranks have the same seed, so all parts are equal, and the whole matrix repeats itself. And `nn.Linear` draws
+# from a range that depends on the number of inputs, which in a row-parallel layer is only the rank's part. Instead, a
+# model that is cut over 8 ranks should begin as it would on one. Only then can you compare the two.
 
 
 # %% exercise="ColumnParallelLinear" points=14
@@ -398,17 +407,17 @@ for parts in made.values():
 # %% [markdown]
 # ## 4 Two layers, one all-reduce
 #
-# An MLP is two layers with GELU between them, $Y = \mathrm{GELU}(XA)\,B$. There are four ways to choose the cuts. By rows first, the ranks must
-# sum up before GELU. By columns twice, every rank needs all hidden units for the second layer. By columns and then by
-# rows, the outputs of the first cut are the inputs that the second cut asks for, and GELU in between works on each hidden
-# unit alone:
+# An MLP is two layers with GELU between them, $Y = \mathrm{GELU}(XA)\,B$. There are four ways to choose the cuts. By rows
+# first, the ranks must add up before GELU. By columns twice, every rank needs all hidden units for the second layer. By
+# columns and then by rows, the outputs of the first cut are just the inputs of the second, and GELU in between works on
+# each hidden unit alone:
 
 # %% demo=true
 branches_picture("mlp")
 
 # %% [markdown]
-# Each rank has some hidden units of its own, and computes them from beginning to end. The transformer of this course keeps
-# its MLP in two `nn.Linear`s:
+# Each rank computes some hidden units of its own from beginning to end. The transformer of this course keeps its MLP in
+# two `nn.Linear`s:
 
 # %% demo=true
 print(inspect.getsource(MLP))
@@ -487,25 +496,25 @@ guesses.measured(
 )
 
 # %% [markdown]
-# One all-reduce forward and one backward, of the bytes of `x_BTD`. In a ring a rank sends $2\frac{p-1}{p}$ times these bytes (unit
-# 07), so with 8 ranks 1.75 times as much as with 2, and never more than twice. What it computes is a quarter. So the more ranks, the
-# larger the part of the time in which they talk: this small MLP takes longer on 8 GPUs than on 4. That, and not memory, is why
-# nobody cuts a layer over a thousand GPUs.
+# One all-reduce forward and one backward, of the bytes of `x_BTD`. In a ring a rank sends $2\frac{p-1}{p}$ times these
+# bytes (unit 07): with 8 ranks 1.75 times as much as with 2, and never more than twice. But it computes only a quarter of
+# what it did. So the more ranks, the larger the part of the time in which they talk: this small MLP takes longer on 8
+# GPUs than on 4. That, and not memory, is why nobody cuts a layer over a thousand GPUs.
 
 # %% [markdown]
 # ## 5 Attention by heads
 #
-# Attention is parallel as it is: a head needs the queries, keys and values of its own, and nothing of the other heads'. Query, key and
-# value are cut by columns, some heads to each rank, and the output layer by rows.
+# Attention is parallel by itself: a head needs its own queries, keys and values, and nothing of the other heads. Query,
+# key and value are cut by columns, some heads to each rank, and the output layer by rows.
 
 # %% demo=true
 branches_picture("attention")
 
 # %% [markdown]
-# Two things are easily done wrong. Query, key and value are three layers, and each with an $f$ of its own costs three
-# all-reduces in backward where one is enough: the three gradients of x may be added up on each rank first, and
-# one $f$ stands in front of all three. And the cut has to fall between heads. Many models keep query, key and value in one matrix, all
-# queries first. Cut that in two, and look at what the first half is:
+# Two mistakes are easily made. Query, key and value are three layers. If each has an $f$ of its own, backward makes three
+# all-reduces. One is enough: add up the three gradients of x on each rank first, with one $f$ in front of all three. And
+# the cut has to fall between heads. Many models keep query, key and value in one matrix, all queries first. This is the
+# first half of such a matrix:
 
 # %% demo=true
 heads, head_width = 4, 2
@@ -517,15 +526,15 @@ print("first half of the rows:", *dict.fromkeys(half))
 assert list(dict.fromkeys(half)) == ["q0", "q1", "q2", "q3", "k0", "k1"]
 
 # %% [markdown]
-# All queries, half of the keys and no value: no head is complete. Such a matrix has to be cut into its three parts first, and each of them by heads.
-# Our model has three matrices:
+# All queries, half of the keys and no value: no head is complete. Cut such a matrix into its three parts first, and each
+# of them by heads. Our model has three matrices:
 
 # %% demo=true
 print(inspect.getsource(Attention))
 
 # %% [markdown]
-# But its heads need not be a multiple of the ranks: GPT-2's largest model has 25. The dropout in it belongs to the weights of each head, so
-# every rank drops some of its own heads' weights. With which random numbers, section 6 says.
+# Its heads need not be a multiple of the ranks: GPT-2's largest model has 25. Its dropout acts on the attention weights
+# of each head, so every rank drops some of its own heads' weights. Section 6 says with which random numbers.
 
 
 # %% exercise="parallel_attention" points=14
@@ -574,22 +583,23 @@ assert uneven.results == [heads * (3 * 404 + 400) + 100 for heads in (7, 6, 6, 6
 assert calls == ["all_reduce"] * 2
 
 # %% [markdown]
-# The first rank has seven heads and the others six, who wait for it a seventh of the time. With 24 heads nobody would wait.
+# The first rank has seven heads and the others six, so they wait a seventh of the time. With 24 heads nobody would wait.
 
 # %% [markdown]
 # ## 6 A dropout mask for many ranks
 #
-# Dropout sets numbers to zero at random. Every rank has a random generator of its own: seeded alike, they draw alike, until
-# one rank draws more than another. So who cuts a model has to say in which places the ranks draw the same numbers, and in
-# which they do not:
+# Dropout sets numbers to zero at random. Every rank has its own random generator. Seeded alike, the generators draw
+# alike, until one rank draws more than another. So whoever cuts a model has to say where the ranks draw the same numbers,
+# and where they do not:
 #
 # - **Behind g** all ranks hold the same numbers. If their masks differ there, the ranks go on with different numbers, and
-#   nothing says so: every later all-reduce adds up parts of different models.
-# - **Between f and g** each rank holds other columns, or other heads. If all draw the same mask there, the first column of
-#   rank 0 is dropped exactly when the first column of rank 1 is. What was to be independent repeats itself from rank to rank.
+#   no error says so: every later all-reduce adds up parts of different models.
+# - **Between f and g** each rank holds other columns, or other heads. If all draw the same mask there, the first column
+#   of rank 0 is dropped exactly when the first column of rank 1 is. Masks that should be independent repeat from rank to
+#   rank.
 #
-# So a rank needs two streams of random numbers. Neither may disturb the other: parts are not always equally large, and
-# who has more columns draws more numbers.
+# So a rank needs two streams of random numbers. Neither may disturb the other: parts are not always equally large, and a
+# rank with more columns draws more numbers.
 
 
 # %% exercise="RandomStreams" points=10
@@ -628,8 +638,8 @@ class RandomStreams:
 # (Megatron-LM keeps two streams as well, seeded with `seed` and `seed + 2718 + rank`: `tensor_parallel/random.py`.)
 #
 # Five columns on four ranks: rank 0 has two of them, the others have one. Each rank draws a mask for its columns of 8
-# samples, then one for 4 columns that all hold. White is kept, black is dropped. Above as torch
-# does it by itself, below with your two streams:
+# samples, then one for 4 columns that all ranks hold. White is kept, black is dropped. The upper row has torch's single
+# stream, the lower row your two:
 
 
 # %% demo=true
@@ -674,11 +684,11 @@ assert not any(torch.equal(two[rank][0], two[other][0]) for rank, other in ((1, 
 # %% [markdown]
 # ## 7 Cutting the vocabulary
 #
-# The embedding is often a model's largest matrix. GPT-2's has 50,257 rows, one a token; Megatron-LM adds rows that no token
-# has, up to a multiple of 128 times the number of ranks: 51,200 for 8 ranks, so that all have equally many. Here nothing
-# is added. Parts are those of `torch.tensor_split`, and differ by a row where they must.
+# The embedding is often a model's largest matrix. GPT-2's has 50,257 rows, one for each token. Megatron-LM adds rows that
+# no token has, up to a multiple of 128 times the number of ranks: 51,200 for 8 ranks, so that all have equally many. Here
+# nothing is added. Parts are those of `torch.tensor_split`, and may differ by a row.
 #
-# A rank can look up the tokens whose rows it has. What should it say of all others?
+# A rank can look up the tokens whose rows it has. What should it return for all others?
 
 
 # %% exercise="VocabParallelEmbedding" points=12
@@ -713,7 +723,7 @@ class VocabParallelEmbedding(nn.Module):
 
 
 # %% [markdown]
-# With the bytes of Python's documentation as tokens, on four ranks: what does each rank find?
+# The tokens are the bytes of Python's documentation, on four ranks. How many does each rank find?
 
 
 # %% demo=true
@@ -738,24 +748,24 @@ assert found[1][1] > 0.65 * len(tokens)
 assert found[3][1] < 0.01 * len(tokens)
 
 # %% [markdown]
-# The result is the whole layer's, bit by bit: of the numbers that the all-reduce adds up, all but one are zero. The work
-# is not shared evenly: rank 1 has the bytes 64 to 127, the letters among them, and two thirds of the text, rank 3 less than
-# one token in a hundred. That costs no time here, since a rank looks up some row for every token, its own or not.
+# The result is the whole layer's, bit by bit: of the numbers that the all-reduce adds up, all but one are zero. Rank 1
+# has the bytes 64 to 127, the letters among them, and so two thirds of the text; rank 3 has less than one token in a
+# hundred. That costs no time, since a rank looks up some row for every token, its own or not.
 
 # %% [markdown]
 # ## 8 A loss without all the logits
 #
-# At the other end the same matrix stands as the head, cut by columns: rank r has the logits of its part of the
+# At the other end of the model the same matrix is the head, cut by columns: rank r has the logits of its part of the
 # vocabulary, for all tokens. The loss of a token with logits $z$ and target $t$ is
 #
 # $$ \ln \sum_j e^{z_j} - z_t, $$
 #
-# where $j$ runs over the whole vocabulary. Gather the logits, and `cross_entropy` does the rest. Count what that costs:
-# with 51,200 of them in float32, each token makes 204,800 bytes on every rank, where its vector, of 3,072
-# numbers in the largest model of Megatron-LM's authors, has 12,288. For a micro-batch of 8 sequences of 1,024 tokens the gathered logits are 1.68 GB.
+# where $j$ runs over the whole vocabulary. One way is to gather the logits and call `cross_entropy`. In float32, 51,200
+# logits are 204,800 bytes a token, on every rank. The token's vector in the largest model of Megatron-LM's authors has
+# 3,072 numbers, which are 12,288 bytes. For a micro-batch of 8 sequences of 1,024 tokens the gathered logits are 1.68 GB.
 #
-# **Predict:** how many numbers of a token must a rank know of the others, to compute the loss and the gradient of its own
-# logits? Which are they?
+# **Predict:** how many numbers of a token must a rank learn from the others, to compute the loss and the gradient of its
+# own logits? Which are they?
 
 # %% demo=true
 guesses.ask(numbers_of_a_token_that_all_ranks_need=None)
@@ -790,8 +800,8 @@ def vocab_parallel_cross_entropy(
 
 
 # %% [markdown]
-# Three numbers a token, then: the largest logit, the sum, and the target's logit. Beside it, gathering. How the bytes grow
-# with the vocabulary, for 64 tokens on four ranks:
+# Three numbers a token: the largest logit, the sum, and the target's logit. Beside gathering, for 64 tokens on four
+# ranks:
 
 
 # %% demo=true
@@ -838,9 +848,9 @@ guesses.measured(numbers_of_a_token_that_all_ranks_need=given_bytes / 4 / 64)
 # %% [markdown]
 # ### Megatron-LM's own
 #
-# Megatron-core, NVIDIA's library of these layers, runs here beside yours, on two real processes and on CPUs. A token goes through
-# the embedding, a column- and a row-parallel matrix with a residual sum, and the head; the loss follows. Both get the same
-# weights. Its constructors want to be told much that on GPUs is chosen otherwise; what remains has the names that you know.
+# Megatron-core, NVIDIA's library of these layers, runs here beside yours, on two real processes and on CPUs. A token goes
+# through the embedding, a column- and a row-parallel matrix with a residual sum, the head, and the loss. Both get the
+# same weights.
 
 
 # %% demo=true jupyter={"source_hidden": true}
@@ -935,21 +945,20 @@ for own, other in zip(yours.results, theirs.results):
 assert theirs.traffic[0].calls == {"all_reduce": 7}
 
 # %% [markdown]
-# Megatron-core makes seven all-reduces: one behind the embedding, one behind the row-parallel matrix, two for what goes into the column-parallel
-# ones, in backward, and three for the loss, whose three numbers a token it adds up one after the other.
+# Megatron-core makes seven all-reduces: one behind the embedding, one behind the row-parallel matrix, two in backward,
+# for what goes into the two column-parallel matrices, and three for the loss, one for each of the three numbers.
 
 # %% [markdown]
 # ## 9 Cutting the sequence
 #
-# What stands outside of f and g is still done by every rank, for all tokens: norms, dropout, the residual sum. That is
-# little computing, but all those activations are kept for backward, p times in all. They treat each token by itself. So
-# Korthikanti et al. (2022) cut them along the sequence: between the blocks, each rank holds some of the tokens, all
-# D numbers wide.
+# Outside of f and g every rank still computes everything for all tokens: norms, dropout, the residual sum. That is little
+# computing, but all these activations are kept for backward, on each of p ranks. These operations treat each token by
+# itself. So Korthikanti et al. (2022) cut them along the sequence: between the blocks, each rank holds some of the
+# tokens, all D numbers wide.
 #
-# A column-parallel layer needs all tokens, and a row-parallel one returns a sum for all tokens. So what stands before
-# the one is no longer f, which did nothing, but has to bring the tokens together; and what stands behind the other
-# need no longer give the whole sum to everyone. Each has one pass that you would have guessed; in the other it
-# does what its conjugate does in that one, as with f and g. Here with the letters of `course_lib.models`: B samples, T tokens, D numbers a token.
+# A column-parallel layer needs all tokens, so what stands before it must now gather them. That takes the place of f. A
+# row-parallel layer returns a sum for all tokens, but each rank needs the sum for its own tokens only. Adding up just
+# these takes the place of g. The two are conjugate again: what one does in forward the other does in backward.
 
 
 # %% exercise="gather_sequence" points=9
@@ -1023,9 +1032,10 @@ class ScatterSequence(torch.autograd.Function):
 
 
 # %% [markdown]
-# Behind both there is one more trap. A norm's weight is the same on every rank, but each rank now uses it for other
-# tokens. **Predict:** what does its gradient lack on a rank, and which function of this unit, applied to the *weight*,
-# would fix that?
+# There is a trap. A norm's weight is the same on every rank, but each rank now uses it for other tokens.
+#
+# **Predict:** what does its gradient lack on a rank, and which function of this unit, applied to the *weight*, would fix
+# that?
 
 # %% demo=true
 guesses.ask(function_that_mends_a_norms_gradient=None)
@@ -1058,18 +1068,15 @@ def sequence_parallel_mlp(
 
 
 # %% [markdown]
-# What each rank holds and sends, beside the same MLP between f and g:
+# What each rank sends, beside the same MLP between f and g:
 #
 # | | tensor parallel | and sequence parallel |
 # |---|---|---|
-# | residual sum, norm, dropout | all T tokens | T / p tokens |
-# | what `up` gets | all T tokens | all T tokens |
-# | between `up` and `down` | F / p columns of all T tokens | the same |
 # | forward | an all-reduce behind `down` | an all-gather before `up`, a reduce-scatter behind `down` |
 # | backward | an all-reduce before `up` | an all-gather behind `down`, a reduce-scatter before `up` |
 #
-# Now measure it, with all tokens on every rank and without. Bytes sent in both passes, and what is
-# kept for backward: all tensors that autograd saves, parameters left out, each counted once.
+# Now measure the bytes sent in both passes, and the bytes kept for backward: all tensors that autograd saves, without
+# parameters, each counted once.
 
 
 # %% demo=true
@@ -1113,31 +1120,22 @@ guesses.measured(function_that_mends_a_norms_gradient="f: the others' tokens are
 assert math.isclose(moved["and sequence parallel"], 3, rel_tol=0.01), moved
 
 # %% [markdown]
-# The bytes are the same, but for the gradients of the norm and the bias: an all-reduce *is* a reduce-scatter and an
-# all-gather, and the two have only moved apart. What is kept, in units of x: the norm's input, 1, is now a quarter on each
-# of four ranks; what goes into `up`, 1, is still whole on every rank, since `gather_sequence` has brought it together; and
-# the two tensors inside the MLP, 4 wide each, were cut before, to 2 together. From 4 to 3.25, and the part that still does
-# not shrink with more ranks is the gathered one. Korthikanti et al. get rid of that too: they keep their own part only,
-# and gather once more in backward, while the other gradient is computed.
+# The bytes sent are the same, but for the gradients of the norm and the bias: an all-reduce *is* a reduce-scatter and an
+# all-gather, which here stand in two places. What is kept falls from 4 to 3.25, in units of x:
 #
-# Real processes send the same bytes:
-
-# %% demo=true
-# %%needs sequence_parallel_mlp gather_sequence scatter_sequence f g
-for engine in ("simulated", "processes"):
-    run = launch(one_layer, sequence_parallel_mlp, *layer.values(), ranks=2, on=engine)
-    real = run.traffic[0]
-    print(f"{engine:10} {run.results[0]:,} bytes kept, {real.sent:,} sent in {real.calls}")
-
-# %% demo=true jupyter={"source_hidden": true}
-# %%holds sequence_parallel_mlp gather_sequence scatter_sequence f g
-simulated = launch(one_layer, sequence_parallel_mlp, *layer.values(), ranks=2).traffic[0]
-assert (real.sent, real.calls) == (simulated.sent, simulated.calls)
+# | | tensor parallel | and sequence parallel |
+# |---|---|---|
+# | the norm's input | 1 | 1/4: a quarter on each of four ranks |
+# | what goes into `up` | 1 | 1: `gather_sequence` has brought it together |
+# | two tensors inside the MLP, each 4 wide, cut over four ranks | 2 | 2 |
+#
+# The gathered tensor does not shrink with more ranks. Korthikanti et al. get rid of that too: they keep their own part
+# only, and gather once more in backward, while another gradient is computed.
 
 # %% [markdown]
 # ## 10 A whole model on real text
 #
-# All parts are there. In each block of the transformer the attention and the MLP are replaced by this rank's part of them. All else, the
+# In each block of the transformer the attention and the MLP are replaced by this rank's part of them. All else, the
 # embedding, the norms and the head, stays whole on every rank (sections 6 to 9 say what more can be cut).
 
 
@@ -1194,10 +1192,11 @@ assert 0 < max(off.values()) < 1e-4
 guesses.measured(digit_after_the_point_where_the_loss_has_changed=-math.floor(math.log10(off[4])))
 
 # %% [markdown]
-# The third prediction: the seventh digit. Sums over ranks add up in another order, and nothing else is different. So compare
-# losses, over some steps and to their last digits, before you train for a week: a forgotten $f$ leaves the first loss as it is.
+# The third prediction: about the seventh digit. Sums over ranks add up in another order, and nothing else is different. So
+# before you train for a week, compare losses over some steps and to their last digits. One step is not enough: a
+# forgotten $f$ leaves the first loss as it is.
 #
-# Two kinds of parameters are here, and the gradients of both have to be right, each in its way:
+# There are two kinds of parameters here, and the gradients of both have to be right:
 
 # %% demo=true
 # %%needs f g parallel_mlp parallel_attention
@@ -1223,22 +1222,22 @@ assert all(difference < 1e-5 for found in kinds.values() for _, difference in fo
 assert largest > 0.1
 
 # %% [markdown]
-# - **Whole** parameters (embedding, norms, the biases behind $g$) have the same gradient on every rank, without any communication
-#   of their own: what goes into them and what comes back is the same everywhere. No all-reduce of gradients is needed as in data
-#   parallelism, and if the ranks' copies drift apart, an $f$ is missing somewhere.
+# - **Whole** parameters (embedding, norms, the biases behind $g$) have the same gradient on every rank. What goes into
+#   them and what comes back is the same everywhere, so they need no all-reduce of gradients, unlike in data parallelism.
+#   If the ranks' copies drift apart, an $f$ is missing somewhere.
 # - **Cut** parameters have their part of the gradient, and no other rank needs it.
 #
-# So an optimizer works on each rank as on one. What is counted over all parameters is another matter: the norm of the gradient,
-# by which gradients are clipped, has to count what is cut on all ranks and what is whole once (unit 12).
+# So an optimizer works on each rank as on one. But the norm of the gradient, by which gradients are clipped, is counted
+# over all parameters: what is cut counts on all ranks, what is whole counts once (unit 12).
 
 # %% [markdown]
 # ## 11 The same with DTensor
 #
-# PyTorch has all this as well, without a line of communication in the model. A `DTensor` knows how it is cut: `Shard(0)` along its
-# first dimension, `Replicate()` whole everywhere, `Partial()` as a sum over ranks that nobody has computed yet. Every operation on it knows
-# what comes out: a `Replicate` times columns in a `Shard` is a `Shard`, columns in a `Shard` times rows in a `Shard` are a `Partial`, and where a whole tensor is
-# wanted a collective turns the one into the other (section 12). `parallelize_module` takes a model as it is, and a plan of how its
-# layers are cut. The two ways beside each other:
+# PyTorch has all this as well, without a line of communication in the model. A `DTensor` knows how it is cut: `Shard(0)`
+# along its first dimension, `Replicate()` whole everywhere, `Partial()` as summands that nobody has added up yet. Every
+# operation on it knows what comes out. A whole matrix times columns in a `Shard` is a `Shard`; columns in a `Shard` times
+# rows in a `Shard` are a `Partial`. Where a whole tensor is wanted, a collective turns the one into the other (section
+# 12). `parallelize_module` takes a model as it is, and a plan of how its layers are cut. The two ways beside each other:
 
 # %% demo=true
 from course_lib.notebook.side_by_side import side_by_side
@@ -1246,7 +1245,8 @@ from course_lib.notebook.side_by_side import side_by_side
 side_by_side(examples / "by_hand.py", examples / "by_plan.py")
 
 # %% [markdown]
-# By hand you write what happens, by plan how tensors lie. Do they do the same?
+# By hand you write what happens, by plan how tensors lie. Both are run for a step, and a third plan, which leaves
+# something out:
 
 
 # %% demo=true
@@ -1291,11 +1291,12 @@ assert by_hand_sizes == planned_sizes == [nbytes] * 8
 assert without_sizes == [nbytes] * 12
 
 # %% [markdown]
-# The loss is the same, and so are the collectives, number for number: in each of the two blocks two all-reduces forward and two backward.
-# Look at the last line. A plan that speaks of the layers only is right too, but each of query, key and value turns x into a DTensor
-# of its own, and each of these has an $f$: 12 all-reduces where 8 are enough. `PrepareModuleInput` says that what goes
-# into the attention is one whole tensor. Nothing warns of its absence; the timeline shows it. Before
-# "backward" stand four all-reduces, those of g, and behind it eight (at half height, for DTensor's are asynchronous):
+# The loss is the same, and so are the collectives, number for number: in each of the two blocks two all-reduces forward
+# and two backward. Now look at the last line. That plan speaks of the layers only. It is right too, but each of query,
+# key and value turns x into a DTensor of its own, and each of these has an $f$: 12 all-reduces where 8 are enough.
+# `PrepareModuleInput` says that what goes into the attention is one whole tensor. No warning tells that it is missing,
+# but the timeline shows it. Before "backward" stand four all-reduces, those of g, and behind it eight (at half height,
+# for DTensor's are asynchronous):
 
 # %% demo=true
 # %%needs f g parallel_mlp parallel_attention
@@ -1306,19 +1307,19 @@ run.timeline(title="by plan, attention left out", start=made)
 # %% [markdown]
 # ## 12 Which collective a layout needs
 #
-# Column and row, f and g: is there one rule behind all of it? Mesh-TensorFlow (Shazeer et al., 2018) has one. Name every
-# dimension with a letter, arrange the ranks as a mesh with named axes, and write down a **layout**: which letter is cut
-# along which axis. A tensor that has the letter is cut there, in every operation; a tensor that has none that is cut stands on
-# all ranks. An MLP is two sums of products, with B samples of D numbers:
+# One rule gives column and row, f and g. It is Mesh-TensorFlow's (Shazeer et al., 2018). Name every dimension with a
+# letter, and arrange the ranks as a mesh with named axes. A **layout** says which letter is cut along which axis. A
+# tensor that has such a letter is cut there, in every operation. A tensor that has none is whole on all ranks. An MLP is
+# two sums of products, with B samples of D numbers:
 #
 # | | `einsum` |
 # |---|---|
 # | hidden = x up | `"bd,df->bf"` |
 # | y = hidden down | `"bf,fd->bd"` |
 #
-# Each rank multiplies what it holds. Sometimes that is its part of the result, and sometimes it is only one summand of it.
-# **Predict.** For the layouts `{"b": "all"}` and `{"f": "all"}`, on a mesh with the one axis `all`: of hidden, y, and the gradients
-# of x, up, hidden and down, which need an all-reduce?
+# Each rank multiplies what it holds. Sometimes that is its part of the result, and sometimes it is only one summand of
+# it. **Predict.** For the layouts `{"b": "all"}` and `{"f": "all"}`, on a mesh with the one axis `all`: of hidden, y, and
+# the gradients of x, up, hidden and down, which need an all-reduce?
 
 # %% demo=true
 guesses.ask(needs_an_all_reduce_with_b_cut=None, needs_an_all_reduce_with_f_cut=None)
@@ -1383,12 +1384,12 @@ guesses.measured(
 )
 
 # %% [markdown]
-# Read the second layout again: an all-reduce of y in forward, and one of x's gradient in backward. That is g, and
-# that is f. The first layout needs none but those of both weights' gradients: data parallelism. They were one rule all
-# the time; they cut another letter.
+# The second layout has an all-reduce of y in forward, which is g, and one of x's gradient in backward, which is f. The
+# first layout has all-reduces of both weights' gradients, and no others: data parallelism. It is the same rule; another
+# letter is cut.
 #
-# Is the rule enough? Let it run: each rank takes its parts out of drawn tensors, multiplies, and adds up along the
-# axes that your function names, and along no other.
+# Now test the rule: each rank takes its parts out of drawn tensors, multiplies, and adds up along the axes that your
+# function names, and along no other.
 
 
 # %% demo=true
@@ -1440,10 +1441,9 @@ for einsum, layout in trials:
 # %% [markdown]
 # ### Mesh-TensorFlow itself
 #
-# It counts the numbers that it gives to all-reduces while it lowers a graph to a mesh. The script
-# `examples/mesh_tensorflow/layouts.py` builds an MLP of 8 samples, 4 to 12 to 2 numbers, with its loss and
-# the gradients of both matrices, for each of the layouts. Your function and the sizes say what to expect: the numbers of the
-# part, on each of 4 ranks.
+# Mesh-TensorFlow counts the numbers that it gives to all-reduces. `examples/mesh_tensorflow/layouts.py` builds an MLP of
+# 8 samples, 4 to 12 to 2 numbers, with its loss and the gradients of both matrices, for each of the layouts. What to
+# expect follows from your function and the sizes:
 
 # %% demo=true jupyter={"source_hidden": true}
 # %%needs beside:mesh-tensorflow required_collectives
@@ -1511,8 +1511,8 @@ for name, lowered in zip(LAYOUTS, several):
     assert all(math.isclose(a, b, rel_tol=1e-5) for a, b in zip(lowered["gradients"], one_rank["gradients"]))
 
 # %% [markdown]
-# All layouts give one rank's loss and gradients. Who chooses the layout? In Mesh-TensorFlow's experiments its authors did. With it
-# comes a search, `auto_mtf`: it estimates the memory of each layout and has a constraint solver find the least.
+# All layouts give one rank's loss and gradients. Mesh-TensorFlow can also choose the layout. Its search, `auto_mtf`,
+# estimates the memory of each layout, and a constraint solver finds the least:
 
 # %% demo=true
 # %%needs beside:mesh-tensorflow required_collectives
@@ -1525,15 +1525,14 @@ assert told["searched"][:2] == ["b:all", "f:all"]
 assert set(told["searched"][2].split(";")) == {"d:columns", "f:rows", "v:columns"}
 
 # %% [markdown]
-# With many samples and small matrices Mesh-TensorFlow finds data parallelism. With few samples and large matrices it finds Megatron's cut,
-# without having heard of it. On a mesh of 2 x 4 it cuts the weights along both axes: since every einsum has at most one of
-# `d` and `v`, both may use one axis. But it looks at memory alone. What a layout sends does not count for it: that is what
-# unit 13 adds.
+# With many samples and small matrices it finds data parallelism; with few samples and large matrices it finds Megatron's
+# cut. On a mesh of 2 x 4 it cuts the weights along both axes: since no einsum has both `d` and `v`, both may use one
+# axis. But it looks at memory alone, and not at what a layout sends. Unit 13 adds that.
 
 # %% [markdown]
 # ## 13 What it costs
 #
-# Four ways to share the same work now compete: B samples of T tokens go through p layers, on p ranks. A layer is
+# There are four ways to share the same work: B samples of T tokens go through p layers, on p ranks. A layer is
 # `x + down(gelu(up(norm(x))))`, D wide with 4 D inside, without biases, and with a norm that has no weights.
 #
 # - **data**: each rank has all layers and B / p of the samples; gradients are all-reduced, each layer's once;
@@ -1541,8 +1540,8 @@ assert set(told["searched"][2].split(";")) == {"d:columns", "f:rows", "v:columns
 # - **tensor**: each rank has 1 / p of every layer, between f and g;
 # - **sequence**: the same, between `gather_sequence` and `scatter_sequence`.
 #
-# Before you measure, predict. Four numbers a rank: what it sends, what parameters it has, what it keeps for backward, what it
-# computes.
+# Before you measure, predict four numbers for a rank: what it sends, what parameters it has, what it keeps for backward,
+# what it computes.
 
 
 # %% exercise="stack_costs" points=12
@@ -1573,7 +1572,7 @@ def stack_costs(way: str, samples: int, tokens: int, width: int, ranks: int) -> 
 
 
 # %% [markdown]
-# Now build all four, and let the runs say.
+# Now build all four, and measure.
 
 # %% demo=true jupyter={"source_hidden": true}
 # %%needs stack_costs gather_sequence scatter_sequence f g
@@ -1681,16 +1680,15 @@ border = (4, 2 * (4 - 1) * width, width, 4)
 assert stack_costs("data", *border)["sent"] == stack_costs("pipeline", *border)["sent"]
 
 # %% [markdown]
-# Nobody computes more than another. Only data parallelism has all the parameters
-# on every rank, and what it sends depends on them alone, where what the other three send depends on the tokens. Here a
-# pipeline sends least by far; with more than 8 (p - 1) D tokens in B T, data parallelism would. Tensor parallelism sends
-# 2 (p - 1) times as much as a pipeline, whatever the sizes are.
+# All compute the same number of operations. Only data parallelism has all the parameters on every rank. What it sends
+# depends on these alone; what the other three send depends on the tokens. Here a pipeline sends least by far; with more
+# than 8 (p - 1) D tokens in B T, data parallelism would. Tensor parallelism sends 2 (p - 1) times as much as a pipeline,
+# for all sizes.
 #
-# So why not always a pipeline? Because bytes are not all. Alpa (Zheng et al., 2022) puts it like this: splitting
-# *between* operators means less communication and more idle time, splitting *within* them more communication and less
-# idle time. Measure that too: layers of the width of Megatron-LM's 8.3 billion parameters on four A100 GPUs of a node.
-# The tensors are meta tensors, which have shapes and no data. A rank is **idle** while it neither computes nor has a byte
-# on its way.
+# But bytes are not all. Alpa (Zheng et al., 2022) says: splitting *between* operators, as a pipeline does, means less
+# communication and more idle time; splitting *within* them means more communication and less idle time. To measure that,
+# take layers of the width of Megatron-LM's 8.3 billion parameters on four A100 GPUs of a node. A rank is **idle** while
+# it neither computes nor has a byte on its way. (The tensors are meta tensors, which have shapes and no data.)
 
 # %% demo=true
 # %%needs stack_costs gather_sequence scatter_sequence f g
@@ -1739,9 +1737,9 @@ assert split["tensor"][1] > 2 * split["pipeline"][1], split
 assert runs["tensor"].seconds < runs["pipeline"].seconds
 
 # %% [markdown]
-# Both columns of Alpa's trade-off, measured. The idle share of the pipeline is (p - 1) / (m + p - 1) = 3/7 for its
-# m = 4 micro-batches, as unit 05 has it, and it sends a sixth of what tensor parallelism sends. Between GPUs of one node
-# idle time costs more than bytes. The same with the four GPUs in four nodes, behind 10 Gbit/s each, and 8 micro-batches:
+# That is Alpa's trade-off. The pipeline is idle for (p - 1) / (m + p - 1) = 3/7 of the time with its m = 4 micro-batches,
+# as in unit 05, and it sends a sixth of what tensor parallelism sends. Between GPUs of one node idle time costs more than
+# bytes. Now the same with the four GPUs in four nodes, behind 10 Gbit/s each, and 8 micro-batches:
 
 # %% demo=true
 # %%needs stack_costs gather_sequence scatter_sequence f g
@@ -1755,10 +1753,10 @@ for way, run in far.items():
 assert 0.5 < far["pipeline"].seconds / far["tensor"].seconds < 0.6, far
 
 # %% [markdown]
-# There the pipeline takes little more than half the time. So the rule that everyone follows: tensor parallelism inside a
-# node, and between nodes what sends less. With 16 H100 GPUs in two nodes, how much does it matter which GPUs form a tensor-parallel group?
-# One layer, 8-way tensor parallel, twice over for data parallelism, with groups that are nodes, and with groups that
-# have four GPUs of each node.
+# There the pipeline takes little more than half the time. Hence the usual rule: tensor parallelism inside a node, and
+# between nodes what sends less. How much does it matter which GPUs form a tensor-parallel group? Take one layer on 16
+# H100 GPUs in two nodes, 8-way tensor parallel, twice over for data parallelism. The groups are nodes, or they have four
+# GPUs of each node:
 
 
 # %% demo=true
@@ -1797,42 +1795,16 @@ assert bad[0] > 1.3 * good[0], grouped
 assert bad[1] > 5 * good[1], grouped
 
 # %% [markdown]
-# The all-reduces of f and g take more than five times as long, and the whole layer more than 1.3 times.
-# They cannot be hidden, for what follows needs their result, while a data-parallel all-reduce can wait for the end of the
-# backward pass. Megatron-LM's largest model of 2019 was cut into 8: its servers, DGX-2H, have 16 GPUs behind NVSwitches,
-# so that no group left its server, and 64 groups made up 512 GPUs.
-#
-# ### 8.3 billion
-#
-# That model had 72 layers of width 3072 and a vocabulary of 51,200. A layer has 12 D² weights: 4 D² in attention, 8 D² in
-# the MLP. Its biases, norms and positions are a thousandth more:
-
-# %% demo=true
-from course_lib.models import TransformerConfig
-
-megatron = TransformerConfig(layers=72, width=3072, heads=24, vocabulary=51_200, context=1024)
-matrices = 12 * 72 * 3072**2 + 51_200 * 3072
-print(f"matrices: {matrices:,}; all parameters: {megatron.parameters:,}")
-print(
-    f"with Adam in float32, 16 bytes a parameter: {16 * megatron.parameters / 1e9:.0f} GB, and an eighth of it: "
-    f"{16 * megatron.parameters / 8e9:.1f} GB"
-)
-
-# %% demo=true jupyter={"source_hidden": true}
-assert matrices == 8_311_013_376
-assert 1 < megatron.parameters / matrices < 1.001
-assert round(16 * megatron.parameters / 1e9) == 133
-assert round(16 * megatron.parameters / 8e9, 1) == 16.6
-
-# %% [markdown]
-# A V100 of that machine had 32 GB: a quarter of what the parameters need with their gradients and Adam's two
-# moments. An eighth of it leaves room for activations.
+# The all-reduces of f and g take more than five times as long, and the whole layer more than 1.3 times. They are hard to
+# hide, for what follows needs their result (section 15 tries), while a data-parallel all-reduce can wait for the end of
+# backward. Megatron-LM's model of 8.3 billion parameters was cut into 8, in servers of 16 GPUs (DGX-2H), so that no group
+# left its server. 64 such groups made up 512 GPUs.
 
 # %% [markdown]
 # ## 14 On real processes, and on nodes
 #
-# So far ranks were threads of this kernel, with virtual time. The same functions, untouched, on two real processes with Gloo between
-# them:
+# So far ranks were threads of this kernel, with virtual time. Here are the same functions on two real processes, with
+# Gloo between them:
 
 # %% demo=true
 # %%needs f g parallel_mlp parallel_attention
@@ -1847,9 +1819,9 @@ assert off < 1e-4
 assert counted["simulated"] == counted["real"] == 20 * 8 * 4 * 32 * 64 * 4
 
 # %% [markdown]
-# On a cluster a job has more GPUs than one layer should be cut over. They are put into a grid: one way the ranks of a tensor-parallel
-# group, the other way the replicas of data parallelism. `init_device_mesh` makes all groups, and the rest is what you have written,
-# with `group=`:
+# On a cluster a job has more GPUs than one layer should be cut over. They form a grid: along one axis the ranks of a
+# tensor-parallel group, along the other the replicas of data parallelism. `init_device_mesh` makes all groups. The rest
+# is what you have written, with `group=`:
 #
 # ```python
 # mesh = init_device_mesh("cuda", (nodes, gpus_per_node), mesh_dim_names=("data", "tensor"))
@@ -1859,8 +1831,8 @@ assert counted["simulated"] == counted["real"] == 20 * 8 * 4 * 32 * 64 * 4
 # model = DistributedDataParallel(model, process_group=data)
 # ```
 #
-# The last dimension of a mesh has neighbouring ranks, and Slurm numbers the tasks of a node one after another, so the groups that talk
-# in every layer stay within a node:
+# The last dimension of a mesh has neighbouring ranks, and Slurm numbers the tasks of a node one after another. So the
+# groups that talk in every layer stay within a node:
 
 
 # %% demo=true
@@ -1879,19 +1851,20 @@ assert groups[5] == ([4, 5, 6, 7], [1, 5])
 assert all(len({two_nodes.node_of(rank) for rank in tensor}) == 1 for tensor, _ in groups)
 
 # %% [markdown]
-# The batch script is that of unit 03, with a task for each GPU: `--nodes=2 --ntasks-per-node=4 --gpus-per-node=4`, then `srun python
-# train.py`. If tasks are numbered across nodes instead (`--distribution=cyclic`), every tensor-parallel group spans all nodes, the training is
-# right, and slow (section 13 measures how slow).
+# The batch script is that of unit 03, with a task for each GPU. If tasks are numbered across nodes instead
+# (`--distribution=cyclic`), every tensor-parallel group spans all nodes. The training is still right, but slow (section
+# 13).
 
 # %% [markdown]
 # ## 15 Open task
 #
-# The all-reduce of $g$ stands in the way: while it runs, the GPU waits. But the tokens do not need each other in an MLP. Cut them into
-# chunks, and the sums of one chunk travel while the next one is computed, with `async_op=True`. More chunks hide more; but every chunk
-# has latencies of its own, and reads the weights again. (Megatron-LM, DeepSpeed and others do this on GPUs: S. Wang et al.,
+# The all-reduce of $g$ makes the GPU wait. But in an MLP the tokens do not need each other. Cut them into chunks: with
+# `async_op=True` the sums of one chunk travel while the next one is computed. More chunks hide more, but every chunk has
+# latencies of its own, and reads the weights again. (Megatron-LM, DeepSpeed and others do this on GPUs: S. Wang et al.,
 # *Overlap Communication with Dependent Computation via Decomposition*, ASPLOS 2023.)
 #
-# What is best depends on the machine, and these functions say how long things take on a virtual one, as the simulator reckons:
+# What is best depends on the machine. These functions say how long things take on a virtual one, as the simulator
+# reckons:
 
 
 # %%
@@ -1923,9 +1896,9 @@ def overlapped_mlp(x_TD: Tensor, up: nn.Linear, down: nn.Linear, cluster: Cluste
     ranks in one node.
 
     Returns what the whole MLP makes of x_TD, on every rank. The score is the virtual time until the
-    last rank has it: points are for half of what can be saved, for a tenth more than the best known
-    time, and for a thirtieth more. Reading and writing all of y, as to add a bias at the end, takes
-    its time too.
+    last rank has it. There are points for half of what can be saved, and for at most a tenth, and a
+    thirtieth, above the best known time. Reading and writing all of y, as to add a bias at the end,
+    takes time too.
     """
     ### BEGIN SOLUTION
     ranks, tokens = dist.get_world_size(), len(x_TD)
@@ -1989,52 +1962,44 @@ assert abs(took["all at once"] - at_once - last_sum) < 0.03 * at_once
 assert took["in chunks"] < 0.8 * took["all at once"]
 
 # %% [markdown]
-# Sums are under way nearly from the beginning to the end, and products too. What nothing hides is the first chunk's product and
+# Sums are under way nearly from the beginning to the end, and products too. Nothing hides the first chunk's product and
 # the last one's sum, so neither may be large.
 #
-# In backward there is another chance. Where $f$ waits for its all-reduce, the gradients of the weights are still to be computed, and nobody
-# waits for these: Megatron-LM starts the sum, computes the weights' gradients, and waits then.
+# Backward can hide more. While $f$'s all-reduce is under way, the gradients of the weights are still to be computed, and
+# nobody waits for these: Megatron-LM starts the sum, computes the weights' gradients, and then waits.
 
 # %% [markdown]
 # ## Where it comes from
 #
-# - N. Shazeer et al., Mesh-TensorFlow: deep learning for supercomputers, NeurIPS 2018 (arXiv:1811.02084): layouts, and one
-#   rule for all of them. A Transformer of 4.9 billion parameters on 512 cores of TPUv2.
-# - M. Shoeybi et al., Megatron-LM: training multi-billion parameter language models using model parallelism, arXiv:1909.08053,
-#   2019: f and g, attention by heads, the vocabulary cut. 8.3 billion parameters on 512 V100 GPUs, 15.1 PFLOP/s, 76 % of
-#   what one GPU does alone, 39 TFLOP/s, times 512. Why did it win? Mesh-TensorFlow is a language of its own, lowered to
-#   TensorFlow's graphs, and GPipe came with a framework, Lingvo. Megatron-LM is a PyTorch model with a few calls of all_reduce:
-#   "does not require a new compiler or library changes".
+# - N. Shazeer et al., Mesh-TensorFlow, NeurIPS 2018 (arXiv:1811.02084): layouts, and one rule for all of them.
+# - M. Shoeybi et al., Megatron-LM, 2019 (arXiv:1909.08053): f and g, attention by heads, the vocabulary cut. It is a
+#   PyTorch model with a few calls of all_reduce, and "does not require a new compiler or library changes".
 # - V. Korthikanti et al., Reducing activation recomputation in large transformer models, MLSys 2023 (arXiv:2205.05198):
-#   sequence parallelism, and recomputing only what is cheap. Together they keep 5 times less, and remove over 90 % of the
-#   time that recomputing took.
+#   sequence parallelism, and recomputing only what is cheap.
 # - D. Narayanan et al., Efficient large-scale language model training on GPU clusters using Megatron-LM, SC21
 #   (arXiv:2104.04473): tensor parallelism inside a node, pipelines between nodes, data parallelism around both.
-# - L. Zheng et al., Alpa: automating inter- and intra-operator parallelism for distributed deep learning, OSDI 2022
-#   (arXiv:2201.12023): the two names, the trade-off, and a search over both.
-# - Y. Xu et al., GSPMD: general and scalable parallelization for ML computation graphs, arXiv:2105.04663, 2021: layouts as
-#   annotations, which a compiler completes; the same idea is behind PyTorch's DTensor.
+# - L. Zheng et al., Alpa, OSDI 2022 (arXiv:2201.12023): inter- and intra-operator parallelism, the trade-off, and a
+#   search over both.
+# - Y. Xu et al., GSPMD, 2021 (arXiv:2105.04663): layouts as annotations, which a compiler completes; the same idea is
+#   behind PyTorch's DTensor.
 #
 # ## What goes wrong in practice
 #
-# - **g without f.** The loss falls, and nothing raises. But what stands before f gets the gradient of one branch only, another
-#   one on each rank, so weights that all ranks have drift apart. Compare them between ranks now and then: they have to be the
-#   same to the last bit.
-# - **An all-reduce too many.** `torch.distributed.nn.all_reduce` sums in both passes. As g it makes gradients p times too large,
-#   for each g that they come through; Adam divides by their size, so the loss falls all the same.
-# - **The bias p times.** In a row-parallel layer it is added behind the sum. And weight decay, or a gradient's norm, has to
-#   count what all ranks have once, and what is cut on every rank: Megatron-LM asks
-#   `param_is_not_tensor_parallel_duplicate` of every parameter before it clips.
-# - **Gradients of norms under sequence parallelism** lack the other ranks' tokens. Megatron-LM sums them before the optimizer's
-#   step, in `finalize_model_grads`; who writes a new layer has to mark its parameters for that.
-# - **Different batches.** Ranks of a tensor-parallel group need the same samples. With a sampler for all ranks each gets
-#   others: every shape fits, and the all-reduce adds up parts of different samples. Megatron-LM reads on one rank of the group and
+# - **g without f.** The loss falls, and nothing raises, but weights that all ranks have drift apart. Compare them between
+#   ranks now and then: they have to be the same to the last bit.
+# - **An all-reduce too many.** `torch.distributed.nn.all_reduce` sums in both passes. As g it makes gradients p times too
+#   large, for each g that they come through. Adam divides by their size, so the loss falls all the same.
+# - **The bias p times.** In a row-parallel layer it is added behind the sum.
+# - **Clipping.** The norm has to count what all ranks have once, and what is cut on every rank. Megatron-LM asks
+#   `param_is_not_tensor_parallel_duplicate` of every parameter.
+# - **Gradients of norms under sequence parallelism** lack the other ranks' tokens. Megatron-LM sums them in
+#   `finalize_model_grads`; a new layer has to mark its parameters for that.
+# - **Different batches.** Ranks of a tensor-parallel group need the same samples. With a sampler for all ranks every
+#   shape fits, and the all-reduce adds up parts of different samples. Megatron-LM reads on one rank of the group and
 #   broadcasts (`broadcast_data`).
 # - **Padding of the vocabulary.** Columns that no token has take part in the loss's sum, unless their logits are -inf.
-# - **Initial weights that depend on p.** If each rank draws its own part with its own seed, 2 and 4 ranks begin with
-#   different models, and with one seed for all, all parts are the same. Draw the whole and cut, or count where the part begins.
-# - **Checkpoints of parts** fit the number of ranks that wrote them. PyTorch's distributed checkpoints store how a tensor is cut, and
-#   load into other cuts.
+# - **Checkpoints of parts** fit the number of ranks that wrote them. PyTorch's distributed checkpoints load into other
+#   cuts.
 
 # %% [markdown]
 # What you predicted, beside what was measured:

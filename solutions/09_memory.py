@@ -9,18 +9,18 @@
 # %% [markdown]
 # # Memory
 #
-# Data parallelism gives every GPU the whole model: its weights, their gradients, and what the optimizer keeps. Each of
-# 64 GPUs holds the same numbers as the other 63. This unit is about not doing that. What fills a GPU can be cut into
-# shards, one for each rank; it can be put elsewhere and fetched again; or it can be thrown away and computed again. Each
-# way has its price, in bytes on a wire or in computing time, and each is less dear than one would think.
+# In data parallelism every GPU holds the whole model: its weights, their gradients, and what the optimizer keeps. 64 GPUs
+# hold the same numbers 64 times. This unit removes the copies. What fills a GPU can be cut into shards, one for each
+# rank. It can be moved to the host and fetched again. Or it can be thrown away and computed again. Each way costs bytes
+# on a wire or computing time, and you will measure how much.
 #
 # After this unit you can
 #
-# - say what fills a GPU in training, and how much of it is left when it is cut over ranks in the three stages of ZeRO;
+# - say what fills a GPU in training, and how much of it is left on each rank in the three stages of ZeRO;
 # - write the three stages: an optimizer, gradients and a model of which each rank holds a part, with the same result as
 #   without, and say what they send;
-# - compute a norm of what nobody has whole, and put the parts together in one file;
-# - move activations to the host, or compute them again, and plan which of the two pays where.
+# - compute the norm of a gradient that is cut over ranks, and gather a state that is cut into one file;
+# - move activations to the host, or compute them again, and plan which of the two pays for which layer.
 
 # %% tags=["parameters"]
 # For the demonstrations: how many ranks they have where the text does not say, and whether these are "simulated"
@@ -62,7 +62,6 @@ from course_lib.training.host_memory import Arriving, HostMemory, HostTensor
 from course_lib.training.memory_plan import Layer, Plan, Task, plan_cost
 from course_lib.training.out_of_core import DoesNotFit, Way, step
 from course_lib.training.out_of_core_drawing import out_of_core_figure
-from course_lib.training.torch_planner import plans_of_torch
 from graders import check, hint, predict, progress, reset
 
 # %% demo=true jupyter={"source_hidden": true}
@@ -70,14 +69,14 @@ from graders import check, hint, predict, progress, reset
 # %load_ext course_lib.notebook.magics
 
 # %% [markdown]
-# **Predict, before you measure.** Write your guesses into the cell below; the sections in parentheses have the answers, and
-# a cell with `guesses` alone shows at any time what you guessed beside what was measured.
+# **Predict, before you measure.** Write your guesses into the cell below. The sections in parentheses have the answers. A
+# cell with `guesses` alone shows what you guessed beside what was measured.
 #
-# 1. Weights, gradients and Adam's numbers of a model take 120 GB on each of 64 GPUs. Adam's part alone is cut into 64
-#    shards, one a GPU. How many GB does each hold then (section 1)?
-# 2. In data parallelism each rank gives its gradients to an all-reduce. If each keeps only a shard of the gradients, and of
-#    Adam's numbers, how many times as many bytes does it send in a step (section 4)?
-# 3. And if it keeps only a shard of the weights too, and has to ask for the others' whenever it computes (section 5)?
+# 1. Weights, gradients and Adam's numbers of a model, in mixed precision, take 120 GB on each of 64 GPUs. Now only Adam's
+#    numbers are cut into 64 shards, one for each GPU. How many GB does a GPU hold then (section 1)?
+# 2. Data parallelism all-reduces the gradients. If each rank keeps only a shard of the gradients and of Adam's numbers,
+#    how many times as many bytes does it send in a step (section 4)?
+# 3. And if it keeps only a shard of the weights too, and asks the others for theirs whenever it computes (section 5)?
 
 # %% demo=true
 guesses = predict(
@@ -90,16 +89,16 @@ guesses = predict(
 # %% [markdown]
 # ## 1 What fills the memory
 #
-# Unit 01 counted what a GPU holds of a model in mixed precision with Adam, for each parameter: 2 bytes for the weight, 2 for
-# its gradient, and 12 for the optimizer, which keeps a copy of the weight, the mean of the gradients and the mean
-# of their squares in 4 bytes each. These 16 bytes are the **model states**. Beside them there are activations, about which
-# sections 9 to 11 are, and buffers.
+# Unit 01 counted what a GPU holds for each parameter, in mixed precision with Adam: 2 bytes for the weight, 2 for its
+# gradient, and 12 for the optimizer. The optimizer keeps a copy of the weight, the mean of the gradients and the mean of
+# their squares, in 4 bytes each. These 16 bytes are the **model states**. Beside them are activations (sections 9 to 11)
+# and buffers.
 #
-# With data parallelism on $p$ GPUs, all $p$ have the same model states. That is as wasteful as it sounds, and ZeRO, the
-# Zero Redundancy Optimizer of Microsoft's DeepSpeed, does away with it in three stages. In stage 1 each rank keeps
-# $1/p$ of the optimizer's numbers, in stage 2 also of the gradients, and in stage 3 also of the weights. What a rank has of
-# something is its **shard**. No model is cut into layers or matrices here, as in units 05 and 06: every rank still trains the
-# whole model, on samples of its own. It only does not keep what it does not need at the moment.
+# With data parallelism on $p$ GPUs, all $p$ hold the same model states. ZeRO, the Zero Redundancy Optimizer of
+# Microsoft's DeepSpeed, removes these copies in three stages. In stage 1 each rank keeps $1/p$ of the optimizer's
+# numbers, in stage 2 also $1/p$ of the gradients, in stage 3 also $1/p$ of the weights. The part that a rank keeps is its
+# **shard**. The computation is not cut, unlike in units 05 and 06: every rank still trains the whole model, on its own
+# samples. It only does not keep what it does not need at the moment.
 
 
 # %% exercise="zero_memory" points=5
@@ -124,8 +123,8 @@ def zero_memory(parameters: int, ranks: int, stage: int, state_bytes: int = 12) 
 
 
 # %% [markdown]
-# Figure 1 of the ZeRO paper has 7.5 billion parameters on 64 GPUs. Try others: from how many GPUs on does a model of 34 billion
-# parameters fit on one of 80 GB, in each of the stages?
+# Figure 1 of the ZeRO paper has 7.5 billion parameters on 64 GPUs. Try other numbers. From how many GPUs on does a model
+# of 34 billion parameters fit into 80 GB, in each of the stages?
 
 # %% demo=true jupyter={"source_hidden": true}
 # %%needs zero_memory
@@ -165,31 +164,30 @@ guesses.measured(gigabytes_with_shards_of_adams_numbers=of_paper[1])
 
 # %% [markdown]
 # 120, 31.4, 16.6 and 1.9 GB, as in the paper. The first stage brings most: three quarters of all bytes are the
-# optimizer's, and it needs them for a moment only, at the end of a step. With more and more ranks the first two stages come
-# to a floor of 4 and 2 bytes a parameter; the third has none. So 34 billion parameters do not fit into 80 GB with stage 1 on
-# any number of GPUs; with stage 2 they do from 40 on, with stage 3 from 7 on.
+# optimizer's, and it needs them only at the end of a step. With more and more ranks the first two stages approach a floor
+# of 4 and 2 bytes a parameter. The third has none. So 34 billion parameters do not fit into 80 GB with stage 1 on any
+# number of GPUs. With stage 2 they fit on 40 GPUs or more, with stage 3 on 7 or more.
 #
-# What does it cost? Memory that is cut has to be put together again by messages. How many more than data parallelism
-# sends anyway, you will measure stage by stage.
+# What has been cut must be put together again by messages. Stage by stage you will measure how many bytes that takes.
 
 # %% [markdown]
 # ## 2 A shard for each rank
 #
-# Which part is whose? A shard need not end where a layer does. All parameters are laid end to end into one flat
-# tensor, and that is cut. The two collectives that ZeRO lives on are those of unit 07's ring: a **reduce-scatter** sums a
-# tensor over ranks and leaves each with one part of the sum, an **all-gather** gives everyone all parts. PyTorch's fast
-# ones work on one flat tensor of equal parts:
+# Which part belongs to which rank? A shard need not end where a layer ends: all parameters are laid end to end in one
+# flat tensor, and that is cut. ZeRO needs two collectives, the two halves of unit 07's ring all-reduce. A
+# **reduce-scatter** sums a tensor over ranks and leaves each rank with one part of the sum. An **all-gather** gives every
+# rank all parts. PyTorch's fastest versions work on one flat tensor of equal parts:
 #
 # | Call | In | Out |
 # |---|---|---|
 # | `dist.reduce_scatter_tensor(part, whole)` | `whole` of $p$ parts, on each rank another | `part`: this rank's, summed over ranks |
 # | `dist.all_gather_into_tensor(whole, part)` | `part`, this rank's | `whole`: all parts, in the order of the ranks |
 #
-# (Before PyTorch 2.13 they were called `reduce_scatter_tensor` and `all_gather_into_tensor`, and timelines still say
-# so.) Equal parts have a consequence. Ten numbers on four ranks are three for each, and the flat tensor is **padded** with
-# two zeros at its end: the last rank's part has one number and two zeros. So the shards differ from `tensor_split`'s,
-# which would be 3, 3, 2, 2: here they are as equal as they can be only up to the padding. DeepSpeed and the first FSDP pad in
-# the same way; today's FSDP (`fully_shard`, section 12) cuts each parameter by its rows, and pads these.
+# (PyTorch 2.13 has renamed them `reduce_scatter_single` and `all_gather_single`. The names here work in every version.)
+#
+# Equal parts need **padding**. Ten numbers on four ranks are three for each, so two zeros are added at the end: the last
+# rank's part is one number and two zeros. (`torch.tensor_split` would cut 3, 3, 2, 2.) DeepSpeed and the first FSDP pad
+# in this way too. Today's FSDP (`fully_shard`, section 12) cuts each parameter by its rows, and pads these.
 
 
 # %% exercise="shard_range" points=4
@@ -217,12 +215,10 @@ assert [shard_range(10, 4, rank) for rank in range(4)] == [(0, 3), (3, 6), (6, 9
 assert [shard_range(5, 4, rank) for rank in range(4)] == [(0, 2), (2, 4), (4, 5), (5, 5)]
 
 # %% [markdown]
-# Five numbers on four ranks: two for each of the first, one for the third, and the last has nothing at all. That looks silly, and
-# happens: a bias of a few numbers on a few hundred GPUs. Whatever you write below has to work for a rank
-# without numbers.
-
-# %% [markdown]
-# Laying end to end and padding is the same everywhere, so here it is, with the way back:
+# Five numbers on four ranks: two for each of the first two ranks, one for the third, none for the last. That happens,
+# with a bias of a few numbers on a few hundred GPUs. Whatever you write below has to work for a rank without numbers.
+#
+# These two functions lay tensors end to end with padding, and take them apart again:
 
 
 # %%
@@ -243,17 +239,17 @@ def unflat(whole: Tensor, shapes: Sequence[torch.Size]) -> list[Tensor]:
 # %% [markdown]
 # ## 3 Shards of the optimizer's state
 #
-# In data parallelism every rank has the mean of all gradients after the all-reduce, and every rank makes the same step of Adam.
-# They all compute the same thing, and that is the waste. Adam treats each number by itself: what happens to the weight with
-# the number 7 depends on the gradient with the number 7, and on its two running means. So a rank may update its own shard
-# of the weights, and needs the mean gradient of that shard only. A step then has three parts:
+# After the all-reduce of data parallelism every rank has the mean of all gradients, and every rank makes the same step of
+# Adam. That is the waste. Adam treats each number by itself: the new value of weight 7 depends on gradient 7 and on its
+# two running means, and on nothing else. So a rank can update its own shard of the weights, and needs the mean gradient
+# of that shard only. A step has three parts:
 #
 # 1. a reduce-scatter of the gradients: each rank gets the sum for its shard;
-# 2. a step of Adam, on the shard, with a shard of the running means;
+# 2. a step of Adam on the shard, with a shard of the running means;
 # 3. an all-gather of the weights: each rank gets the shards of the others.
 #
-# A ring's all-reduce is a reduce-scatter and an all-gather, one after the other (unit 07). Stage 1 puts the optimizer's step in
-# between, and sends exactly as many bytes.
+# A ring's all-reduce is a reduce-scatter followed by an all-gather (unit 07). Stage 1 puts the optimizer's step between
+# the two, and sends exactly as many bytes.
 
 
 # %% exercise="ShardedOptimizer" points=18
@@ -315,8 +311,8 @@ class ShardedOptimizer:
 
 
 # %% [markdown]
-# A real training beside it: a network of four layers learns the digits, with Adam, on four ranks. First as in unit 02, then with
-# your optimizer. `launch(..., memory=True)` counts what each rank holds. What is laid end to end, or gathered, counts among the
+# Now a real training: a network of four layers learns the digits, with Adam, on four ranks. First as in unit 02, then
+# with your optimizer. `launch(..., memory=True)` counts what each rank holds. Flat and gathered tensors count as
 # activations.
 
 
@@ -410,26 +406,26 @@ assert abs(sent_in_a_step(one) / sent_in_a_step(whole) - 1) < 0.01
 assert one.memory[0].peak_of("optimizer") < 1.02 / ranks * whole.memory[0].peak_of("optimizer")
 
 # %% [markdown]
-# The same weights, the same bytes on the wire, and a quarter of Adam's memory. (There is a shard more of weights and of gradients:
-# what Adam changes is a tensor of its own. In mixed precision that is the copy in 4 bytes, which is among the 12. And Adam,
-# which divides by the size of the gradients, would hardly notice a sum in place of the mean; SGD would.) In bytes
-# stage 1 is free; section 8 has the time. PyTorch has it as `ZeroRedundancyOptimizer` (section 12), Megatron-LM as its
-# distributed optimizer.
+# The weights and the bytes sent are the same, and Adam's memory is a quarter. (A rank also holds one more shard of
+# weights and of gradients, since Adam changes a tensor of its own. In mixed precision that is the copy in 4 bytes, which
+# is among the 12.) In bytes stage 1 is free; section 8 measures the time. PyTorch has it as `ZeroRedundancyOptimizer`
+# (section 12), Megatron-LM as its distributed optimizer.
 #
-# One thing is lost. An optimizer that looks at more than one number at a time, at the norm of a layer as LARS or LAMB, or at a
-# matrix as Shampoo, cannot work on a shard that begins and ends anywhere.
+# Two limits. Adam divides by the size of the gradients, so with it you would hardly notice a sum in place of the mean;
+# with SGD you would. And some optimizers look at more than one number at a time: LARS and LAMB at the norm of a layer,
+# Shampoo at a matrix. They cannot work on a shard that begins and ends anywhere.
 
 # %% [markdown]
 # ## 4 Shards of the gradients
 #
-# After the reduce-scatter a rank needs its shard of the gradients, and nothing else. Yet at the end of backward all
-# gradients are there, 2 bytes for each parameter, to be thrown away a moment later. If they are to take no memory, they
-# must be sent while backward computes: a **bucket** of them as soon as it is complete, as in unit 02. Then their memory is free
-# again, for the next ones.
+# After the reduce-scatter a rank needs its shard of the gradients only. Yet at the end of backward all gradients are
+# there, 2 bytes for each parameter, and a moment later they are thrown away. To save this memory, send them while
+# backward computes: a **bucket** of gradients as soon as it is complete, as in unit 02. Then its memory is free for the
+# next bucket.
 #
-# The collective is asynchronous, so that backward goes on meanwhile. But a tensor that is being sent is still in memory. Who starts the
-# reduce-scatter of each bucket and waits for all of them at the end has all gradients in memory at the end of
-# backward, now in flat tensors. So at most one bucket may be under way.
+# The reduce-scatter is asynchronous, so that backward goes on meanwhile. But a tensor that is being sent is still in
+# memory. If you start the reduce-scatter of each bucket and wait for all of them at the end, then all gradients are in
+# memory at the end of backward, in flat tensors. So at most one bucket may be under way.
 
 
 # %% exercise="ShardedGradients" points=20
@@ -499,7 +495,7 @@ class ShardedGradients:
 
 
 # %% [markdown]
-# Stage 2 is that, an optimizer for the shards, and the all-gather of section 3:
+# Stage 2 is this, an optimizer for the shards, and the all-gather of section 3:
 
 
 # %% demo=true
@@ -540,9 +536,10 @@ assert two.memory[0].peak_of("gradients") < (1 / ranks + 0.4) * whole.memory[0].
 guesses.measured(times_the_bytes_with_shards_of_gradients=sent_in_a_step(two) / sent_in_a_step(whole))
 
 # %% [markdown]
-# Your second prediction: as many bytes as before. Of the gradients a rank holds its shard, and a bucket or so.
-# In the timeline of one step the reduce-scatters (the low bars) begin while backward computes. A short gap within backward is the
-# wait for the bucket before, whose memory is needed; the long one behind backward is `finish()`, which waits for the last bucket:
+# Your second prediction: as many bytes as before. A rank holds its shard of the gradients, and about one bucket. In the
+# timeline of one step the reduce-scatters (the low bars) begin while backward computes. A short gap within backward is
+# the wait for the bucket before, whose memory is needed. The long gap behind backward is `finish()`, which waits for the
+# last bucket:
 
 # %% demo=true
 # %%needs ShardedGradients
@@ -552,20 +549,20 @@ shown.timeline(ranks=[0, 1], start=0.25 * shown.seconds, end=0.52 * shown.second
 # %% [markdown]
 # ## 5 Shards of the parameters
 #
-# In stages 1 and 2 every rank still has all weights, 2 bytes each. For stage 3 look at one layer in a step. Its weights are needed
-# when its forward is computed, and once more for its backward; all the rest of the time they lie there. So a rank keeps a
-# shard of them, and asks the others for theirs just before it computes:
+# In stages 1 and 2 every rank still has all weights, 2 bytes each. But a layer's weights are needed only twice in a step:
+# for its forward, and again for its backward. So a rank keeps a shard of them, and gathers the shards of the others just
+# before it computes:
 #
 # | | before | after |
 # |---|---|---|
-# | forward of a unit | all-gather of its weights | lets go of them |
-# | backward of a unit | all-gather of its weights | reduce-scatter of its gradients; lets go of both |
+# | forward of a unit | all-gather of its weights | frees them |
+# | backward of a unit | all-gather of its weights | reduce-scatter of its gradients; frees both |
 #
-# A **unit** is a part of the model that is gathered together, such as a block of a transformer. It must not be the whole model, or all
-# weights would be there at a time. PyTorch's FSDP, Fully Sharded Data Parallel, is built in this way.
+# A **unit** is a part of the model that is gathered together, such as a block of a transformer. It must not be the whole
+# model, or all weights would be there at once. PyTorch's FSDP, Fully Sharded Data Parallel, works in this way.
 #
-# Letting go is harder than it sounds. A variable is quickly set to `None`; but autograd keeps what backward will need, and for a
-# linear layer that is its input and its weight. PyTorch lets you say what is kept in place of a tensor:
+# To free weights it is not enough to set a variable to `None`: autograd keeps what backward will need. For a linear layer
+# that is its input and its weight. PyTorch lets you say what is kept in place of a tensor:
 
 
 # %% demo=true
@@ -591,12 +588,14 @@ loss.backward()
 assert sorted(remembered) == ["[1, 3]", "[2, 3]"] or sorted(remembered) == ["[1, 3]", "[3, 2]"]
 
 # %% [markdown]
-# Both are kept: the input and the weight (transposed or not, as PyTorch's version has it). Here the hooks keep the tensors in a
-# dictionary, which saves nothing. Yours can do better: of a weight, it is enough to know where in the unit's flat tensor it lies.
+# Both are kept: the input and the weight (transposed or not, depending on PyTorch's version). These hooks keep the
+# tensors in a dictionary, which saves nothing. Yours can do better: for a weight it is enough to keep where in the unit's
+# flat tensor it lies.
 #
-# Two tools more. `torch.func.functional_call(module, tensors, inputs)` runs a module's code with other tensors, given by name, in place of
-# its parameters. And a module's code can be copied without its numbers: `copy.deepcopy(module, memo)` takes from the dictionary
-# `memo`, by `id`, what is to stand in the copy for a parameter, such as one that is empty.
+# Two more tools. `torch.func.functional_call(module, tensors, inputs)` runs a module's code with other tensors, given by
+# name, in place of its parameters. `copy.deepcopy(module, memo)` copies a module; the dictionary `memo` says what stands
+# in the copy for a parameter, by the parameter's `id`. With an empty tensor for each, the code is copied without its
+# numbers.
 
 
 # %% exercise="FullyShardedUnit" points=28
@@ -685,7 +684,7 @@ class Gathered(torch.autograd.Function):
 
 
 # %% [markdown]
-# The same training once more, with a unit for each layer:
+# The same training, with a unit for each layer:
 
 
 # %% demo=true
@@ -731,15 +730,15 @@ assert 1.3 < sent_in_a_step(three) / sent_in_a_step(whole) < 1.4
 assert three.memory[0].peak_of("optimizer") < 1.05 / ranks * whole.memory[0].peak_of("optimizer")
 
 # %% [markdown]
-# Two all-gathers and a reduce-scatter, where an all-reduce is one of each: that would be half as much again. Here it is a third more, for
-# the backward of the first layer does not need its weights. They would serve to compute the gradient of the images, which nobody
-# asks for.
+# An all-reduce is one reduce-scatter and one all-gather. Stage 3 has one all-gather more, so it should send half as much
+# again. Here it sends a third more: the backward of the first layer does not need its weights, which would serve only for
+# the gradient of the images.
 #
 # ### One unit ahead
 #
-# Stage 3 has a price that stages 1 and 2 do not have: it waits. A unit that is about to compute needs weights that are not there. The
-# remedy is to ask for them in time: while one unit computes, the weights of the next are on their way. In backward the next one is
-# the one before. Asking for more than one ahead would only fill the memory again.
+# Stages 1 and 2 never wait for weights, stage 3 does. The remedy is to ask for them earlier: while one unit computes, the
+# weights of the next are on their way. In backward the next unit is the one before. Asking for more than one ahead would
+# fill the memory again.
 
 
 # %% exercise="prefetch" points=10
@@ -789,21 +788,23 @@ assert most["early"] <= most["late"] + 2 * 4 * (64 * 64 + 64)
 assert all(torch.allclose(a, b) for a, b in zip(put_together(early), put_together(late), strict=True))
 
 # %% [markdown]
-# The third prediction: half as much again, since now the first unit's weights are asked for in backward too. In the timeline
-# all-gathers (the low bars) run while units compute. A unit still waits where its neighbour computes for a shorter time than weights take
-# to come. At full height are the reduce-scatters, which backward waits for; FSDP lets them run beside the next unit's as well:
+# The third prediction: half as much again, since in backward the first unit's weights are now gathered too. In the
+# timeline all-gathers (the low bars) run while units compute. A unit still waits where its neighbour computes for less
+# time than its weights take to arrive. The bars of full height are reduce-scatters, for which backward waits. FSDP runs
+# these too beside the next unit's backward:
 
 # %% demo=true
 # %%needs FullyShardedUnit prefetch
 early.timeline(ranks=[0, 1], start=0.27 * early.seconds, end=0.53 * early.seconds)
 
 # %% [markdown]
-# ## 6 The norm of what nobody has whole
+# ## 6 The norm of a gradient in shards
 #
-# Many trainings bound the norm of the gradient: if all gradients together are longer than some bound, they are scaled down to it.
-# `torch.nn.utils.clip_grad_norm_` does that for a model whose gradients are all there. On shards it goes wrong without an error:
-# each rank finds the norm of its own shard, which is too small, and each scales by another factor. The direction of the step is no
-# longer that of the gradient. (PyTorch's own shards, in section 12, know that they are shards, and there `clip_grad_norm_` is right.)
+# Many trainings bound the norm of the gradient: a longer one is scaled down to the bound.
+# `torch.nn.utils.clip_grad_norm_` does that for a model whose gradients are all there. On shards it goes wrong without an
+# error. Each rank finds the norm of its own shard only, which is too small, and each rank scales by another factor. The
+# step then has another direction than the gradient. (PyTorch's own shards, in section 12, know that they are shards, and
+# there `clip_grad_norm_` is right.)
 
 
 # %% exercise="clip_grad_norm" points=7
@@ -834,36 +835,34 @@ def clip_grad_norm(shards: Iterable[Tensor], max_norm: float) -> Tensor:
 
 # %% demo=true
 # %%needs clip_grad_norm
-def both_ways(gradient: Tensor) -> tuple[float, float, float]:
-    """The norm from shards, the norm that torch finds on this rank's shard, and the length after clipping to 1."""
+def both_ways(gradient: Tensor) -> tuple[float, float, Tensor]:
+    """The norm from shards, the norm that torch finds on this rank's shard, and the shard after clipping to 1."""
     shard = nn.Parameter(torch.zeros(len(gradient) // ranks))
     shard.grad = gradient.view(ranks, -1)[dist.get_rank()].clone()
     alone = torch.nn.utils.clip_grad_norm_([shard], math.inf).item()
-    norm = clip_grad_norm([shard], 1.0).item()
-    total = shard.grad.square().sum()
-    dist.all_reduce(total)
-    return norm, alone, total.sqrt().item()
+    return clip_grad_norm([shard], 1.0).item(), alone, shard.grad
 
 
 gradient = torch.arange(1.0, 1 + 4 * ranks)
 norms = launch(both_ways, gradient, ranks=ranks, on=on).results
-for rank, (norm, alone, length) in enumerate(norms):
-    print(f"rank {rank}: norm {norm:.3f}, of its shard alone {alone:.3f}; after clipping {length:.3f}")
+for rank, (norm, alone, _) in enumerate(norms):
+    print(f"rank {rank}: norm {norm:.3f}, of its shard alone {alone:.3f}")
+length = torch.cat([clipped for *_, clipped in norms]).norm().item()
+print(f"the whole gradient after clipping: {length:.3f}")
 
 # %% demo=true jupyter={"source_hidden": true}
 # %%holds clip_grad_norm
 assert all(abs(norm / gradient.norm().item() - 1) < 1e-5 for norm, _, _ in norms)
-assert all(abs(length - 1) < 1e-5 for _, _, length in norms)
+assert abs(length - 1) < 1e-5
 assert all(alone < norm for norm, alone, _ in norms)
 
 # %% [markdown]
 # ## 7 The whole state in one file
 #
-# At the end somebody wants the model in one file. No rank has it, and where it was too large for one GPU, no rank could have it there.
-# Rank 0 can put it together in the memory of its host, which is larger, if it goes about it with care: one tensor after the
-# other, and without the other ranks holding what only rank 0 will write. Checkpoints during training need not be put together at all: each
-# rank saves its shards, and what loads them later cuts anew if it has another number of ranks
-# (`torch.distributed.checkpoint`).
+# At the end the model should be in one file. No rank has all of it, and it may be too large for one GPU. Rank 0 can put
+# it together in the memory of its host, which is larger. It takes one tensor after the other, so that no other rank has
+# to hold a whole one. Checkpoints during training are not put together at all. Each rank saves its shards, and whoever
+# loads them on another number of ranks cuts them anew (`torch.distributed.checkpoint`).
 
 
 # %% exercise="gather_state" points=12
@@ -933,14 +932,14 @@ assert gathered.memory[0].peak <= (8 + 2 + 2) * 2**16
 assert all(own.peak <= (2 + 0.5) * 2**16 for own in gathered.memory.ranks[1:])
 
 # %% [markdown]
-# Rank 0 holds its own quarter, the whole, and little more; the others hold their quarter.
+# Rank 0 holds its own quarter, the whole state, and little more. The others hold their quarter.
 
 # %% [markdown]
 # ## 8 Traffic against memory
 #
-# The ZeRO paper counts in numbers, of which a model has so many as it has parameters: an all-reduce sends and receives twice as many,
-# stages 1 and 2 as well, and stage 3 three times as many (section 7 of the paper). That leaves out the factor $\frac{p-1}{p}$: a
-# rank does not send its own part to itself. What your four trainings sent, divided by this factor, for 2 to 8 ranks:
+# The ZeRO paper (section 7) counts what a rank sends in multiples of the model: data parallelism, stage 1 and stage 2
+# send it twice, stage 3 three times. That leaves out the factor $\frac{p-1}{p}$: a rank does not send its own part to
+# itself. What your four trainings sent, divided by this factor, for 2 to 8 ranks:
 
 
 # %% demo=true
@@ -959,7 +958,7 @@ for name, times in (("data parallelism", 2), ("stage 1", 2), ("stage 2", 2), ("s
     assert all(abs(sent / times - 1) < 0.03 for sent in traffic[name].values()), (name, traffic[name])
 
 # %% [markdown]
-# 2, 2, 2 and 3, and no more with more ranks. The memory shrinks with them:
+# 2, 2, 2 and 3, for any number of ranks. The memory shrinks with more ranks:
 
 # %% demo=true
 # %%needs zero_memory
@@ -984,36 +983,7 @@ floors = [zero_memory(7_500_000_000, 1024, stage) / 1e9 for stage in range(4)]
 assert [round(floor, 1) for floor in floors] == [120.0, 30.1, 15.1, 0.1]
 
 # %% [markdown]
-# The table of frameworks of unit 04 has ZeRO as "data", with 400 GPUs and 100 billion parameters. Can that be data
-# parallelism alone? The run of the paper is one of stage 2, on GPUs of 32 GB, and stage 2 has every weight on every GPU:
-
-# %% demo=true
-# %%needs zero_memory
-HUNDRED, GPUS = 100_000_000_000, 400
-for stage in (2, 3):
-    print(
-        f"stage {stage}, data parallel over {GPUS}: {zero_memory(HUNDRED, GPUS, stage) / 1e9:.1f} GB on each GPU"
-    )
-cut = zero_memory(HUNDRED // 16, GPUS // 16, 2)
-print(f"stage 2 over 25, each layer cut over 16 GPUs: {cut / 1e9:.1f} GB on each GPU")
-
-# %% demo=true jupyter={"source_hidden": true}
-# %%holds zero_memory
-assert round(zero_memory(HUNDRED, GPUS, 2) / 1e9, 1) == 203.5
-assert round(zero_memory(HUNDRED, GPUS, 3) / 1e9, 1) == 4.0
-assert round(cut / 1e9) == 16
-assert 2 * HUNDRED > 6 * 32e9
-assert max(n for n in range(1, 40) if zero_memory(n * 10**9, 128, 2) < 32e9) == 15
-
-# %% [markdown]
-# 203.5 GB on a GPU of 32: it cannot. The run cut every layer over the 16 GPUs of a node, by Megatron-LM's tensor parallelism
-# (unit 06), and was data parallel over the 25 nodes. So the row is right about what ZeRO is, and about how far
-# "ZeRO and tensor parallelism" had been taken. Without tensor parallelism the paper trains 13 billion parameters on 128
-# GPUs, where plain data parallelism ended at 1.4 billion; the model states alone would let 15 billion in. Stage 3, which
-# came later, would have 4 GB of model states on each of the 400, and leave the question how fast.
-#
-# Bytes are not time. One more run of each on the slow device of the timelines, with four steps and all ranks beside each other:
-
+# Bytes are not time. Here is each training once more on the slow device of the timelines:
 # %% demo=true
 # %%needs ShardedOptimizer ShardedGradients FullyShardedUnit prefetch
 five_ways = {**ways, "stage 3": stage_3, "stage 3, one ahead": ahead}
@@ -1035,34 +1005,33 @@ assert seconds["stage 1"] < 0.85 * seconds["data parallelism"]
 assert seconds["stage 1"] < seconds["stage 2"] < seconds["stage 3, one ahead"] < seconds["stage 3"]
 
 # %% [markdown]
-# Each stage holds less than the one before. Stage 1 is faster than data parallelism here, though it sends as much: each rank makes a
-# quarter of Adam's step, which takes long on this device. But it sends everything after backward; an all-reduce that runs
-# beside backward (unit 02) can be hidden, its all-gather cannot. Stage 3 is the slowest, and with one unit ahead nearer to stage 2.
-#
-# When does which stage pay?
+# Each stage holds less than the one before. Stage 1 sends as much as data parallelism, and is faster here: each rank
+# makes only a quarter of Adam's step, which takes long on this device. But it sends everything after backward. An
+# all-reduce can be hidden beside backward (unit 02). The all-gather of stage 1 comes after the optimizer's step, so it
+# can only be hidden beside the next forward, which Megatron-LM does and yours does not. Stage 3 is the slowest, and with
+# one unit ahead it comes nearer to stage 2.
 #
 # | Stage | What it costs | When to take it |
 # |---|---|---|
 # | 1 | nothing in bytes | always, with an optimizer that treats each number by itself |
-# | 2 | nothing in bytes; with accumulated gradients a reduce-scatter for each part of the batch | where gradients do not fit, and no gradients are accumulated |
-# | 3 | half as many bytes again, and they have to arrive in time | where the weights do not fit |
+# | 2 | nothing in bytes; with accumulated gradients, a reduce-scatter for each part of the batch | where gradients do not fit, and none are accumulated |
+# | 3 | half as many bytes again, which have to arrive in time | where the weights do not fit |
 #
-# The second row is why many use stage 1 with a pipeline: a step has many micro-batches (unit 05), whose gradients are accumulated. Stage 2 would have to send
-# at each.
+# Because of the second row many use stage 1 with a pipeline: a step has many micro-batches (unit 05), whose gradients are
+# accumulated. Stage 2 would send at each of them.
 
 
 # %% [markdown]
 # ## 9 Activations on the host
 #
-# Stages 1 to 3 cut the model states into shards. What forward leaves for backward is not among them: each rank has samples
-# of its own, so nobody else has its activations. With a long sequence or a large batch they are the larger part (unit 01,
-# section 6). Between a layer's forward and its backward, one of three things can be done with them: keep them, copy them to
-# the host and back, or throw them away and compute them again. This section copies, the next one computes again, and
-# section 11 does with each layer what is best for it.
+# Stages 1 to 3 cut the model states. Activations are not among them: each rank has its own samples, so nobody else has
+# its activations. With a long sequence or a large batch they are the larger part (unit 01, section 6). Between a layer's
+# forward and its backward they can be kept, copied to the host and back, or thrown away and computed again. This section
+# copies, section 10 computes again, and section 11 chooses for each layer.
 #
-# A host has more memory than its GPUs, and what lies between them is slow. A Quadro RTX 5000 reads its own memory with
-# 448 GB/s, and its host's, over PCIe, with 12 GB/s (`presets.pcie_box`). Can the copies be hidden behind the computing?
-# Take a layer that multiplies its input by a square matrix, for 8,192 samples:
+# A host has more memory than its GPUs, but the link between them is slow. A Quadro RTX 5000 reads its own memory at 448
+# GB/s, and its host's, over PCIe, at 12 GB/s (`presets.pcie_box`). Can the copies be hidden behind the computing? Take a
+# layer that multiplies its input by a square matrix, for 8,192 samples:
 
 # %% demo=true
 box = presets.pcie_box(devices=1)
@@ -1078,23 +1047,24 @@ assert round(hidden_from) == 1867
 assert (box.memory_bandwidth, box.host.bandwidth) == (448e9, 12e9)
 
 # %% [markdown]
-# Both grow with the samples, but only computing grows with the square of the width. With more than 1,867 columns a
-# forward takes longer than the copy of what it keeps, whatever the batch. Backward takes twice as long as forward, so
-# the way back is hidden from half as many columns on.
+# Both times grow with the samples, but only computing grows with the square of the width. With more than 1,867 columns a
+# forward takes longer than the copy of what it keeps, whatever the batch. Backward takes twice as long as forward, so the
+# copy back is hidden from half as many columns on.
 #
-# The door is that of section 5: autograd keeps what `pack` makes of a tensor, and has it back by `unpack`. Not all that is saved
-# is an activation: a linear layer saves its weights as well.
+# The hooks are those of section 5: autograd keeps what `pack` makes of a tensor, and gets the tensor back from `unpack`.
+# Not all that is saved is an activation: a linear layer saves its weights as well.
 #
-# The host is in `course_lib.training.host_memory`. `HostMemory()` is this rank's part of it. `held = host.to_host(tensor)`
-# begins a copy to the host and returns at once. `arriving = held.to_device()` begins a copy back, into new memory of the device,
-# as often as you like; `arriving.wait()` waits for it and gives the tensor. Copies in one direction go one after the
-# other. The two directions, and the computing, go side by side: on a GPU by two streams and pinned memory, on simulated ranks
-# in virtual time, over the cluster's `host` link. `host.nbytes` says how much lies there; it is free when nobody refers to it any more.
+# `course_lib.training.host_memory` has the host:
 #
-# A program runs ahead of its GPU: it queues operations faster than the GPU works them off. A tensor that is to leave stays
-# alive until its copy is over, so at most two copies leave at a time: before a third, `to_host` waits for the oldest. On an H100,
-# 12 layers of width 4096 took 8.06 GiB with everything kept, 8.56 GiB with offloading that does not wait, and 3.06 GiB with this
-# bound, in the same 0.404 s a step. A simulated device works in step with its program, so nothing has to wait there.
+# | Call | What it does |
+# |---|---|
+# | `host = HostMemory()` | this rank's part of the host's memory; `host.nbytes` says how much lies there |
+# | `held = host.to_host(tensor)` | begins a copy to the host and returns at once; when nobody refers to `held` any more, its memory is free |
+# | `arriving = held.to_device()` | begins a copy back, into new memory of the device, as often as you like |
+# | `arriving.wait()` | waits for that copy and returns the tensor |
+#
+# Copies in one direction go one after the other. The two directions, and the computing, go side by side: on a GPU by two
+# streams and pinned memory, on simulated ranks in virtual time, over the cluster's `host` link.
 
 
 # %% exercise="HostOffload" points=18
@@ -1153,8 +1123,7 @@ class HostOffload:
 
 
 # %% [markdown]
-# Six linear layers, small, on a device that is so slow in everything that a forward takes 2.2 times as long as the copy of what it
-# keeps.
+# Six small linear layers, on a device so slow that a forward takes 2.2 times as long as the copy of what it keeps:
 
 # %% demo=true
 # %%needs HostOffload
@@ -1203,13 +1172,17 @@ copies = [event for event in offloads[1].events if event.kind == "copy"]
 assert sum(event.nbytes for event in copies) == 2 * 7 * one_layer
 
 # %% [markdown]
-# Backward that waits for each tensor takes 20 % longer; with one on its way ahead 7 %, with two no less. What remains is
-# at the turn, as the timeline shows: what forward saved last has just begun to leave when backward asks for it, and
-# has to arrive on the host before it can come back. It should have stayed. More ahead costs memory, a layer's activations
-# for each, and gains nothing where one copy is shorter than one backward.
+# With `ahead=0` a step takes 20 % longer than with everything kept. With `ahead=1` it takes 7 % longer, and `ahead=2`
+# gains nothing more. What remains is at the turn from forward to backward, as the timeline shows. What forward saved last
+# has just begun to leave when backward asks for it, and it has to arrive on the host before it can come back. It should
+# have stayed. Each tensor more ahead costs a layer's activations, and gains nothing where one copy is shorter than one
+# backward.
 #
-# And on a real GPU, which the program runs ahead of? The steps on an H100 that were spoken of above (`course_lib.published.h100`), and a step of
-# eight small layers on this machine. On a CPU its time says little: the host's memory is the device's own.
+# A real GPU lags behind its program, which queues operations faster than the GPU works them off. A tensor that leaves
+# stays in the GPU's memory until its copy is over, so copies would pile up. Therefore `to_host` lets at most two leave at
+# a time: before a third it waits for the oldest. (A simulated device works in step with its program, and never waits
+# there.) Below are steps of 12 layers of width 4096 on an H100 (`course_lib.published.h100`), and of eight small layers
+# on this machine. On a CPU their time says little: the host's memory is the device's own.
 
 # %% demo=true
 # %%needs HostOffload
@@ -1252,19 +1225,22 @@ assert by_way["at most 2 copies leaving, ahead 1"] == (0.404, 3.06)
 assert (by_way["save_on_cpu, pinned"][0], by_way["save_on_cpu, not pinned"][0]) == (0.66, 6.84)
 
 # %% [markdown]
-# With two copies that leave at a time a step takes 0.404 s, 6 % more than with everything kept. With one it takes 0.460 s: the
-# device waits for copies. PyTorch's own `torch.autograd.graph.save_on_cpu` waits for each copy, and begins none ahead: 0.66 s with
-# pinned memory, and 6.84 s without.
+# Copies without a bound save nothing: 8.56 GiB, where everything kept takes 8.06. With two that leave at a time it is
+# 3.06 GiB and 0.404 s, 6 % more time than with everything kept. With one it is 0.460 s: the device waits for copies.
+# PyTorch's own `torch.autograd.graph.save_on_cpu` copies the weights too, waits for each copy, and begins none ahead:
+# 0.66 s with pinned memory, 6.84 s without.
 #
 # ## 10 Computing again
 #
-# What has been thrown away can be computed again from what went in. Unit 05 did so with whole stages, and it cost a third
-# of a step more. For one device the question is which inputs to keep. The layers are cut into **segments**. Forward keeps the
-# input of each segment, the **checkpoint**, and nothing within. Backward begins with the last segment: it computes the segment's forward
-# again, this time keeping all that backward needs, goes through it, and lets go of it with its
-# checkpoint. Then comes the segment before. (`torch.utils.checkpoint` runs a segment that way.)
+# What has been thrown away can be computed again from its input. Unit 05 did so with whole stages, and a step took a
+# third longer. On one device the question is which inputs to keep. The layers are cut into **segments**. Forward keeps
+# the input of each segment, the **checkpoint** (saved states have the same name), and nothing inside. Backward begins
+# with the last segment. It computes the segment's forward again, this time keeping all that backward needs, goes back
+# through it, and frees it with its checkpoint. Then comes the segment before. (`torch.utils.checkpoint` runs one segment
+# that way.)
 #
-# Many segments have many checkpoints, few have large insides. In between is the least memory. How low does it get?
+# Many segments mean many checkpoints, and few segments mean that each keeps much. The least memory is in between. How low
+# does it get?
 
 
 # %% exercise="checkpoint_segments" points=16
@@ -1327,14 +1303,15 @@ assert max(held_in_backward([10] * 10, [(1, 0)] * 100)) == 19
 assert lowest_peaks[100] == 14
 
 # %% [markdown]
-# Chen and others, who brought this to deep learning, cut $n$ layers into $\sqrt n$ segments of $\sqrt n$ layers: 10 checkpoints and
-# 10 layers for 100 layers, of which one is both: 19. You have found 14. Segments of equal length are not best: by the time
-# the first one goes through backward, all later checkpoints have gone, so it may be long, and the last must be short. Of $k$ segments with
-# $k, k-1, \dots, 1$ layers each needs exactly $k$; together they have $n = k(k+1)/2$ layers, so $k$ is about $\sqrt{2n}$. Each layer is computed
-# once more, one forward in three passes' worth of work: a third more time, for memory that grows with the root of the depth.
+# Chen and others, who brought this to deep learning, cut $n$ layers into $\sqrt n$ segments of $\sqrt n$ layers. For 100
+# layers that is 10 checkpoints and 10 layers, of which one is both: 19. You have found 14. Segments of equal length are
+# not best. By the time the first one goes through backward, all later checkpoints are gone, so it may be long, and the
+# last must be short. Of $k$ segments with $k, k-1, \dots, 1$ layers each needs exactly $k$. Together they have
+# $n = k(k+1)/2$ layers, so $k$ is about $\sqrt{2n}$. The price is one forward more. A step without it takes as long as
+# three forwards, so that is a third more time, for memory that grows with the root of the depth.
 #
-# Does it hold for real? A network whose layers become wider, each with a rectifier between two matrices, as in a transformer's block. A
-# layer keeps its input and what is inside, twice as wide. What the device holds is counted operation by operation:
+# Now a real network. Its layers become wider, each with a ReLU between two matrices, as in a transformer's block. A layer
+# keeps its input and what is inside, which is twice as wide. What the device holds is counted operation by operation:
 
 
 # %% demo=true
@@ -1385,14 +1362,15 @@ assert megabytes[:2] == ["43.5", "29.0"]
 assert float(megabytes[2]) < 19
 
 # %% [markdown]
-# 43.5 MB become 29.0 with four equal segments and less than 19 with the best ones, whose last segments are short. The gradients are
-# the same.
+# 43.5 MB become 29.0 with four equal segments, and less than 19 with the best ones, whose last segments are short. The
+# gradients are the same.
 #
 # ## 11 Out of core
 #
-# Keeping costs memory, swapping the link, computing again the device. Each of the three has room where the others are
-# short, so the best plan mixes them. KARMA (Wahib and others, 2020) makes such a plan, and trained models out of core,
-# that is larger than a device's memory, with plain data parallelism: on 2,048 GPUs a model of 17 billion parameters.
+# Keeping takes memory, swapping (to the host and back) takes the link, computing again takes the device. Each of the
+# three has room where another is short, so the best plan mixes them. KARMA (Wahib and others, 2020) makes such a plan. It
+# trains **out of core**: with models that are larger than a device's memory. On 2,048 GPUs it trained one of 17 billion
+# parameters with plain data parallelism.
 #
 # `course_lib.training.out_of_core.step` says when everything happens in a step of a chain of layers, for a given plan:
 
@@ -1405,9 +1383,10 @@ for way in ("recompute", "swap"):
 out_of_core_figure({"all computed again": one_for_all["recompute"], "all swapped": one_for_all["swap"]})
 
 # %% [markdown]
-# Eight layers with 4 GB each on a device with 16 GB free. Without a bound a step takes 3.6 s. Computing all again takes a
-# third more, and uses the link for nothing. Swapping all takes 5.8 s: a copy is longer than a forward, so after a few layers
-# forward waits until there is room, and backward waits for each layer in turn; the last ones go to the host only to come back.
+# Eight layers with 4 GB each, on a device with 16 GB free. With room for all a step would take 3.6 s. Computing all again
+# takes a third more, and does not use the link. Swapping all takes 5.8 s. A copy takes longer than a forward, so after a
+# few layers forward waits until there is room, and backward waits for each layer in turn. The last layers go to the host
+# only to come back.
 
 
 # %% exercise="out_of_core_plan" points=14
@@ -1417,8 +1396,8 @@ def out_of_core_plan(
     """For each layer "keep", "swap" or "recompute", so that a step is as short as you can make it.
 
     The arguments are those of course_lib.training.out_of_core.step, whose model of time counts. They
-    stay as they are. The plan must fit, as one does; its step has to be within 5 % of the shortest. 10
-    layers must take less than three seconds.
+    stay as they are. There is a plan that fits, and yours must. Its step has to be within 5 % of the
+    shortest. 10 layers must take less than three seconds.
     """
     ### BEGIN SOLUTION
     ways = ("keep", "swap", "recompute")
@@ -1483,28 +1462,23 @@ assert mixed.seconds <= 1.05 * best.seconds
 assert [f"{timed.seconds:.2f}" for timed in (*one_for_all.values(), best)] == ["4.80", "5.78", "3.85"]
 assert [f"{timed.seconds / best.seconds:.2f}" for timed in one_for_all.values()] == ["1.25", "1.50"]
 assert f"{best.seconds / 3.6 - 1:.0%}" == "7%"
-blocks_of_karma = 12 * 78 * 4256**2
-assert round(blocks_of_karma / 1e9, 2) == 16.95
-assert round((blocks_of_karma + 50257 * 4256) / 1e9, 2) == 17.17
 
 # %% [markdown]
-# The best plans take 3.85 s. One of them keeps the last four layers, which are needed first, swaps what has time to come back, and computes one
-# layer again where the link is still busy. That is 1.25 times as fast as computing all again and 1.50 times as fast as swapping all, and
-# 7 % slower than a device with room for all. KARMA reports 1.52 times the speed of other out-of-core methods on average
-# (its abstract), by the same means; how its layers are grouped into blocks is part of what it plans.
+# The best plans take 3.85 s. One of them keeps the last four layers, which backward needs first. It swaps what has time
+# to come back, and computes one layer again where the link is still busy. That is 1.25 times as fast as computing all
+# again, 1.50 times as fast as swapping all, and 7 % slower than a device with room for all. KARMA reports 1.52 times the
+# speed of other out-of-core methods on average (its abstract), by the same means. It also plans how layers are grouped
+# into blocks.
 #
-# Its largest model, of the lecture's table, has 17 billion parameters: a transformer of 78 blocks that are 4,256 wide (Turing-NLG's
-# shape). A block has twelve square matrices of this width, four of attention and eight in the two layers after it: 16.95 billion altogether, and 17.17 with the
-# embedding of 50,257 tokens. Its model states do not fit either, at 16 bytes a parameter. So they too are swapped, layer by layer, and gradients are
-# reduced on the hosts. That is how plain data parallelism trains what no device holds, and its price is the link. ZeRO's
-# shards (stage 3) hold each state once and fetch it from other devices; ZeRO-Offload and ZeRO-Infinity put shards onto the host and onto disks,
-# which does both.
+# KARMA swaps the model states too, so plain data parallelism trains what no device holds, and pays with time on the link.
+# ZeRO's stage 3 fetches each state from other devices instead. ZeRO-Offload and ZeRO-Infinity combine the two: they put
+# shards onto the host and onto disks.
 
 # %% [markdown]
 # ## 12 PyTorch's own
 #
-# PyTorch has all of it. `ZeroRedundancyOptimizer` is its stage 1, for use with DDP, and `fully_shard` (FSDP2) its stage 3. Four
-# layers on two ranks, with Adam, the same samples for all three ways:
+# `ZeroRedundancyOptimizer`, for use with DDP, is PyTorch's stage 1, and `fully_shard` (FSDP2) its stage 3. Four layers on
+# two ranks, with Adam and the same samples for DDP and both of these:
 
 # %% demo=true
 # %%needs torch>=2.8
@@ -1570,10 +1544,11 @@ for parameters in after_torch.values():
     assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(parameters, after_torch["DDP"], strict=True))
 
 # %% [markdown]
-# On two ranks an all-reduce sends the model's bytes once, $2(p-1)/p$ times. FSDP2 sends half of that more, as stage 3 must: two
-# all-gathers and a reduce-scatter, each half of the model. `ZeroRedundancyOptimizer` sends as much, though it cuts only Adam's numbers: DDP's
-# all-reduce gives every rank all gradients, and then each rank broadcasts its updated weights. A reduce-scatter in place
-# of the all-reduce would do, and stage 1 would cost what DDP costs. Yours does that (section 3):
+# On two ranks an all-reduce sends the model's bytes once, $2(p-1)/p$ times. FSDP2 sends half as much again, as stage 3
+# must: two all-gathers and a reduce-scatter, each half of the model. `ZeroRedundancyOptimizer` sends as much as that,
+# though it cuts only Adam's numbers: DDP's all-reduce gives every rank all gradients, and then each rank broadcasts its
+# updated weights. A reduce-scatter in place of the all-reduce would do, and stage 1 would cost what DDP costs. Yours does
+# that (section 3):
 
 
 # %% demo=true
@@ -1629,45 +1604,9 @@ both_ranks = [sum(run.traffic[rank].sent for run in with_torch.values()) for ran
 assert sum(both_ranks) == on_processes.traffic.sent
 
 # %% [markdown]
-# Rank 0 sends more, since DDP begins with a broadcast of its weights, here twice. The numbers are those of simulated ranks.
+# The bytes are those of simulated ranks. Rank 0 sends more, since DDP begins with a broadcast of its weights, here twice.
 #
-# For activations there is `torch.autograd.graph.save_on_cpu`, whose two hooks move whatever autograd saves. How much is that, for the
-# network of section 10?
-
-# %% demo=true
-from torch.autograd.graph import save_on_cpu
-
-
-def copied_by(hooks: saved_tensors_hooks, model: nn.Module, x: Tensor) -> int:
-    """Bytes that a pair of hooks copies in a forward."""
-    packed = []
-
-    def pack(tensor: Tensor) -> Any:
-        packed.append(hooks.pack_hook(tensor))
-        return packed[-1]
-
-    with saved_tensors_hooks(pack, hooks.unpack_hook):
-        model(x).sum()
-    return sum(data.nbytes for _, data in packed)
-
-
-by_torch = copied_by(save_on_cpu(), wider, x)
-weights = sum(parameter.nbytes for parameter in wider.parameters() if parameter.dim() == 2)
-activations = sum(before + inside for before, inside in kept_by_layer)
-print(f"save_on_cpu copies {by_torch / 1e6:.1f} MB; the layers keep {activations / 1e6:.1f} MB")
-
-# %% demo=true jupyter={"source_hidden": true}
-twice = sum(inside for _, inside in kept_by_layer)
-# The first layer's input needs no gradient, so its first matrix is not saved.
-assert by_torch == activations + twice + weights - wider[0].enter.weight.nbytes
-assert (f"{by_torch / 1e6:.1f}", f"{activations / 1e6:.1f}") == ("62.8", "35.4")
-
-# %% [markdown]
-# 62.8 MB where 35.4 would do. It copies the weights too, and what is saved twice it copies twice: a rectifier saves its output, and the next
-# matrix saves the same tensor as its input. Yours copies that twice as well. Nor does it fetch anything ahead, and by default it waits for
-# each copy. It is a dozen lines, and meant to be read; torchtune's `OffloadActivations` is what yours becomes in practice, with streams.
-#
-# PyTorch also counts memory, in `torch.distributed._tools`. Its `MemTracker` looks at the same step as `launch(..., memory=True)`:
+# PyTorch also counts memory. `MemTracker` looks at the same step as `launch(..., memory=True)`:
 
 # %% demo=true
 # %%needs torch>=2.8
@@ -1698,132 +1637,13 @@ print(f"launch(..., memory=True): {ours.peak:,} bytes at the peak")
 assert theirs["Total"] == ours.peak == 293_184
 
 # %% [markdown]
-# They agree to the byte. The peak is in the optimizer's step, when Adam's numbers and what it computes with stand beside gradients and
-# weights. `FSDPMemTracker` does the same for `fully_shard`, and tells shards from what is whole for a moment. On two processes, in
-# the second of two steps:
-
-
-# %% demo=true
-# %%needs torch>=2.8
-def tracked_shards(model: nn.Sequential) -> dict[str, int]:
-    """Bytes of each kind at the peak of a step of `fully_shard`."""
-    from torch.distributed._tools.fsdp2_mem_tracker import FSDPMemTracker
-
-    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
-    for part in (*model, model):
-        fully_shard(part, mesh=mesh)
-    optimizer, x = torch.optim.Adam(model.parameters(), foreach=False), torch.randn(64, 32)
-    tracker = FSDPMemTracker(model, optimizer)
-    tracker.track_inputs((x,))
-    with tracker:
-        for _ in range(2):
-            model(x).square().mean().backward()
-            optimizer.step()
-            optimizer.zero_grad()
-    kinds = next(iter(tracker.get_tracker_snapshot("peak").values()))
-    return {str(kind).rsplit(".")[-1]: nbytes for kind, nbytes in kinds.items() if nbytes}
-
-
-sharded_peak = launch(tracked_shards, four_layers, ranks=2, on="processes", quiet=True).results[0]
-layer_bytes = model_bytes // 4
-for kind, formula in (
-    ("SHARDED_PARAM", model_bytes // 2),
-    ("OPT", 2 * model_bytes // 2),
-    ("SHARDED_GRAD", layer_bytes // 2),
-    ("UNSHARDED_PARAM", layer_bytes),
-):
-    print(f"{kind:15} {sharded_peak[kind]:6,} bytes; formula {formula:6,}")
-
-# %% demo=true jupyter={"source_hidden": true}
-# %%holds torch>=2.8
-assert sharded_peak["SHARDED_PARAM"] == model_bytes // 2
-# Adam counts the steps of each parameter, in four bytes.
-assert sharded_peak["OPT"] == model_bytes + 4 * len(list(four_layers.parameters()))
-assert sharded_peak["UNSHARDED_PARAM"] == sharded_peak["ALL_GATHER"] == layer_bytes
-assert sharded_peak["REDUCE_SCATTER"] == layer_bytes
-assert sharded_peak["SHARDED_GRAD"] == layer_bytes // 2
-
-# %% [markdown]
-# Half of the weights and of Adam's numbers, as stage 3 says, and Adam's count of steps in four bytes for each of the 16 parameters. The
-# peak is in backward, when one layer has sent its gradients: half of them are there as its shard. Another is whole for the
-# moment, beside the buffers of its all-gather and of a reduce-scatter. (On simulated ranks the tracker loses count of the modules, for
-# it counts them once a process.)
-#
-# ### PyTorch's planner
-#
-# With two estimates more, of times and of what computing again costs, PyTorch plans as you did in section 11, without swapping:
-# `sac_milp` in `torch.distributed._tools.sac_ilp` finds the modules to compute again, and how much of each, by an integer program. Its solver is
-# put beside the workbook by `course beside pulp`. The model has six blocks on the card of section 9, and is not made: all tensors are fakes,
-# with shapes alone. The bound is a part of what a step takes without a plan.
-
-
-# %% demo=true
-# %%needs beside:pulp
-class Block(nn.Module):
-    """As in a transformer, four times as wide inside."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.enter, self.leave = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.leave(self.enter(x).relu())
-
-
-def six_blocks() -> nn.Sequential:
-    return nn.Sequential(*(Block(1024) for _ in range(6)))
-
-
-BOUNDS = (0.8, 0.7, 0.6)
-given = six_blocks, (8192, 1024), BOUNDS, box.memory_bandwidth, box.flops
-torchs = launch(plans_of_torch, *given, ranks=1, on="processes", beside="pulp", quiet=True, timeout=300)
-found = torchs.results[0]
-for bound, plan in zip(BOUNDS, found.plans, strict=True):
-    shown = ", ".join(f"{100 * part:.0f} % of {name[-1]}" for name, part in plan.again.items())
-    print(f"{bound:.0%}: computes again {shown}; it takes that for {1e3 * plan.seconds:.1f} ms more")
-
-# %% [markdown]
-# Yours, with as many bytes left for activations, and a link that is too slow for anything:
-
-# %% demo=true
-# %%needs out_of_core_plan beside:pulp
-kept_by_block = [block.activations for block in found.blocks]
-block_seconds = [block.seconds for block in found.blocks]
-yours_again = []
-for bound, plan in zip(BOUNDS, found.plans, strict=True):
-    left = sum(kept_by_block) - (found.most - plan.most)
-    chosen = out_of_core_plan(kept_by_block, block_seconds, left, 1.0)
-    longer = step(chosen, kept_by_block, block_seconds, left, 1.0).seconds - 3 * sum(block_seconds)
-    yours_again.append(1e3 * longer)
-    print(f"{bound:.0%}: {chosen.count('recompute')} of 6 blocks again, {1e3 * longer:.1f} ms more")
-
-# %% demo=true jupyter={"source_hidden": true}
-# %%holds out_of_core_plan beside:pulp
-assert all(more < 1.06 * least for more, least in zip(yours_again, (28.8, 38.4, 48.0), strict=True))
-
-# %% demo=true jupyter={"source_hidden": true}
-# %%holds beside:pulp
-assert [len(plan.again) for plan in found.plans] == [3, 4, 5]
-assert [f"{1e3 * plan.seconds:.1f}" for plan in found.plans] == ["43.9", "61.5", "79.1"]
-of_block = found.blocks[0]
-assert [(part, round(cost, 2)) for part, cost in of_block.points] == [(0.01, 0.0), (0.51, 0.07), (1.01, 1.0)]
-assert f"{sum(of_block.line):.2f}" == "1.91"
-(less, _), (half, price_of_half), (_, price_of_all) = of_block.points
-slope = (price_of_all - price_of_half) / (half - less)
-assert f"{price_of_half + slope * (1 - less):.2f}" == "1.91"
-
-# %% [markdown]
-# Both compute three, four and five of the six blocks again. PyTorch's are parts of blocks too, for it looks at single operations: without the
-# rectifier's result, half of what is made in a block, 7 % of its time is spent again, and only without the matrix product's as well all of
-# it. Yours keeps or throws away a block. The times that it tells are too long, though. Before it draws a line through these points
-# it moves the costs by one point, so that they are an upper bound: 1 % at the price of 51 %, 51 % at that of all. By this line
-# a whole block takes 1.91 times its own time. Its bound counts more than yours: weights, gradients, and what passes
-# through backward.
+# They agree to the byte. The peak is in the optimizer's step, when Adam's numbers and what it computes with stand beside
+# gradients and weights. `FSDPMemTracker`, in the same package, counts for `fully_shard`.
 #
 # ## 13 DeepSpeed
 #
-# DeepSpeed is by the authors of ZeRO. `course beside deepspeed` puts it beside this workbook. Stages 0 to 3, the same
-# samples and weights as in section 12, and for each its messages in the second step:
+# DeepSpeed is by the authors of ZeRO. `course beside deepspeed` puts it beside this workbook. Stages 0 to 3, with the
+# samples and weights of section 12, and for each its messages in the second step:
 
 # %% demo=true
 # %%needs torch>=2.8 beside:deepspeed
@@ -1862,23 +1682,24 @@ assert not any("reduce_scatter" in call.op for name in ("1", "2") for call in se
 # %% [markdown]
 # The weights are those of DDP, in all seven. The traffic is not what the paper says:
 #
-# - **Stages 1 and 2 all-reduce** their gradients, as they come, and then gather the weights: 1.5 times the bytes of DDP. Each
-#   bucket holds parts of several ranks' shards, and one all-reduce is simpler than a reduce to each. With `use_multi_rank_bucket_allreduce`
-#   off, each part is reduced to the rank that keeps it, and the bytes are DDP's.
-# - **Stage 3** in its second step sends as little as DDP: what a layer has gathered in forward is still there in backward. This model is smaller
-#   than `stage3_max_live_parameters`, a billion, so nothing is let go. Only with that, the reuse distance and the prefetching at zero are the
-#   weights gathered twice, 1.5 times the bytes, for the memory that the paper promises. And parameters with fewer than 100,000 numbers stay whole on every rank unless
-#   `stage3_param_persistence_threshold` is 0: without that, nothing in this model would be cut at all.
-# - **Gradients are clipped to a norm of 1** unless you say otherwise: `gradient_clipping` is 1.0 by default. It is set to 0 above, or
-#   a comparison with anything else fails for a reason that is hard to find.
-# - With `offload_optimizer`, Adam's numbers and its step are on the host (ZeRO-Offload). The messages are the same; what changes is that
-#   gradients go to the host and weights come back, 4 bytes a parameter and step in 16 bits.
+# - **Stages 1 and 2 all-reduce** their gradients, and then gather the weights: 1.5 times the bytes of DDP. Each bucket
+#   holds parts of several ranks' shards, and one all-reduce is simpler than a reduce to each. With
+#   `use_multi_rank_bucket_allreduce` off, each part is reduced to the rank that keeps it, and the bytes are DDP's.
+# - **Stage 3** in its second step sends as little as DDP: what a layer has gathered in forward is still there in
+#   backward. This model is smaller than `stage3_max_live_parameters`, a billion, so nothing is freed. With that, the
+#   reuse distance and the prefetching at zero, weights are gathered twice: 1.5 times the bytes, for the memory that the
+#   paper promises. Besides, parameters with fewer than 100,000 numbers stay whole on every rank, here all of them, unless
+#   `stage3_param_persistence_threshold` is 0.
+# - **Gradients are clipped to a norm of 1** by default: `gradient_clipping` is 1.0. Here it is set to 0; otherwise
+#   comparisons fail for a reason that is hard to find.
+# - With `offload_optimizer`, Adam's numbers and its step are on the host (ZeRO-Offload). The messages are the same.
+#   Gradients go to the host and weights come back, 4 bytes a parameter and step in 16 bits.
 #
 # ## 14 Now on nodes
 #
-# The three collectives of stage 3 go through whatever joins the ranks, and between nodes that is slower. An H100 node has 371 GB/s
-# from GPU to GPU, and 50 GB/s from each GPU to another node. A step's messages for a model of seven billion parameters, 14 GB in 16 bits, on
-# four nodes, without a single number being moved:
+# Between nodes the collectives of stage 3 are slower. An H100 node has 371 GB/s from GPU to GPU, and 50 GB/s from each
+# GPU to another node. Here are a step's messages for a model of seven billion parameters, 14 GB in 16 bits, on four
+# nodes. (Tensors on `meta` have no numbers, so this takes no memory.)
 
 
 # %% demo=true
@@ -1911,10 +1732,10 @@ assert round(pod.intra_node.bandwidth / 1e9) == 371
 assert pod.inter_node.bandwidth == 50e9
 
 # %% [markdown]
-# 0.82 s become 0.16 s when each node has all of the shards: then whole weights travel inside the nodes only, and between them
-# no more than a shard's gradients. The price is memory: four times the model states on each GPU. This is **hybrid sharding**.
-#
-# With FSDP2 that is one argument, a mesh of two axes; on one axis it is replicated, on the other sharded:
+# 0.82 s become 0.16 s when each node has all of the shards. Then whole weights travel inside the nodes only, and between
+# them no more than a shard's gradients. The price is memory: four times the model states on each GPU. This is **hybrid
+# sharding**. With FSDP2 it is one argument, a mesh of two axes: along one the model is replicated, along the other
+# sharded:
 #
 # ```python
 # mesh = init_device_mesh("cuda", (nodes, gpus_per_node), mesh_dim_names=("replicate", "shard"))
@@ -1923,21 +1744,23 @@ assert pod.inter_node.bandwidth == 50e9
 # fully_shard(model, mesh=mesh)
 # ```
 #
-# The script is started as every other (unit 02, section 10): `torchrun` once a node, or `srun` for each rank. Three things differ on nodes:
+# The script is started as every other (unit 02, section 10): `torchrun` once a node, or `srun` for each rank. Three
+# things differ on nodes:
 #
-# - **Never make it whole.** Eight processes that each make the whole model fill a node's memory before the first shard is cut. Make it on
-#   `torch.device("meta")`, shard it, `to_empty(device=...)`, and load shards from a checkpoint of `torch.distributed.checkpoint`.
-# - **Save shards.** Gathering the whole state on rank 0 (section 7) takes its memory and everybody's time.
-# - **Pinned memory counts.** What is offloaded lies in memory that the system cannot move, of all ranks of a node together; a job's `--mem` has to
-#   have room for it, and what exceeds it ends in a kill without a Python traceback.
+# - **Never make the model whole.** Eight processes that each make it fill a node's memory before the first shard is cut.
+#   Make it on `torch.device("meta")`, shard it, `to_empty(device=...)`, and load shards from a checkpoint of
+#   `torch.distributed.checkpoint`.
+# - **Save shards.** Section 7's way takes the memory of rank 0 and everybody's time.
+# - **Count pinned memory.** What is offloaded lies in memory that the system cannot move, of all ranks of a node
+#   together. A job's `--mem` has to have room for it. Otherwise the job is killed, without a Python traceback.
 
 # %% [markdown]
 # ## 15 Open task: the fastest step that fits
 #
-# All levers at once. A higher stage leaves more room for activations and costs messages; more micro-batches need less
-# memory each, but every layer has to be started more often, and from stage 2 on messages come with each micro-batch;
-# and each layer can keep, swap or compute again. `course_lib.training.memory_plan.plan_cost` says what a plan takes, and its docstring how
-# that is counted.
+# Three levers at once. A higher stage leaves more room for activations and costs messages. More micro-batches need less
+# memory each, but every layer has to be started more often, and from stage 2 on messages come with each micro-batch. And
+# each layer can keep, swap or recompute. `course_lib.training.memory_plan.plan_cost` says what a plan takes, and its
+# docstring how that is counted.
 
 
 # %% exercise="plan_memory" points=8
@@ -1966,8 +1789,8 @@ def plan_memory(task: Task) -> Plan:
 
 
 # %% [markdown]
-# A model of four layers with 2.4 billion parameters, eight samples a rank, on eight GPUs with 16 GB each, whose network has 12.5 or
-# 50 GB/s. Beside your plan the best that computes everything again, which is what people do first:
+# A model of four layers with 2.4 billion parameters, eight samples a rank, on eight GPUs with 16 GB each, whose network
+# has 12.5 or 50 GB/s. Beside your plan stands the best one that computes everything again, the usual first remedy:
 
 
 # %% demo=true
@@ -2024,46 +1847,41 @@ for network in (12.5e9, 50e9):
 assert best_stages == [(1, 8), (2, 2)]
 
 # %% [markdown]
-# On the slow network stage 1 is best, though it leaves so little room that samples come one by one; four times the bandwidth pays for
-# stage 2 and larger micro-batches. A plan for one machine is no plan for another.
+# On the slow network stage 1 is best, though it leaves so little room that samples come one by one. Four times the
+# bandwidth pays for stage 2 and larger micro-batches. So a plan is made for one machine.
 
 # %% [markdown]
 # ## Where it comes from
 #
-# - S. Rajbhandari et al., ZeRO: memory optimizations toward training trillion parameter models, SC 2020
-#   ([arXiv:1910.02054](https://arxiv.org/abs/1910.02054)): the three stages, figure 1, and 100 billion parameters on 400 GPUs, with
-#   tensor parallelism inside the nodes.
-# - J. Ren et al., ZeRO-Offload, USENIX ATC 2021 ([arXiv:2101.06840](https://arxiv.org/abs/2101.06840)): optimizer and its step on the host; 13
-#   billion parameters on one GPU. S. Rajbhandari et al., ZeRO-Infinity, SC 2021 ([arXiv:2104.07857](https://arxiv.org/abs/2104.07857)):
-#   disks too. Both are DeepSpeed's.
-# - Y. Zhao et al., PyTorch FSDP: experiences on scaling fully sharded data parallel, VLDB 2023
-#   ([arXiv:2304.11277](https://arxiv.org/abs/2304.11277)): stage 3 in PyTorch, its prefetching, and its hybrid sharding.
-# - T. Chen et al., Training deep nets with sublinear memory cost, 2016 ([arXiv:1604.06174](https://arxiv.org/abs/1604.06174)): checkpoints in the
-#   root of the number of layers. A. Griewank, A. Walther, Algorithm 799: revolve, ACM TOMS 26(1), 2000: the same for differential equations,
-#   with recomputing within recomputing, and memory in the logarithm.
-# - M. Rhu et al., vDNN, MICRO 2016 ([arXiv:1602.08124](https://arxiv.org/abs/1602.08124)): activations of convolutional networks to the host and
-#   back, fetched ahead.
-# - M. Wahib et al., Scaling distributed deep learning workloads beyond the memory capacity with KARMA, SC 2020
-#   ([arXiv:2008.11421](https://arxiv.org/abs/2008.11421)): swapping and computing again in one plan; 17 billion parameters, 2,048 GPUs, plain data
-#   parallelism.
-# - P. Jain et al., Checkmate, MLSys 2020 ([arXiv:1910.02653](https://arxiv.org/abs/1910.02653)): which tensors to compute again, as an integer
-#   program; the way of PyTorch's own planner, `torch.distributed._tools.sac_ilp`.
+# - S. Rajbhandari et al., ZeRO, SC 2020 ([arXiv:1910.02054](https://arxiv.org/abs/1910.02054)): the three stages, figure
+#   1, and 100 billion parameters on 400 GPUs, with tensor parallelism inside the nodes.
+# - J. Ren et al., ZeRO-Offload, USENIX ATC 2021 ([arXiv:2101.06840](https://arxiv.org/abs/2101.06840)): optimizer and its
+#   step on the host; 13 billion parameters on one GPU. S. Rajbhandari et al., ZeRO-Infinity, SC 2021
+#   ([arXiv:2104.07857](https://arxiv.org/abs/2104.07857)): disks too.
+# - Y. Zhao et al., PyTorch FSDP, VLDB 2023 ([arXiv:2304.11277](https://arxiv.org/abs/2304.11277)): stage 3 in PyTorch,
+#   its prefetching, and its hybrid sharding.
+# - T. Chen et al., Training deep nets with sublinear memory cost, 2016
+#   ([arXiv:1604.06174](https://arxiv.org/abs/1604.06174)): checkpoints in the root of the number of layers. A. Griewank,
+#   A. Walther, Algorithm 799: revolve, ACM TOMS 26(1), 2000: recomputing within recomputing, with memory in the
+#   logarithm.
+# - M. Rhu et al., vDNN, MICRO 2016 ([arXiv:1602.08124](https://arxiv.org/abs/1602.08124)): activations of convolutional
+#   networks to the host and back, fetched ahead.
+# - M. Wahib et al., KARMA, SC 2020 ([arXiv:2008.11421](https://arxiv.org/abs/2008.11421)): swapping and computing again
+#   in one plan.
+# - P. Jain et al., Checkmate, MLSys 2020 ([arXiv:1910.02653](https://arxiv.org/abs/1910.02653)): which tensors to compute
+#   again, as an integer program. PyTorch's planner does so too: `torch.distributed._tools.sac_ilp`.
 #
 # ## What goes wrong in practice
 #
 # | What you see | What happened | What to do |
 # |---|---|---|
-# | Out of memory in the first step, though the states fit | Optimizer states come with the first step, activations with the first batch of full size | Try one full step with the longest samples before you believe a number |
+# | Out of memory in the first step, though the states fit | Optimizer states come with the first step, activations with the first batch of full size | Try one full step with the longest samples |
 # | Out of memory after hours, with memory free | The allocator's blocks are in pieces | `PYTORCH_ALLOC_CONF=expandable_segments:True`; equal shapes |
 # | The model is gathered whole | Only the outermost module was given to `fully_shard`: one unit | Shard each block, then the whole |
 # | Stage 3 slower than stage 2 by more than half | Units so small that latency counts, or nothing is fetched ahead | Larger units; `set_modules_to_forward_prefetch`; keep the last unit (`reshard_after_forward=False`) |
 # | More micro-batches, more traffic | From stage 2 on, gradients travel with each | `set_requires_gradient_sync(False)`, which keeps whole gradients, or larger micro-batches |
-# | Clipping differs from one GPU's | The norm was of a shard | A collective of one number (section 6) |
 # | A checkpoint holds a shard of each weight | `state_dict()` of a sharded model has shards | `torch.distributed.checkpoint`, which loads onto other numbers of ranks |
 # | The optimizer trains nothing | It was made before the model was sharded, and has the old parameters | Shard first, then make the optimizer |
-# | Tied weights are no longer tied | Each unit has cut its own copy | Both uses in one unit |
 # | Recomputation changes the loss | Dropout drew anew, or batch norm counted twice | `preserve_rng_state=True`; no running statistics inside |
 # | No gradients at all inside a checkpoint | The reentrant kind, and no input asks for a gradient | `use_reentrant=False` |
 # | Offloading halves the speed | Copies from memory that is not pinned block, or weights are copied as well | Pinned memory, a stream of its own, a list of what stays |
-# | Killed, with no traceback | Pinned memory of all ranks of a node exceeds what the job asked for | Count it per node; `--mem` |
-# | DeepSpeed and PyTorch differ from the first steps on | It clips gradients at 1.0 by default | `"gradient_clipping": 0.0` |

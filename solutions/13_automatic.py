@@ -9,20 +9,20 @@
 # %% [markdown]
 # # Automatic parallelism
 #
-# In every unit so far somebody had said how the work is shared: cut the samples, cut this matrix by columns, put these layers on
-# that rank. Somebody had measured, or known. But the best plan for one model on one cluster is not the best for the next, and
-# people who know are rare. So let a program find it. It needs three things: a list of what can be done, a price for each of them, and
-# a search that finds the cheapest plan without looking at every one, for there are more than anybody could look at. FlexFlow and Alpa are such programs. In this
-# unit you write the parts of both, and put a plan together that runs.
+# In every unit so far somebody had said how the work is shared: cut the samples, cut this matrix by columns, put these
+# layers on that rank. But the best plan for one model on one cluster is not the best for the next. A program that finds
+# it needs three things: a list of what can be done, a price for each item, and a search that does not look at all
+# plans. FlexFlow and Alpa are such programs. You write the parts of both, and put a plan together that runs.
 #
 # After this unit you can
 #
 # - list every way to compute an operator on a mesh of ranks;
 # - bring a tensor from one layout into another with the fewest bytes, and say what that takes;
-# - find the best plan within operators, of a chain by a table and of a graph by an integer program, within the memory that there is;
+# - find the best plan within operators, of a chain by a table and of a graph by an integer program, within the memory
+#   that there is;
 # - cut a model into stages, each with a mesh of its own, so that a pipeline of them is fastest;
 # - simulate a plan, and once more when a little of it has changed;
-# - search among plans that no table holds;
+# - search among more plans than any table holds;
 # - take a real model apart, plan it, and run it by the plan.
 
 # %% tags=["parameters"]
@@ -98,16 +98,16 @@ AnyPlan = TypeVar("AnyPlan")  # a plan of any kind
 # %% [markdown]
 # **Predict, before you measure.** Write your guesses into the cell below; the sections in parentheses have the answers.
 #
-# 1. On two ranks a product of two matrices can be shared in 4 ways, of which one is that both do all of it. In how many on a mesh of
-#    2 x 2 ranks, if all lengths divide (section 1)?
-# 2. The best plan for a block of a transformer on 4 GPUs of one node has whole weights on each. How many percent longer does a step
-#    take if each has room for a quarter of them (section 3)?
-# 3. PyTorch's DTensor chooses operator by operator what is cheapest at once. For `relu(x @ w)`, with two layouts that do not fit
-#    each other, how many times as dear as the best way is its way, by its own prices (section 4)?
-# 4. A step of VGG-16 is simulated as a graph of a few hundred tasks. How many times as fast is that as executing its convolutions
-#    for one image on this machine (section 6)?
-# 5. VGG-16 on four GPUs, two on each of two nodes with a slow network between them. What percentage of the time of data parallelism
-#    does the best placement of its operators leave (section 7)?
+# 1. On two ranks a product of two matrices can be shared in 4 ways, one of which is that both do all of it. In how many
+#    on a mesh of 2 x 2 ranks, if all lengths divide (section 1)?
+# 2. The best plan for a block of a transformer on 4 GPUs of one node has whole weights on each. How many percent longer
+#    does a step take if each has room for a quarter of them (section 3)?
+# 3. PyTorch's DTensor chooses operator by operator what is cheapest at once. For `relu(x @ w)`, with two layouts that
+#    do not fit each other: by its own prices, how many times the cost of the best way does its way have (section 4)?
+# 4. A step of VGG-16 is simulated as a graph of a few hundred tasks. How many times as fast is that as executing its
+#    convolutions for one image on this machine (section 6)?
+# 5. VGG-16 on four GPUs, two on each of two nodes with a slow network between them. What percentage of the time of data
+#    parallelism does the best placement of its operators take (section 7)?
 
 # %% demo=true
 guesses = predict(
@@ -122,19 +122,22 @@ guesses = predict(
 # %% [markdown]
 # ## 1 All ways to compute an operator
 #
-# A program that is to choose must know first what there is to choose from. Take one operator of a model and a mesh of ranks:
-# in how many ways can the ranks share the work?
+# Before a program can choose, it has to know what there is to choose from. In how many ways can the ranks of a mesh
+# share the work of one operator?
 #
 # A **layout** says how one tensor lies on the mesh. In PyTorch's words it is a **placement** for each axis of the mesh:
 #
 # - `Replicate()`: the ranks along this axis all have the same;
-# - `Shard(dim)`: the tensor is cut along `dim` into equal parts, and each rank along the axis has one of them, in order;
-# - `Partial()`: each rank has a tensor of the same shape, and what is meant is their sum, which nobody has added up yet.
+# - `Shard(dim)`: the tensor is cut along `dim` into equal parts, and each rank along the axis has one of them, in
+#   order;
+# - `Partial()`: each rank has a tensor of the same shape; the tensor that is meant is their sum, which has not been
+#   added up yet.
 #
-# In all exercises of this unit arguments stay as they are, unless it is said otherwise, and where several answers are equally good, any of them is right.
+# For short we write R, S(dim) and P. On a mesh of 2 x 4 ranks S(0)R is cut in two parts along its dimension 0, and each
+# part lies whole on four ranks. RP is a sum of four tensors, and both halves of the mesh have them.
 #
-# For short we write R, S(dim) and P. On a mesh of 2 x 4 ranks S(0)R is cut in two parts along its dimension 0, and each part lies whole on
-# four ranks; RP is a sum of four tensors, and both halves of the mesh have them.
+# In all exercises of this unit arguments stay as they are, unless it is said otherwise, and where several answers are
+# equally good, any of them is right.
 #
 # Most of a model's work is products, so let the operator be an einsum, as in unit 06. `Einsum` and `Strategy` come from
 # `course_lib.planner`:
@@ -151,9 +154,9 @@ assert product.flops == 2 * 8 * 6 * 4
 assert str(by_samples) == "S(0), R -> S(0)"
 
 # %% [markdown]
-# A **strategy** is one way to compute the operator: how the operands have to lie, and how the result lies afterwards. The one
-# above is data parallelism: every rank multiplies its samples by the whole matrix. Between the two no rank talks to another.
-# What has to be sent so that operands come to lie as a strategy wants them is the next section's subject.
+# A **strategy** is one way to compute the operator: how the operands have to lie, and how the result lies afterwards.
+# The one above is data parallelism: every rank multiplies its samples by the whole matrix. While it computes, no rank
+# talks to another. How operands come to lie as a strategy wants them is the next section's subject.
 
 
 # %% exercise="op_strategies" points=8
@@ -161,7 +164,7 @@ def op_strategies(op: Einsum, mesh: tuple[int, ...]) -> list[Strategy]:
     """All strategies of an operator on a mesh, in any order, each once.
 
     op: an einsum in which no tensor has a letter twice, and each letter of the result is one of an
-        operand. Capital letters are others than small ones.
+        operand. Capital and small letters differ.
     mesh: the lengths of its axes.
 
     Along each axis either all ranks do the same, or one letter's range is cut into equal parts. Several
@@ -220,13 +223,12 @@ assert {str(each) for each in op_strategies(product, (4,))} == {
 }
 
 # %% [markdown]
-# On four ranks in a row `d` cannot be cut, for 6 is no multiple of 4. On a mesh of 2 x 2 it can, along one of the axes but not along
-# both. You know most of the four on two ranks by name: samples are cut in data parallelism, `f` in Megatron's column-parallel
-# layer, and `d` in its row-parallel one, whose result is a sum that is still to be added up. The first is what a rank does with nobody's help.
+# On four ranks in a row `d` cannot be cut, for 6 is no multiple of 4. On a mesh of 2 x 2 it can, along one of the axes
+# but not along both. On two ranks data parallelism cuts the samples `b`, Megatron's column-parallel layer cuts `f`, and
+# its row-parallel layer `d`, so that its result is a sum.
 #
-# Does each of them compute the product? Let it be done. Every rank takes its parts of two drawn matrices, multiplies, and
-# says how its result lies; PyTorch's `DTensor` puts the parts together, and adds up where they are summands: along one axis of the
-# mesh after another, the last one first.
+# The next cell checks that each strategy computes the product. Every rank multiplies its parts of two drawn matrices
+# and says how its result lies; PyTorch's `DTensor` puts the parts together, and adds up sums.
 
 
 # %% demo=true
@@ -264,16 +266,17 @@ assert 4**2 == 16
 assert 16**6 == 16_777_216
 
 # %% [markdown]
-# All of them compute the same, and so nothing in the result says which is best. There are many, too. Where all lengths divide, a product
-# of two matrices has 4 strategies on one axis and 16 on two, and each operator of a model has its own choice: six products on a
-# mesh with two axes make $16^6$, some 17 million plans. So they have to be priced, and searched with some thought.
+# All of them compute the same, so nothing in the result says which is best. Where all lengths divide, a product of two
+# matrices has 4 strategies on one axis and 16 on two. Each operator of a model has its own choice: six products on a
+# mesh with two axes make $16^6$, some 17 million plans. So they have to be priced, and searched without looking at
+# each.
 
 # %% [markdown]
 # ## 2 What it costs to change a layout
 #
-# Between two operators a tensor may have to change its layout: one strategy leaves it as S(0), the next wants it as R. Along one axis of the mesh
-# there are three kinds of placement, and so a small table of changes. Fill it before you go on: which of them need no word from another rank,
-# and which collective does the others?
+# Between two operators a tensor may have to change its layout: one strategy leaves it as S(0), the next wants it as R.
+# With three kinds of placement there are few kinds of change along one axis. Before you go on, write down which of them
+# need nothing from another rank, and which collective does each of the others.
 
 
 # %% exercise="reshard" points=12
@@ -286,8 +289,8 @@ def reshard(
     source, target: Replicate(), Shard(dim), or Partial(), a sum over the ranks.
     group: the ranks along the axis (None: all); place r has part r of what is cut. Parts are equal.
 
-    Returns a new tensor: what this rank has in the layout target. What becomes a sum may have any
-    summands; those of a sum that stays one are as they were.
+    Returns a new tensor: what this rank has in the layout target. If only target is Partial(), any
+    summands with the right sum will do; if source is too, they stay as they are.
 
     One collective call, the one with which a rank sends the fewest bytes; none where each rank can do
     it by itself.
@@ -323,8 +326,8 @@ def reshard(
 
 
 # %% [markdown]
-# What does such a change cost? A call has the time of its usual algorithm on the ranks along the axis. The library has these times in
-# `course_lib.runtime.communication.costs`, and the simulator goes by them too:
+# A call takes the time of its usual algorithm on the ranks along the axis. The simulator takes these times from
+# `course_lib.runtime.communication.costs`, and so can you:
 
 # %%
 from course_lib.runtime.communication.costs import seconds_of
@@ -378,10 +381,12 @@ assert 3.7 < prices["S(0)R"] / prices["S(0)S(1)"] < 4
 assert all(prices[name] == 0 for name in ("RS(0)", "RP", "S(0)P", "RR", "PP"))
 
 # %% [markdown]
-# A sum is the dearest layout to get out of: to have it whole on every rank takes two of the ring's passes, and to have it cut takes one. Between two
-# cuts an all-to-all sends a quarter of what an all-gather does, on four ranks. And whoever has the whole tensor can have everything else for nothing.
+# To get out of a sum costs most: to have it whole on every rank takes both passes of a ring, and to have it cut takes
+# one. From one cut to another an all-to-all sends a quarter of what an all-gather does, on four ranks. From a whole
+# tensor every change is free.
 #
-# Are these prices right? The simulator knows nothing of them. It runs your `reshard`, message by message, and its clock says how long each change took:
+# The simulator does not know these prices. It runs your `reshard`, message by message, and its clock says how long each
+# change took:
 
 # %% demo=true
 # %%needs reshard reshard_cost
@@ -403,8 +408,7 @@ assert len(off) == 16
 assert max(off) < 1e-12
 
 # %% [markdown]
-# The same function runs on real processes. (The numbers are whole, so that a sum has no digits to lose,
-# whoever adds it up.)
+# The same function runs on real processes. (The tensor has whole numbers, so that sums in any order are equal.)
 
 
 # %% demo=true
@@ -432,13 +436,14 @@ assert alike == [True] * 64
 # %% [markdown]
 # ### Several axes
 #
-# On a mesh with several axes a tensor may be changed along one axis after another, and the price depends on the way. Along an axis only
-# that part of the tensor is moved which the ranks there have between them: if it is cut in eight along another axis, an eighth. And the axes have
-# links of their own, a slow one between nodes and a fast one within. So a detour may pay.
+# On a mesh with several axes a tensor is changed along one axis after another, and the price depends on the order.
+# Along an axis only the part is moved that its ranks have between them: an eighth of the tensor, if it is cut in eight
+# along another axis. And the axes have links of their own, a slow one between nodes and a fast one within. So a detour
+# may be faster.
 #
-# One thing has to be kept in order. If one dimension is cut along two axes, then first by the earlier axis and each of its parts by the later one:
-# in S(0)S(0) on 2 x 2 ranks the ranks of the first row of the mesh have quarters 0 and 1. Were the first axis to be joined alone, a rank would have quarters 0 and 2,
-# for which there is no layout here.
+# One rule has to be kept. If one dimension is cut along two axes, then first by the earlier axis, and each of its parts
+# by the later one. In S(0)S(0) on 2 x 2 ranks the first row of the mesh has quarters 0 and 1. If the first axis alone
+# were joined, a rank would have quarters 0 and 2, for which there is no layout here.
 
 
 # %% exercise="reshard_path" points=14
@@ -494,8 +499,9 @@ def reshard_path(
 
 
 # %% [markdown]
-# Two questions for it, on two nodes with eight GPUs each: a sum over all 16, which is wanted whole everywhere; and a tensor that is
-# cut between the nodes and wanted cut within them.
+# Try it on two nodes with eight GPUs each: a sum over all 16 that is wanted whole everywhere, and a tensor that is cut
+# between the nodes and wanted cut within them. Each way found is followed by the one that changes the first axis and
+# then the second.
 
 # %% demo=true
 # %%needs reshard_cost reshard_path
@@ -524,21 +530,20 @@ assert ways["S(0)R"][2] == ["S(0)R", "S(0)S(1)", "RS(1)", "RS(0)"]
 assert all(3 < direct / seconds < 7 for seconds, direct, _ in ways.values())
 
 # %% [markdown]
-# The lines in pairs: the way found, and the one that changes the first axis and then the second. Within the nodes sums are cut, the eighths are added up between
-# the nodes, and then every node joins them: that is the hierarchical all-reduce, and nobody had told the program. The second way is a trick too. Whoever has a
-# tensor whole in a node first forgets seven eighths of it on each GPU; only an eighth has to cross to the other node, and what is missing comes from
-# the neighbours.
+# The first way is the hierarchical all-reduce: sums are cut within the nodes, the eighths are added up between the
+# nodes, and every node joins them. In the second way each GPU first drops seven eighths of what its node has whole.
+# Only an eighth then crosses to the other node, and the rest comes from the neighbours.
 
 # %% [markdown]
 # ## 3 The best of all plans
 #
-# The operators of a model pass tensors to each other. Choose a strategy for each: the operators' own seconds add up,
-# and on each edge between two of them the change of the layout is added. A plan is such a choice, and the best one has the smallest sum.
+# A model's operators pass tensors to each other. Choose a strategy for each. The operators' own seconds add up, and on
+# each edge between two of them the change of layout is added. A **plan** is such a choice, and the best one has the
+# smallest sum.
 #
-# The catch is that the parts depend on each other. The cheapest strategy of one operator may leave its result in a
-# layout from which all ways on are dear. In a chain of n operators with S strategies each there are Sⁿ plans.
-# They need not all be looked at: what comes after an operator depends on what came before it only by its own
-# strategy.
+# The parts depend on each other: the cheapest strategy of one operator may leave a layout from which every change is
+# expensive. A chain of n operators with S strategies each has Sⁿ plans. But what comes after an operator depends on
+# what came before it only through the operator's own strategy.
 
 
 # %% exercise="best_chain" points=8
@@ -569,11 +574,11 @@ def best_chain(node_cost: list[list[float]], edge_cost: list[list[list[float]]])
 
 
 # %% [markdown]
-# Now price a model. A `Step` is an operator and where its operands come from: from an earlier step, from the weights, or from
-# the data, of which each rank reads what it needs. The seconds of a strategy are those of its products, forward and twice that backward,
-# and those of the weights' gradients: a weight that lies whole on ranks that share the work gets a sum for a gradient. An edge
-# is paid twice, for the tensor forward and for its gradient backward. The gradient of an operand is a sum where the operand lies whole and the
-# work is shared; and a result that is itself a sum wants its gradient whole.
+# Now price a model. A `Step` is an operator and where its operands come from: an earlier step, the weights, or the
+# data, of which each rank reads what it needs. A strategy takes the seconds of its products, forward and twice that
+# backward, and those of summing the weights' gradients: if ranks share the work and each has the whole weight, its
+# gradient is a sum. An edge is paid twice, for the tensor forward and for its gradient backward. The gradient of an
+# operand that lies whole is a sum, too, where the work is shared; and a result that is a sum wants its gradient whole.
 
 
 # %% demo=true
@@ -656,8 +661,9 @@ def there_and_back(maker: Strategy, user: Strategy, place: int, size: int, count
 
 
 # %% [markdown]
-# A transformer's MLP and a loss, on the four A100s of an NVLink node: once with many samples and small matrices, once with few samples and large
-# ones. (The loss is taken number by number; it stands for all that comes later and cannot take a sum that is not added up.)
+# A transformer's MLP and a loss, on the four A100s of an NVLink node: once with many samples and small matrices, once
+# with few samples and large ones. (The loss is taken number by number. It stands for all that follows and does not take
+# a sum.)
 
 
 # %% demo=true
@@ -693,16 +699,16 @@ assert chosen["many samples"] == ["S(0), R -> S(0)", "S(0) -> S(0)", "S(0), R ->
 assert chosen["large matrices"][:3] == ["R, S(1) -> S(1)", "S(1) -> S(1)", "S(1), S(0) -> P"]
 
 # %% [markdown]
-# The program has heard of neither data parallelism nor Megatron-LM, and finds both. With many samples it cuts the samples everywhere, and
-# pays for the weights' gradients. With large matrices that would be dear; it cuts the first matrix by columns and the second by rows, and
-# pays for the sum behind them.
+# The program finds data parallelism and Megatron-LM's plan, without having been told of either. With many samples it
+# cuts the samples everywhere, and pays for the weights' gradients. With large matrices that would cost more; it cuts
+# the first matrix by columns and the second by rows, and pays for the sum behind them.
 #
-# A model is seldom a chain. A block's input goes into its first product and is added to its last, and then a choice has
-# two ways on. For such graphs there is no table that one fills from left to right. Alpa (Zheng et al., 2022) writes the choice as an integer
-# program, and a solver finds the best plan, with a bound for the memory if one is wanted. Such a solver comes with SciPy,
-# which is installed already: `scipy.optimize.milp` takes a sum to be made small, bounds, and linear constraints; of each
-# variable it is said whether it is an integer. It is documented for floating-point numbers of ordinary size, and has tolerances that are made for those.
-# Two plans of a small model may differ by nanoseconds.
+# A model is seldom a chain. A block's input goes into its first product and is added to its last, so a choice affects
+# two ways on. No table that is filled from left to right does for such graphs. Alpa (Zheng et al., 2022) writes the
+# choice as an integer program, with a bound for the memory if one is wanted, and a solver finds the best plan. SciPy
+# has such a solver: `scipy.optimize.milp` takes a sum to be made small, bounds, linear constraints, and for each
+# variable whether it is an integer. Its tolerances are made for numbers of ordinary size, while two plans of a small
+# model may differ by nanoseconds.
 
 
 # %% exercise="best_intra" points=16
@@ -722,7 +728,7 @@ def best_intra(
     memory[i][s]: bytes. capacity: how many all chosen strategies may have together. Without it memory
         does not count.
 
-    Returns the least sum of seconds, but for a part in 100,000, and a choice that has it. Raises
+    Returns the least sum of seconds, to a relative 1e-5, and a choice that has it. Raises
     ValueError if none is possible. 14 operators with 25 edges and 4 strategies each take less than 5
     seconds.
     """
@@ -784,8 +790,8 @@ def best_intra(
 
 
 # %% [markdown]
-# The same MLP within a block: its input comes from another product, and is added to its result. And now let memory count, that
-# of the weights. Once all of them may lie on every rank, and once each rank has room for a quarter:
+# The same MLP within a block: its input comes from another product, and is added to its result. Now the memory of the
+# weights counts: once all of them may lie on every rank, and once each rank has room for a quarter.
 
 
 # %% demo=true
@@ -835,18 +841,18 @@ for share, (least, _) in bounded.items():
     print(f"{plans:,} plans, with room for {share:.0%}: the least is {1e6 * brute:,.0f} microseconds")
 
 # %% [markdown]
-# With room for everything it is data parallelism again. With a quarter no weight may lie whole anywhere, and the
-# step becomes 5 % slower. Look at what happens round the MLP: its input lies cut, an all-gather makes it whole, and what
-# comes out as a sum is cut again by a reduce-scatter. So does Megatron-LM's sequence parallelism, which cuts the tokens there;
-# here it is the width. The folded cell looks at all plans one by one: of those that fit, none is faster than the solver's, in either case.
+# With room for everything it is data parallelism again. With a quarter no weight may lie whole anywhere, and the step
+# becomes 5 % slower. Round the MLP its input lies cut, an all-gather makes it whole, and the sum that comes out is cut
+# again by a reduce-scatter. Megatron-LM's sequence parallelism does so too, but cuts the tokens there. The folded cell
+# compares with all plans, one by one: none that fits is faster.
 
 # %% [markdown]
 # ## 4 What others choose
 #
-# ### Alpa
+# ### Alpa, Galvatron and Mesh-TensorFlow
 #
-# Alpa's program within operators stands in its source as one function, which asks another solver, CBC. The script
-# `examples/alpa/solvers.py` takes that function out of the source as it is, and gives it the tables of section 3.
+# Alpa's program within operators is one function of its source, which asks another solver, CBC.
+# `examples/alpa/solvers.py` takes that function as it is, and gives it the tables of section 3.
 
 # %% demo=true jupyter={"source_hidden": true}
 import subprocess
@@ -902,14 +908,11 @@ for theirs, mine in alpa_and_mine.values():
     assert math.isclose(theirs, mine, rel_tol=1e-6)
 
 # %% [markdown]
-# The optimum is the same. In Alpa the operators and their strategies come from XLA, the compiler of JAX; elementwise operators are not asked, but
-# follow the operator before them; and what we have on one axis it has on two.
+# The optimum is the same.
 #
-# ### Galvatron
-#
-# Galvatron asks the same question of whole layers. Its strategies are ways to compute a layer, a change between two layers has a price,
-# and the memory of a device is a bound. A chain with a bound needs no integer program: a table with a row for each unit of memory does.
-# The script `examples/galvatron/layers.py` gives Galvatron's own loop, in C++, the MLP of section 3, in units of 1 MiB.
+# Galvatron asks the question of whole layers: a strategy is a way to compute a layer, and the memory of a device is a
+# bound. A chain with a bound needs no integer program; a table with a row for each unit of memory does.
+# `examples/galvatron/layers.py` gives Galvatron's own loop the MLP of section 3, in units of 1 MiB.
 
 # %% demo=true jupyter={"source_hidden": true}
 # %%needs beside:galvatron op_strategies reshard_cost best_chain best_intra
@@ -946,14 +949,11 @@ for theirs, mine in galvatron_and_mine.values():
     assert math.isclose(theirs, mine, rel_tol=1e-5)
 
 # %% [markdown]
-# The optimum is the same again, with each bound. What Galvatron searches beside that (replicas, sharded states, recomputation, stages) are more strategies of
-# a layer, and a loop over numbers of stages.
+# The optimum is the same again, with each bound.
 #
-# ### Mesh-TensorFlow
-#
-# Its search, `auto_mtf`, which you have met in unit 06, looks at memory and not at time, and a letter is cut in all operators or in
-# none. Such a question your `best_intra` can answer too: the costs are bytes, and a change that is more than adding up a sum is
-# impossible.
+# The search of Mesh-TensorFlow, `auto_mtf` (unit 06), looks at memory and not at time, and cuts a letter in all
+# operators or in none. Your `best_intra` can answer that too: the costs are bytes, and any change but adding up a sum
+# is impossible.
 
 
 # %% demo=true jupyter={"source_hidden": true}
@@ -1005,9 +1005,8 @@ assert mine[1][:3] == ["R, S(1) -> S(1)", "S(1) -> S(1)", "S(1), S(0) -> P"]
 # %% [markdown]
 # ### DTensor
 #
-# PyTorch's `DTensor` has to choose too: whoever multiplies two of them gets a result, and somebody must have said how.
-# It has a list of strategies for each operator, and a table of what a change of layout costs. Here are both for a product of
-# two matrices with 1,024 rows and columns on 4 ranks, beside yours.
+# PyTorch's `DTensor` has a list of strategies for each operator too, and a table of what a change of layout costs. Here
+# are both for a product of two matrices with 1,024 rows and columns on 4 ranks.
 
 
 # %% demo=true jupyter={"source_hidden": true}
@@ -1064,10 +1063,10 @@ assert all(price == 0 for price in their_prices[0])
 assert 1.9 < their_prices[3][0] / their_prices[3][1] < 2.1
 
 # %% [markdown]
-# The strategies are yours; PyTorch 2.14 has some more, which leave one operand a sum. The prices are of one kind with yours, for links that are built into it; from a cut to a sum it knows no
-# way. But there is no search: DTensor runs a program line by line and does not know what comes next. At each operator it takes the
-# strategy whose operands are cheapest to bring there. That is the greedy choice. Let x lie as S(0) and w as S(1), and ask
-# for `relu(x @ w)`:
+# The strategies are those of `op_strategies`; PyTorch 2.14 has some more, which leave one operand a sum. The prices are
+# of the same kind as yours, for links that are built in, and DTensor knows no way from a cut to a sum. But it does not
+# search. DTensor runs a program line by line, and at each operator takes the strategy whose operands are cheapest to
+# bring there: a greedy choice. Let x lie as S(0) and w as S(1), and ask for `relu(x @ w)`:
 
 
 # %% demo=true
@@ -1120,25 +1119,26 @@ assert 2 < greedy_price / seconds < 2.7
 guesses.measured(times_as_dear_as_the_best_when_chosen_greedily=greedy_price / seconds)
 
 # %% [markdown]
-# To bring x and w where the sum is computed takes two all-to-alls, which are the cheapest by its table, and so DTensor does
-# that. Then relu wants no sum, and the dearest change of all is due. By DTensor's own prices its way costs more than twice as
-# much as the best, which gathers one matrix and has no sum. Nothing is wrong with DTensor for that: it is made to run what a person has
-# planned, and whoever writes the plan says where tensors lie.
+# To bring x and w where the sum is computed takes two all-to-alls, the cheapest changes in its table, so DTensor does
+# that. But relu wants no sum, and now the most expensive change is due. By DTensor's own prices its way costs more than
+# twice as much as the best, which gathers one matrix and has no sum. DTensor is made to run what a person has planned:
+# whoever writes the program has to say where tensors lie.
 
 # %% [markdown]
 # ## 5 Stages and the devices that they get
 #
-# Section 3 chose layouts on one group of devices. Alpa does so on the lower of two levels. On the upper one it cuts the model into
+# Section 3 chose layouts on one group of devices: the lower of Alpa's two levels. The upper one cuts the model into
 # **stages**, each a run of layers, and the cluster into **submeshes**, groups of devices, one for each stage. Within a
-# stage operators are split, which costs collectives; between stages there is a pipeline, which costs messages, few and small, and idle time. A submesh
-# has, say, 1, 2, 4 or 8 devices of one node, or whole nodes: then any list of sizes that adds up to all devices can be laid out.
+# stage operators are split, which costs collectives. Between stages there is a pipeline, which costs few and small
+# messages, and idle time. A submesh has, say, 1, 2, 4 or 8 devices of one node, or whole nodes, so that any list of
+# sizes that adds up to all devices can be laid out.
 #
-# How long does a step take? Let a stage need $t_k$ seconds for a micro-batch, forward and backward together. The first of
-# $m$ micro-batches goes through all stages; the others follow, and at the slowest stage they queue up, one behind the other:
+# How long does a step take? Let stage $k$ need $t_k$ seconds for a micro-batch, forward and backward together. The
+# first of $m$ micro-batches goes through all stages; the others queue at the slowest stage:
 #
 # $$\sum_k t_k + (m - 1) \operatorname{max}_k t_k$$
 #
-# Is that so? Here is a schedule of four stages that are not alike, all forwards before all backwards, in the pipeline simulation of unit 05:
+# Here is a schedule of four unequal stages, all forwards before all backwards, in the pipeline simulation of unit 05:
 
 # %% demo=true jupyter={"source_hidden": true}
 uneven = [1.0, 2.5, 1.5, 2.0]
@@ -1148,12 +1148,12 @@ assert timing.seconds == 3 * sum(uneven) + 5 * 3 * max(uneven)
 schedule_figure(timing, "Six micro-batches", unit="s")
 
 # %% [markdown]
-# The formula says the same, 21 + 5 · 7.5 = 58.5 seconds: it is exact for such a schedule where on all stages backward takes the same multiple of
-# forward. It leaves out what messages between stages take, as Alpa does.
+# The formula gives the same, 21 + 5 · 7.5 = 58.5 seconds. It is exact for such a schedule if backward takes the same
+# multiple of forward on all stages. Like Alpa it leaves out what messages between stages take.
 #
-# The formula has a sum and a maximum in it, and they want different things. With few micro-batches the sum counts: whatever makes the single layer
-# fast. With many the slowest stage counts, and stages that are alike. A stage's seconds depend on its submesh; what
-# section 3 finds for each run of layers on each size of submesh is the input of this level.
+# With few micro-batches the sum counts most: whatever makes a single layer fast. With many the slowest stage does, so
+# stages should be alike. A stage's seconds depend on its submesh: what section 3 finds for each run of layers on each
+# size of submesh is the input of this level.
 
 
 # %% exercise="best_inter" points=12
@@ -1169,7 +1169,7 @@ def best_inter(
 
     stage_seconds(begin, end, size): seconds of layers begin to end - 1 for a micro-batch, on so many
         devices; math.inf where they do not fit. More devices may be slower. Alpa measures them, which
-        is dear: ask for each at most once, and for no more devices than there are.
+        takes long: ask for each at most once, and for no more devices than there are.
     sizes: how many devices a submesh can have.
 
     Returns (layers, devices) of each stage, in order: all layers, and exactly all devices. Raises
@@ -1209,8 +1209,8 @@ def best_inter(
 
 
 # %% [markdown]
-# Sixteen equal layers, and two nodes of four devices. A layer takes 8 ms on one device, and $1/d$ of that on $d$, but then it has
-# collectives to wait for: 0.5 ms on two or four devices, and 8 ms on eight, which are on two nodes.
+# Sixteen equal layers, and two nodes of four devices. A layer takes 8 ms on one device, and $1/d$ of that on $d$
+# devices, plus collectives: 0.5 ms on two or four devices, and 8 ms on eight, which are on two nodes.
 
 # %% demo=true
 # %%needs best_inter
@@ -1240,12 +1240,11 @@ assert stages_of == [2, 2, 2, 4, 8, 8]
 assert all(step_ms([(16, 8)], m) > step_ms(found, m) for m, found in by_count.items())
 
 # %% [markdown]
-# None of these plans splits a layer over both nodes: the two nodes are two stages at the least. The more
-# micro-batches, the more stages, until each device is a stage of its own and no layer is split at all. A
-# person who was asked for "the right" mix of tensor and pipeline parallelism would have to know $m$ first.
+# None of these plans splits a layer over both nodes. The more micro-batches, the more stages, until each device is a
+# stage of its own and no layer is split. So the right mix of tensor and pipeline parallelism depends on $m$.
 #
-# Alpa's own program for this level, `training_dp`, is a function of arrays, and the script of section 4 takes it out of Alpa's
-# source. Does it find the same, for drawn stages?
+# Alpa's own program for this level, `training_dp`, is taken out of its source by the script of section 4, and gets
+# drawn stages:
 
 # %% demo=true jupyter={"source_hidden": true}
 # %%needs beside:alpa best_inter
@@ -1292,15 +1291,15 @@ print(
 assert max(differences) < 1e-3
 
 # %% [markdown]
-# The same, for 20 drawn models. Alpa has one more bound than we: with 1F1B a stage keeps activations of as many micro-batches as there are
-# stages from it on, so whether a stage fits depends on how many follow.
+# Both agree on all 20 drawn models. Alpa also knows that with 1F1B a stage keeps the activations of as many
+# micro-batches as there are stages from it on.
 #
 # ### Levels of a network
 #
-# PipeDream's planner of unit 05 had one bandwidth for all workers. But a network has levels: GPUs within a server, servers within a
-# rack. The planner in the paper (section 3.1) goes level by level, from the innermost outwards. Its plan
-# is nested: a stage on three of four servers says how many layers it has, that it has three replicas, and how each
-# of these is laid out on the GPUs of its server.
+# PipeDream's planner of unit 05 had one bandwidth for all workers. But a network has levels: GPUs within a server,
+# servers within a rack. The planner in the paper (section 3.1) goes level by level, from the innermost outwards. Its
+# plan is nested: a stage on three of four servers says how many layers it has, that it has three replicas, and how each
+# replica is laid out on the GPUs of its server.
 
 
 # %%
@@ -1385,8 +1384,8 @@ def pipedream_hierarchy(
 
 
 # %% [markdown]
-# The two models of unit 05, on four servers with four GPUs each, as in the paper's first cluster: 10 Gbit/s between servers. For the
-# links within a server 10 GB/s are taken here.
+# The two models of unit 05, on four servers with four GPUs each: 10 Gbit/s between servers, as in the paper's first
+# cluster, and 10 GB/s assumed within a server.
 
 # %% demo=true
 # %%needs pipedream_hierarchy
@@ -1414,27 +1413,27 @@ assert sorted(last_worker)[-3:] == sorted(vgg16(batch=64).weight_bytes)[-3:]
 assert nested["VGG-16"][1] > 1.5 * nested["VGG-16"][2]
 
 # %% [markdown]
-# For ResNet-50 the planner finds what PipeDream's authors report, data parallelism on all 16 workers, where that of unit 05, for which all 16 hang on
-# the slow network, had cut the model in two. For VGG-16 the layers with few weights are shared by twelve workers, then come three, and the last worker
-# alone has the large linear layers, whose weights are sent nowhere. The authors report 15 and 1 for it, which no plan of this kind can say: a
-# stage on the outer level has whole servers. A planner finds the best plan of its *search space*, and nothing that is not in it.
+# For ResNet-50 the planner finds data parallelism on all 16 workers, as PipeDream's authors report. For VGG-16 twelve
+# workers share the layers with few weights, then come three, and the last worker alone has the large linear layers,
+# whose weights are sent nowhere. The authors report 15 and 1, which no plan of this kind can say: a stage on the outer
+# level has whole servers. A planner finds the best plan of its *search space*, and nothing outside it.
 
 # %% [markdown]
 # ## 6 A simulation that is told what changed
 #
-# The costs of sections 3 and 5 are sums and maxima that leave something out: that two messages want one link at the same time,
-# that an operator waits although its device is free. Executing a step would show it. But a plan has to be set up before it can run, and
-# steps of large models take seconds. FlexFlow (Jia, Zaharia and Aiken 2019) **simulates** the step instead. A step is a graph of
-# **tasks**: a task is a part of an operator on a device, forward or backward, or a message on a link. A link is a device too. An
-# edge says that one task needs what another one made. FlexFlow assumes
+# The costs of sections 3 and 5 leave something out: that two messages want one link at the same time, and that an
+# operator waits although its device is free. Executing a step would show both, but it takes seconds, and the plan has
+# to be set up first. FlexFlow (Jia, Zaharia and Aiken 2019) **simulates** the step instead. A step is a graph of
+# **tasks**: a task is a part of an operator on a device, forward or backward, or a message on a link. A link counts as
+# a device too. An edge says that one task needs what another one made. FlexFlow assumes
 #
-# - that a task takes as long each time, whatever the numbers in its tensors are, so that each *kind* of task is measured once;
+# - that a task takes the same time each time, whatever its numbers are, so that each *kind* of task is measured once;
 # - that a message takes its bytes divided by the link's bandwidth;
 # - that a device runs its tasks in the order in which they become ready: first come, first served;
 # - and that the runtime itself takes no time.
 #
-# `Task` has a device and seconds, and `Timeline` is what a simulation finds out: when each task is ready and when it has ended, and each device's
-# tasks in the order in which it runs them.
+# A `Task` has a device and seconds. A `Timeline` is what a simulation finds out: when each task is ready and when it
+# ends, and each device's tasks in the order in which it runs them.
 
 
 # %% exercise="simulate" points=8
@@ -1482,8 +1481,8 @@ def simulate(tasks: list[Task], edges: list[tuple[int, int]], devices: int) -> T
 
 
 # %% [markdown]
-# Seven tasks on two devices and the link from one to the other. When device 1 has done task 1, at 6 s, tasks 5 and 6 wait for it. Task 6 has been
-# ready since 5 s, so it comes first.
+# Seven tasks on two devices and the link from one to the other. When device 1 has done task 1, at 6 s, tasks 5 and 6
+# are waiting for it. Task 6 has been ready since 5 s, so it comes first.
 
 # %% demo=true
 # %%needs simulate
@@ -1520,9 +1519,9 @@ assert (small.ready[5], small.ready[6]) == (6, 5)
 assert small.seconds == 9
 
 # %% [markdown]
-# Now a whole step. `PlacedStep` makes the tasks of one: each operator's batch is cut into parts, and a plan says which device
-# computes which part. Messages go over links, one link from each device to each other one; an all-reduce for the operator's gradients follows its backwards, and
-# all of these queue for one network. VGG-16 on two nodes with two GPUs each, 10 Gbit/s between nodes:
+# Now a whole step. `PlacedStep` makes its tasks: each operator's batch is cut into parts, and a plan says which device
+# computes which part. Each pair of devices has links of its own. An all-reduce for each operator's gradients follows
+# its backwards, and all of these share one network. VGG-16 on two nodes with two GPUs each, 10 Gbit/s between nodes:
 
 # %% demo=true
 # %%needs simulate
@@ -1541,10 +1540,11 @@ for name, seconds in step_seconds.items():
 assert 1.5 < step_seconds["one GPU"] / step_seconds["data parallelism on four"] < 1.8
 
 # %% [markdown]
-# Four GPUs are not even twice as fast as one: the weights have to cross between the nodes. Section 7 looks for something better.
+# Four GPUs are not even twice as fast as one: the gradients have to cross between the nodes. Section 7 looks for
+# something better.
 #
-# How fast is such a simulation? FlexFlow's authors say that theirs is a thousand times faster than executing the plan. Here a step is
-# executed, too: forward and backward of VGG-16's convolutions for one image, on this machine's processor.
+# How fast is such a simulation? FlexFlow's authors say that theirs is a thousand times faster than executing the plan.
+# Here forward and backward of VGG-16's convolutions are executed, for one image, on this machine's processor:
 
 # %% demo=true jupyter={"source_hidden": true}
 # %%needs simulate
@@ -1577,11 +1577,12 @@ assert executed / simulated > 200
 guesses.measured(times_faster_to_simulate_than_to_execute=round(executed / simulated))
 
 # %% [markdown]
-# Hundreds of times at the least, on most machines thousands; and the simulated step has four GPUs and a batch of 64.
+# That is hundreds of times at the least, on most machines thousands; and the simulated step has four GPUs and a batch
+# of 64.
 #
-# A search changes a plan in one place and asks again. Most of the timeline may stay as it was. FlexFlow's **delta simulation** begins with the timeline of the plan before, and
-# computes only what moves: a task that takes longer pushes those behind it, and so on, until nothing moves any more. It has to come out
-# *exactly* as the whole simulation would, with other orders in the queues and all.
+# A search changes a plan in one place and asks again. FlexFlow's **delta simulation** begins with the last plan's
+# timeline, and computes only what moves: a task that takes longer pushes those behind it, until nothing moves any more.
+# The result has to be *exactly* that of the whole simulation, queues included.
 
 
 # %% exercise="resimulate" points=16
@@ -1654,8 +1655,9 @@ def resimulate(timeline: Timeline, changes: dict[int, Task]) -> set[int]:
 
 
 # %% [markdown]
-# How much is gained depends on what a change moves. Two models: VGG-16, a chain of operators on all four GPUs; and 64 branches, each on a GPU of its own, that meet in one
-# last operator. In both a random operator goes elsewhere, nine times. (The folded cell measures; `Watched` keeps which tasks were read.)
+# How much is gained depends on what a change moves. Two models: VGG-16, a chain of operators on all four GPUs; and 64
+# branches, each on a GPU of its own, that meet in one last operator. In both a random operator is moved, nine times.
+# (`Watched` keeps which tasks were read.)
 
 # %% demo=true jupyter={"source_hidden": true}
 # %%needs simulate resimulate
@@ -1701,27 +1703,27 @@ chained, branched = gains.values()
 assert chained["moved"] > 0.5
 assert chained["faster"] < 1
 assert branched["moved"] < 0.05
-assert branched["faster"] > 5
+assert branched["faster"] > 3
 
 # %% [markdown]
-# In a chain nearly everything waits for what has changed: most tasks move, and to move a task costs more than to simulate it afresh. There the whole simulation is
-# the faster one. Where branches have time to spare, only the branch moves, and delta is many times as fast. (Both start from timelines
-# that were right, and both give exactly the same times: the cell asserts it.)
+# In a chain nearly everything waits for what has changed: most tasks move, and to move a task costs more than to
+# simulate it afresh, so the whole simulation is faster. Where branches have time to spare, only the branch moves, and
+# delta is several times as fast. Both give exactly the same times; the cell asserts it.
 
 # %% [markdown]
 # ## 7 A walk through plans
 #
-# A simulated plan takes milliseconds. How many plans are there? If each of 20 operators may be on any of four devices, $4^{20}$,
-# about $10^{12}$, and a year has $3 \cdot 10^{10}$ milliseconds. Sections 3 and 5 found the best plan all the same: the costs there were sums, of which one part
-# can be settled without the others. The time of a simulated step is no such sum: operators wait for each other, and one
-# link is shared by several messages. What remains is to look at some plans, and to choose well which.
+# A simulated plan takes milliseconds. If each of 20 operators may be on any of four devices, there are $4^{20}$ plans,
+# about $10^{12}$, and a year has $3 \cdot 10^{10}$ milliseconds. Sections 3 and 5 found the best plan since costs there
+# were sums, of which one part can be settled without the others. The time of a simulated step is no such sum. What
+# remains is to look at some plans only.
 #
-# Start somewhere, change a random thing, and keep the change if the plan gets better. This is called hill climbing, and it ends on
-# the first hill, where no *single* change helps, as when two operators would have to move together. FlexFlow therefore takes a change
-# for the worse now and then; the worse, the more seldom. How often exactly? It asks for a walk that, in the long run, is at
-# a plan of cost $c$ in proportion to $e^{-\beta c}$. With a large $\beta$ the walk stays near the best plans; with $\beta = 0$ it
-# roams about everywhere. Where the next plan depends on the present one and on chance alone, such a walk is a **Markov chain**, and
-# the way to get those proportions is from Metropolis et al. (1953).
+# Start somewhere, change a random thing, and keep the change if the plan gets better. This is hill climbing. It ends
+# where no *single* change helps. FlexFlow therefore sometimes accepts a change for the worse, less often the worse it
+# is. How often? In the long run the walk is to be at a plan of cost $c$ in proportion to $e^{-\beta c}$. With a large
+# $\beta$ it stays near the best plans; with $\beta = 0$ it visits all alike. Where the next plan depends on the present
+# one and on chance alone, such a walk is a **Markov chain**, and Metropolis et al. (1953) say how to get those
+# proportions.
 
 
 # %% exercise="search" points=10
@@ -1738,11 +1740,11 @@ def search(
 
     plan: where it begins.
     propose(plan, generator): a plan that differs a little, as likely from A to B as from B to A.
-    cost(plan): from 0 to 1e12, or math.inf. It is dear: call it once for the first plan, and once for
-        each proposed.
+    cost(plan): from 0 to 1e12, or math.inf. It takes long: call it once for the first plan, and once
+        for each proposed.
 
-    In each step a change is proposed, and the walk goes there, or stays. It goes where it is no
-    dearer, and never to an infinite cost from a finite one. In the long run it is at plans in
+    In each step a change is proposed, and the walk goes there, or stays. It goes where the cost is no
+    higher, and never to an infinite cost from a finite one. In the long run it is at plans in
     proportion to exp(-beta * cost).
 
     seed: of the one random.Random from which all chance comes.
@@ -1763,9 +1765,10 @@ def search(
 
 
 # %% [markdown]
-# Seven plans in a row, and each step proposes a neighbour. From plan 1 the way to the best one leads over a hill. (At both ends a
-# neighbour that does not exist is proposed as staying where one is; so from A to B is as likely as from B to A.) How often is a walk of 20,000 steps at
-# each of them? A dot says what is due in the long run: $e^{-\beta c}$, divided by the sum over all seven.
+# Seven plans in a row, and each step proposes a neighbour. The way from plan 1 to the best one leads over a hill. (At
+# the ends, a neighbour that does not exist is proposed as staying, so from A to B is as likely as from B to A.) How
+# often is a walk of 20,000 steps at each plan? A dot shows what is expected in the long run: $e^{-\beta c}$, divided by
+# the sum over all seven.
 
 
 # %% demo=true
@@ -1807,13 +1810,15 @@ assert arrived[0] > 120
 assert arrived[1] == 0
 
 # %% [markdown]
-# With $\beta = 3$ the walk is at plans 1 and 5 nearly all of the time. Yet it has crossed the hill, which hill climbing never does: of 200 walks
-# of 60 steps with $\beta = 1$ more than half have seen plan 5, of those with $\beta = 1000$, which amounts to hill climbing, none. So $\beta$ has to fit
-# the differences between costs. A search for a plan divides by the cost of a good plan first, so that $\beta$ needs no unit.
+# With $\beta = 3$ the walk is at plans 1 and 5 nearly all of the time, and yet it has crossed the hill. Of 200 walks of
+# 60 steps with $\beta = 1$ more than half have seen plan 5; with $\beta = 1000$, which amounts to hill climbing, none
+# has. So $\beta$ has to fit the differences between costs. A search for a plan first divides by the cost of a good
+# plan, so that $\beta$ needs no unit.
 
 # %% [markdown]
-# Now VGG-16 on the two nodes of section 6. A proposal picks an operator and one of seven places for it: all four GPUs, the two of a node, or one.
-# The cost of a plan is its simulated step, divided by that of data parallelism. Beside it, as many plans drawn at random.
+# Now VGG-16 on the two nodes of section 6. A proposal picks an operator and one of seven places for it: all four GPUs,
+# the two of a node, or one. The cost of a plan is its simulated step, divided by that of data parallelism. Beside each
+# walk, as many plans are drawn at random.
 
 # %% demo=true
 # %%needs simulate search
@@ -1865,19 +1870,20 @@ assert 0.85 < sum(op.weight_bytes for op in vgg_step.operators[13:15]) / (4 * 13
 guesses.measured(percent_of_the_time_that_the_walk_leaves=100 * min(cost for _, cost in walks))
 
 # %% [markdown]
-# A step takes less than half as long as with data parallelism, and all three walks end near there; the best of as many random plans are far behind. The plan is an old
-# acquaintance: nearly all convolutions on all GPUs, and the two large linear layers, which have nearly nine tenths of all weights, within one node, so that no gradients of theirs cross the
-# slow network. PipeDream's planner came upon it in section 5 from another side. Nobody has told the walk what convolutions are.
+# A step takes less than half as long as with data parallelism. All three walks end near there, and the best of as many
+# random plans are far behind. In the plan found nearly all convolutions are on all GPUs. The two large linear layers,
+# which have nearly nine tenths of all weights, are within one node, so that their gradients do not cross the slow
+# network. PipeDream's planner found much the same in section 5.
 
 # %% [markdown]
 # ## 8 A model as a graph
 #
-# So far somebody wrote down what there was to compute. A planner that is worth its name takes it from the model itself. PyTorch has two
-# tools for this. `torch.export` turns a model into PyTorch's basic operators; it fixes shapes, also where an operator could work on a part.
-# `torch.fx` runs the model's Python code on placeholders and notes what is called; that is the one used here. `trace` does so
-# for each piece of a model, and adds an einsum to each call: the rules of section 1 say then how it can be shared.
-# A linear layer's bias becomes an addition of its own. (Why? If ranks share the contracted letter, each has a part of the sum, and a bias
-# that each of them adds counts twice.)
+# So far somebody wrote down what there was to compute. A planner should read it from the model. PyTorch has two tools
+# for this. `torch.export` turns a model into PyTorch's basic operators, with fixed shapes. `torch.fx` runs the model's
+# Python code on placeholders and notes what is called; that is the one used here. `trace` does so for each piece of a
+# model, and adds an einsum to each call, from which the rules of section 1 say how it can be shared. A linear layer's
+# bias becomes an addition of its own: if ranks share the contracted letter, each has a part of the sum, and a bias that
+# each added would count several times.
 
 # %% demo=true
 config = TransformerConfig(layers=2, width=512, heads=8, vocabulary=4096, context=256, tied=False)
@@ -1898,9 +1904,10 @@ assert [graph[name].einsum.spec for name in ("1.linear_4", "1.gelu", "1.linear_5
 assert all(each.einsum.sizes["d"] == 1 for each in graph.of_piece(1) if each.kind == "softmax")
 
 # %% [markdown]
-# These are the last nine of a block's 34 operators, its MLP. Letters are named anew in each, but an edge ties letters together: the columns `o` that
-# the first layer makes are the `i` over which the second one adds up. Follow such ties through the whole
-# model, and its operators' letters fall into classes. (A letter that must stay whole, such as the row of a softmax, belongs to none.)
+# These are the last nine of a block's 34 operators, its MLP. Each operator names its letters anew, but an edge ties
+# letters together: the columns `o` that the first layer makes are the `i` over which the second one sums. Followed
+# through the whole model, such ties put the letters into classes. (A letter that must stay whole, such as the row of a
+# softmax, belongs to none.)
 
 # %% demo=true
 for name, where in dimensions(graph).items():
@@ -1916,11 +1923,11 @@ assert ("2.matmul", "b") in classes["1.linear.o"]
 assert ("2.linear_5", "i") in classes["1.linear_4.o"]
 
 # %% [markdown]
-# Nobody has told the program what a transformer is, and it has found the names that people gave: samples, tokens, the
-# width of the model, heads (their columns, 8 times 64), the numbers of one head (of queries and keys, which are multiplied, and of values), and the
-# units inside the MLP; blocks that are alike share them. In Mesh-TensorFlow (unit 06) the programmer names these
-# dimensions, and a layout says which of them an axis of the mesh shares. `split_along` makes such a layout: each operator shares
-# the first dimension of a list that it has. With the list of heads and units inside, that is Megatron's plan, found by following edges:
+# The classes are the dimensions that people name: samples, tokens, the width of the model, heads (their columns, 8
+# times 64), the numbers of one head (of queries and keys, which are multiplied, and of values), and the units inside
+# the MLP. Blocks that are alike share them. In Mesh-TensorFlow (unit 06) the programmer names these dimensions, and a
+# layout says which of them an axis of the mesh shares. `split_along` makes such a layout: each operator shares the
+# first dimension of a list that it has. With heads and units inside, that is Megatron's plan:
 
 # %% demo=true
 megatron = split_along(graph, ["1.linear.o", "1.linear_4.o"], ranks=8)
@@ -1944,7 +1951,7 @@ assert not {"1.layer_norm", "0.embedding"} & set(megatron)
 # %% [markdown]
 # ## 9 Plans that run
 #
-# A plan is data: small, and complete. It can be printed, compared, changed by one letter, saved.
+# A plan is data:
 #
 # | Field of `ParallelPlan` | What it says |
 # |---|---|
@@ -1954,15 +1961,14 @@ assert not {"1.layer_norm", "0.embedding"} & set(megatron)
 # | `micro_batches` | how many a step has |
 # | `split` | operator → the letter that the `tensor` ranks share; an operator that is not there is computed whole by each |
 #
-# So the ranks are a mesh (stages, data, tensor), the last axis innermost: neighbours in a node share operators. What enters and leaves a stage
-# is whole along the last axis. A step takes forward and backward of all micro-batches, by PyTorch's own 1F1B, and in the end each gradient is the mean over all
-# samples.
+# So the ranks are a mesh (stages, data, tensor), the last axis innermost. What enters and leaves a stage is whole along
+# the last axis. A step takes forward and backward of all micro-batches, by PyTorch's own 1F1B, and in the end each
+# gradient is the mean over all samples.
 #
-# `PlannedRank` carries out a plan. Each rank keeps its parts of the parameters of its stage. When it comes to an operator, it moves the
-# operands to the layout that the operator's letter asks for: from a sum still to be added up to the whole is an all-reduce,
-# from there to a part a reduce-scatter, from part to whole an all-gather, and from one dim's part to another's an all-to-all. Whole to part costs nothing. In
-# backward the gradient goes the same way back. Operators that want the same tensor in the same layout share one move. Nothing in
-# it knows attention or MLPs, or what the plan's author had in mind:
+# `PlannedRank` carries out a plan. Each rank keeps its parts of its stage's parameters. When it comes to an operator,
+# it moves the operands to the layout that the operator's letter asks for, by the collectives of section 2; in backward
+# the gradient goes the same way back. Operators that want the same tensor in the same layout share one move. Nothing in
+# it knows attention or MLPs:
 
 
 # %% demo=true
@@ -2024,13 +2030,14 @@ print("off by at most", *(f"{each:.0e}" for each in off))
 assert max(off) < 1e-6
 
 # %% [markdown]
-# Four plans on eight simulated ranks whose letters were drawn by lot, most of them foolish, and the last of them on four real processes: all
-# compute the gradients of one rank. So a search may propose what it likes; a plan can be slow, but not wrong.
+# Four plans on eight simulated ranks, with letters drawn at random, and the last of them on four real processes: all
+# compute the gradients of one rank. So a search may propose anything; a plan can be slow, but not wrong.
 #
-# How slow, `Planner.predict` says without running it. Each stage is run once, alone, on tensors without data: its computing is counted by the
-# roofline, its collectives are written down. Then the schedule is gone through with one rank for each stage, where collectives
-# and messages take the time that the cluster's links need. FlexFlow and Alpa's planner work like that too; on a real machine the numbers come from profiles of
-# operators. What is predicted, beside what is measured when the plan is carried out on the simulated cluster:
+# `Planner.predict` says how slow, without running it. Each stage is run once, alone, on tensors without data: its
+# computing is counted by the roofline, and its collectives are written down. Then the schedule is gone through with one
+# rank for each stage, and collectives and messages take the time that the cluster's links need. FlexFlow and Alpa work
+# like that too, with profiles of operators from a real machine. Here predictions stand beside what is measured when the
+# plan is carried out on the simulated cluster:
 
 # %% demo=true
 cluster = presets.h100_pod(nodes=1)
@@ -2067,16 +2074,17 @@ for name, each in tried.items():
         assert calls == planned
 
 # %% [markdown]
-# The folded cell checks that all five are right to 5 %, and that each rank made the very collectives that were planned, of as many bytes. `predict` also says how full the fullest
-# rank of each stage is: four numbers for each parameter (itself, its gradient, two of Adam's) and the activations of as many micro-batches as wait
-# there at once.
+# All five are right to 5 %, and each rank made the very collectives that were planned, as the folded cell checks.
+# `predict` also says how full the fullest rank of each stage is: four numbers for each parameter (itself, its gradient,
+# two of Adam's), and the activations of as many micro-batches as wait there at once.
 
 # %% [markdown]
 # ## 10 Between operators, within operators
 #
-# Alpa sorts all kinds of parallelism into two. **Intra-operator**: ranks share an operator; data, tensor and expert parallelism are all of this kind.
-# **Inter-operator**: different ranks have different operators; the pipeline. The lecture has the rule of thumb that inter-operator parallelism communicates
-# less, and leaves devices idle more. In numbers, for the transformer on eight GCDs of a LUMI-G node, with 8 micro-batches:
+# Alpa sorts all parallelism into two kinds. **Intra-operator**: ranks share an operator, as in data, tensor and expert
+# parallelism. **Inter-operator**: different ranks have different operators, as in a pipeline. The rule of thumb is that
+# inter-operator parallelism communicates less, and leaves devices idle more. Here is the transformer on eight GCDs of a
+# LUMI-G node, with 8 micro-batches:
 
 
 # %% demo=true
@@ -2130,15 +2138,14 @@ figure.axes[0].margins(0.12)
 figure
 
 # %% [markdown]
-# Both halves of the rule hold, and neither end is the best: with stages alone most of the time is idle, with split operators alone most is
-# communication, and the fastest step lies between them. How far on which side depends on the links. So Alpa plans in two levels: the
-# outer one cuts the model into stages and gives each a part of the cluster, the inner one finds the best way for operators there.
+# Both halves of the rule hold, and neither end is the best: with stages alone most of the time is idle, with split
+# operators alone most is communication. So Alpa plans in two levels, as in sections 3 and 5.
 #
-# The lecture shows Alpa's measurement for a mixture of experts, on up to 8 nodes of 8 GPUs with a slow network between them: intra-operator parallelism alone is as fast as Alpa within a
-# node and falls behind once there are several, inter-operator alone suffers from uneven stages and idle time, and Alpa, which has both, goes on (Zheng et al. 2022, section 8.1).
-# Here is a small model for the same question, with layers that are all equal. It is a stack of layers of experts. So that the graph is fixed, each expert gets a weighted mean of tokens
-# instead of some of them (J. Puigcerver et al., From sparse to soft mixtures of experts, ICLR 2024); all of it is einsums. The nodes are those of Frontera's rtx queue,
-# with four GPUs and one network card, and the model has as many experts as there are GPUs, so that it grows with the cluster:
+# Zheng et al. (2022, section 8.1) measured a mixture of experts on up to 8 nodes of 8 GPUs, with a slow network between
+# them. Intra-operator parallelism alone is as fast as Alpa within a node and falls behind on several. Inter-operator
+# parallelism alone suffers from uneven stages and idle time. Here is a small model for the same question, on nodes with
+# four GPUs and one network card, as in Frontera's rtx queue. Each expert gets weighted means of tokens instead of some
+# of them, so that the graph is fixed (J. Puigcerver et al., ICLR 2024). There are as many experts as GPUs:
 
 
 # %% demo=true
@@ -2211,15 +2218,14 @@ assert all(0.9 < speeds[nodes]["intra-operator"] / speeds[1]["intra-operator"] <
 assert speeds[4]["both"] > 1.5 * speeds[1]["both"]
 
 # %% [markdown]
-# Intra-operator parallelism alone gains nothing from more nodes: what an operator's ranks exchange has to pass the one network card of a node. That is as in Alpa's
-# figure. The rest is not. There intra-operator parallelism is as good as Alpa within one node, and stages alone suffer, for its layers are uneven. Here all layers are equal: on one
-# node and on two the best plan found consists of stages alone, ahead of intra-operator parallelism on one node already. But eight layers make eight stages at most, so that on 16 GPUs
-# only both together go on. (They do not grow in proportion, since stages stand idle, and there are only so many samples for micro-batches.)
+# As in Alpa's figure, intra-operator parallelism alone gains nothing from more nodes: what an operator's ranks exchange
+# has to pass the one network card of a node. Unlike there, stages alone are the best on one node and on two, since all
+# layers are equal here. But eight layers make eight stages at most, so on 16 GPUs only both together go on.
 
 # %% [markdown]
 # ## 11 Now on nodes
 #
-# A plan is found on a login node, without any GPU, and it is data: write it into a file, and let the job read it.
+# A plan is found on a login node, without any GPU. Write it into a file, and let the job read it.
 #
 # ```python
 # # before the job
@@ -2234,9 +2240,10 @@ assert speeds[4]["both"] > 1.5 * speeds[1]["both"]
 #     optimizer.step()  # of this rank's parts: rank.pieces.parameters()
 # ```
 #
-# Ranks are numbered node by node, so the last axis, `tensor`, lies within nodes as long as it is no larger than one. `launch(gradients_of, ..., on="slurm")` carries out
-# section 9's demonstration on the tasks of an allocation. What has to be measured on the machine itself are the numbers of the
-# cluster: latency and bandwidth of its links (section 10 of unit 07 fits them), and what a device really computes, which is below its peak.
+# Ranks are numbered node by node, so the last axis, `tensor`, lies within nodes as long as it is no larger than one.
+# `launch(gradients_of, ..., on="slurm")` carries out section 9's demonstration on an allocation. The cluster's numbers
+# have to be measured there: latency and bandwidth of its links (section 10 of unit 07 fits them), and what a device
+# really computes, which is below its peak.
 
 # %% demo=true jupyter={"source_hidden": true}
 as_text = json.dumps(asdict(tried["all three"]))
@@ -2246,11 +2253,9 @@ assert planner.predict(again) == measured["all three"][0]
 # %% [markdown]
 # ## 12 Open task: a plan for a model
 #
-# All parts are there: operators and what they can share, what it costs when layouts change, stages and their cuts, predictions, and
-# plans that run. What is left is to choose. Given a model, a cluster and the memory of its devices, find the plan whose step is
-# the fastest. There are too many plans to predict them all, and no method is known to be always best. Alpa solves one
-# integer program for each stage and mesh that may come about, and a dynamic program above them; Galvatron, which
-# knows a few ways to compute a whole layer and no operators, needs dynamic programs alone. Yours may be simpler.
+# Given a model, a cluster and the memory of its devices, find the plan whose step is the fastest. There are too many
+# plans to predict them all, and no method is known to be always best. Alpa solves one integer program for each possible
+# stage and mesh, and a dynamic program above them. Yours may be simpler.
 
 
 # %% exercise="plan" points=16
@@ -2360,7 +2365,8 @@ def plan(model: Model, cluster: Cluster, memory: float) -> ParallelPlan:
 
 
 # %% [markdown]
-# Two nodes with two devices each, and layers of very different sizes. What do you find, if devices have enough memory, and if they have not?
+# Two nodes with two devices each, and layers of very different sizes: your plan for devices with enough memory, and
+# with little.
 
 
 # %% demo=true
@@ -2401,36 +2407,32 @@ assert planned["1 GB"][1].seconds <= 1.1 * planned["150 MB"][1].seconds
 # %% [markdown]
 # ## Where it comes from
 #
-# - Z. Jia, M. Zaharia, A. Aiken, Beyond data and model parallelism for deep neural networks, MLSys 2019 (arXiv:1807.05358), FlexFlow: a space of
-#   plans with samples, operators, attributes and parameters; a simulator that is three orders of magnitude faster than running each plan, told only what changed;
-#   a Markov chain over plans. The lecture's table has it as "hybrid", on 64 GPUs.
-# - L. Zheng et al., Alpa: automating inter- and intra-operator parallelism for distributed deep learning, OSDI 2022 (arXiv:2201.12023): the two levels
-#   of this unit, an integer program within a dynamic program. For a mixture of experts 3.5 times as fast as DeepSpeed on 2 nodes, and 9.7 times on 4.
-# - N. Shazeer et al., Mesh-TensorFlow: deep learning for supercomputers, NeurIPS 2018 (arXiv:1811.02084): letters that are cut along axes of a mesh; its
-#   search, `auto_mtf`, came with the library.
-# - Y. Xu et al., GSPMD: general and scalable parallelization for ML computation graphs, arXiv:2105.04663, 2021: a person says how a few
-#   tensors lie, and the compiler completes the rest. Its layouts are those of section 1.
-# - N. Metropolis et al., Equation of state calculations by fast computing machines, Journal of Chemical Physics 21, 1953: the walk of section 7.
-# - D. Narayanan et al., PipeDream: generalized pipeline parallelism for DNN training, SOSP 2019: a planner for stages with replicas, level by level of the network.
-# - X. Miao et al., Galvatron: efficient transformer training over multiple GPUs using automatic parallelism, PVLDB 16(3), 2022
-#   (arXiv:2211.13878): a dynamic program over layers, with memory and recomputation among the choices.
+# - Z. Jia, M. Zaharia, A. Aiken, Beyond data and model parallelism for deep neural networks, MLSys 2019
+#   (arXiv:1807.05358): FlexFlow, with the simulator of section 6 and a Markov chain over plans.
+# - L. Zheng et al., Alpa: automating inter- and intra-operator parallelism for distributed deep learning, OSDI 2022
+#   (arXiv:2201.12023): the two levels of this unit.
+# - N. Shazeer et al., Mesh-TensorFlow: deep learning for supercomputers, NeurIPS 2018 (arXiv:1811.02084).
+# - Y. Xu et al., GSPMD: general and scalable parallelization for ML computation graphs, arXiv:2105.04663, 2021: a
+#   person says how a few tensors lie, and the compiler completes the rest. Its layouts are those of section 1.
+# - N. Metropolis et al., Equation of state calculations by fast computing machines, Journal of Chemical Physics 21,
+#   1953: the walk of section 7.
+# - D. Narayanan et al., PipeDream: generalized pipeline parallelism for DNN training, SOSP 2019.
+# - X. Miao et al., Galvatron: efficient transformer training over multiple GPUs using automatic parallelism, PVLDB
+#   16(3), 2022 (arXiv:2211.13878).
+# - J. Puigcerver et al., From sparse to soft mixtures of experts, ICLR 2024.
 #
 # ## What goes wrong in practice
 #
-# - **A model of the cost that nobody has checked.** A search finds whatever the prices reward, and an error of the prices first of all: a change that
-#   is priced at nothing, a link that is thought to be nobody else's. Run the plan that was found, and compare.
-# - **Choosing one operator at a time.** What is cheapest now may leave a layout from which every way on is dear.
-# - **A solver's tolerances.** Costs in seconds, far below 1, are equal for it, and it stops at a plan that
-#   is nearly the best. Give it microseconds. To divide by the largest cost is not enough if others are a million times as small: leave out what
-#   is dearer than a plan that you know, and divide by that plan's cost. Constraints have tolerances, too: add up the bytes of its plan yourself.
-# - **Memory that was not counted.** A plan that is fastest without a bound has whole weights everywhere. Gradients, the optimizer's states and the
-#   activations of all micro-batches that are under way need room, too.
-# - **Parts that are not equal.** A length that does not divide is padded by some systems; then the padding is computed as well, and the price is wrong.
-# - **A walk whose steps cost nothing.** With costs in seconds, and $\beta = 1$, every plan is as good as any other. Divide by the cost of a plan that you know.
-# - **A delta that is no delta.** Where most of a step waits for what has changed, a whole simulation is faster. Measure what moves.
-# - **Plans that are stale.** The best plan depends on batch, sequence length and cluster. It is found anew when one of them changes.
-# - **Time to plan.** What takes long is less the search than its prices: Alpa compiles and measures the candidates for stages. Operators that follow
-#   others need no choice of their own, and equal layers need be planned once.
+# - **Costs that nobody has checked.** A search exploits every error of the prices: a change that is priced at nothing,
+#   a link that is thought to be nobody else's. Run the plan that was found, and compare.
+# - **A solver's tolerances.** To the solver, costs in seconds, far below 1, are equal, and it stops at a plan that is
+#   nearly the best. Give it microseconds. To divide by the largest cost is not enough if others are a million times as
+#   small: leave out what costs more than a plan that you know, and divide by that plan's cost. Constraints have
+#   tolerances, too: add up the bytes of its plan yourself.
+# - **Memory that was not counted.** Gradients, the optimizer's states and the activations of all micro-batches that are
+#   under way need room, too.
+# - **A walk that accepts everything.** With costs in seconds, and $\beta = 1$, every plan is as good as any other.
+#   Divide by the cost of a plan that you know.
 
 # %% [markdown]
 # What you predicted, beside what was measured:

@@ -230,6 +230,9 @@ def test_a_student_solves_an_exercise_and_runs_the_unit(page: Any) -> None:
     run_cell(page, answer)
     run_cell(page, cell_with(page, f"check({EXERCISE})"))
     playwright.expect(verdicts).to_contain_text("failed", timeout=PATIENCE)
+    # The button tells the next hint, beside the table.
+    verdicts.get_by_role("button", name="Hint").click()
+    playwright.expect(verdicts).to_contain_text("Hint 1 of", timeout=PATIENCE)
     keep(page, "2-failed")
 
     # Mended, it passes.

@@ -79,7 +79,9 @@ def test_time_difficulty_and_points_stand_where_they_are_looked_for(tmp_path):
     assert title == "# A sample"
     assert summary == "*about 5 minutes to read · 1 exercise · 2 points · about 5 minutes for the exercises*"
     answer = next(number for number, cell in enumerate(cells) if "exercise" in cell.metadata)
-    assert cells[answer - 1].source == "*`one_more` · about 5 minutes · difficulty 1 of 5 · 2 points*"
+    assert cells[answer - 1].source == (
+        "### Exercise: one_more\n\n*about 5 minutes · difficulty 1 of 5 · 2 points*"
+    )
 
 
 def test_the_time_to_read_is_counted_from_the_text_and_the_cells_that_show(tmp_path):
@@ -135,7 +137,8 @@ def test_cell_ids_are_valid_and_an_answer_keeps_its_own(tmp_path):
     )
     after = [cell.id for cell in student_notebook(built(tmp_path, more)).cells]
     assert len(set(after)) == len(after) == len(before) + 1
-    assert before[-3:] == after[-3:] == ["effort-one_more", "answer-one_more", "check-one_more"]
+    last = ["effort-one_more", "answer-one_more", "check-one_more", "links-to-units"]
+    assert before[-4:] == after[-4:] == last
 
 
 @pytest.mark.parametrize(

@@ -286,20 +286,3 @@ def test_a_topology_is_read_from_either_tool(tool: str, status: str, allowed: li
         "threads_per_core": 2,
         "allowed": allowed,
     }
-
-
-def test_numa_nodes_are_read_from_the_system(tmp_path: Path):
-    # Invariant: CPUs that this process may use, by node; a node without CPUs, a GPU's memory, is left out.
-    usable = sorted(os.sched_getaffinity(0))
-    for node, cpus in ((0, usable), (1, [])):
-        (tmp_path / f"node{node}").mkdir()
-        mask = sum(1 << cpu for cpu in cpus)
-        (tmp_path / f"node{node}" / "cpumap").write_text(f"{mask:08x}\n")
-    assert numa.numa_nodes(tmp_path) == {0: usable}
-    assert numa.numa_nodes(tmp_path / "nothing") == {0: usable}
-
-
-def test_reading_memory_leaves_the_process_where_it_was():
-    before = os.sched_getaffinity(0)
-    assert numa.read_bandwidth(min(before), max(before)) > 1e8
-    assert os.sched_getaffinity(0) == before

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from workbook import beside_commands, cluster_commands, slurm_commands
+from workbook import beside_commands, cluster_commands, slurm_commands, track_commands
 from workbook.errors import CommandFailed
 
 if TYPE_CHECKING:
+    from workbook.build import Efforts
     from workbook.release import Effort
 
 app = typer.Typer(
@@ -28,6 +29,8 @@ app.add_typer(cluster_commands.cluster, name="cluster")
 app.add_typer(slurm_commands.slurm, name="slurm")
 app.command()(slurm_commands.doctor)
 app.command()(beside_commands.beside)
+app.command()(track_commands.track)
+app.command()(track_commands.student_edition)
 
 Root = Annotated[Path, typer.Option(help="The folder that holds solutions/ and notebooks/.")]
 HERE = Path()
@@ -46,7 +49,7 @@ def workbook(
     from workbook.commands import make_workbook
     from workbook.paths import Places
 
-    make_workbook(Places(root), _efforts, jobs, units or ())
+    make_workbook(Places(root), _efforts_in(root), jobs, units or ())
 
 
 @app.command()
@@ -105,7 +108,10 @@ def grade(
 
     cluster = ArrayOptions(site_here(), jobs or 4, minutes, partition, account) if slurm else None
     order = Order(unit, tuple(student or ()), jobs or os.cpu_count() or 1, force, unsafe, cluster)
-    raise typer.Exit(commands.grade(root, order))
+    # Which exercises count is looked up from the working folder, by the processes that grade as well.
+    if root.is_dir():
+        os.chdir(root)
+    raise typer.Exit(commands.grade(Path(), order))
 
 
 @app.command()
@@ -201,7 +207,7 @@ def release(
     from workbook.commands import release_unit
     from workbook.paths import Places
 
-    release_unit(unit, Places(root), _efforts)
+    release_unit(unit, Places(root), _efforts_in(root))
 
 
 @app.command("new-unit")
@@ -219,6 +225,13 @@ def new_unit(name: Annotated[str, typer.Argument(help="Two digits and small lett
         typer.echo(refusal, err=True)
         raise typer.Exit(2) from refusal
     make_notebooks(Places(root), _efforts, write_released_cells)
+
+
+def _efforts_in(root: Path) -> "Efforts":
+    """The same in a folder of a track: of its exercises."""
+    from graders.grading.registry import counted
+
+    return lambda unit: counted(unit, root)
 
 
 def _efforts(unit: str) -> Mapping[str, "Effort"]:

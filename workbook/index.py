@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import jupytext
 import nbformat
@@ -25,10 +26,15 @@ def write_index_notebook(units: Sequence[Unit], efforts: Efforts, places: Places
 
 def index_notebook(units: Sequence[Unit], efforts: Efforts) -> NotebookNode:
     """The index of these units. efforts: what a unit's exercises take, by the unit's name."""
+    return templated_notebook(TEMPLATE, units=[_row(unit, efforts) for unit in units])
+
+
+def templated_notebook(template: str, **values: Any) -> NotebookNode:
+    """A notebook that is made of a template in jupytext's percent format."""
     templates = Environment(
         loader=FileSystemLoader(Path(__file__).parent / "templates"), undefined=StrictUndefined
     )
-    text = templates.get_template(TEMPLATE).render(units=[_row(unit, efforts) for unit in units])
+    text = templates.get_template(template).render(**values)
     notebook: NotebookNode = jupytext.reads(text, fmt="py:percent")
     for number, cell in enumerate(notebook.cells):
         cell.id, cell.metadata = f"index-{number}", NotebookNode()

@@ -24,6 +24,9 @@ from workbook.unit import BEGIN, END
 
 TEMPLATES = Path(__file__).parent / "templates"
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
+CONTENTS = "<!-- contents -->"
+"""Where the page's template has its list of sections."""
+_TO_A_NOTEBOOK = re.compile(r"\]\((?:\.\./)?(?:[^)/]+/)?([^)/]+)\.ipynb\)")
 WIDGET_STATE = "application/vnd.jupyter.widget-state+json"
 
 
@@ -50,10 +53,21 @@ def write_page(executed: Path, page: Page, directory: Path) -> Path:
         template_name="page", extra_template_basedirs=[str(TEMPLATES)]
     )
     text, _ = exporter.from_notebook_node(notebook)
+    text = text.replace(CONTENTS, _contents(text))
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / f"{page.unit}.html"
     path.write_text(text)
     return path
+
+
+def _contents(page: str) -> str:
+    """Links to the sections and exercises of a page, as a list."""
+    found = re.findall(r'<h([23]) id="([^"]+)">(.*?)<a class="anchor-link"', page, flags=re.DOTALL)
+    items = "".join(
+        f'<li class="level-{level}"><a href="#{anchor}">{re.sub("<[^>]+>", "", words).strip()}</a></li>'
+        for level, anchor, words in found
+    )
+    return f"<ol>{items}</ol>"
 
 
 def write_index(pages: Sequence[Page], directory: Path) -> Path:
@@ -75,6 +89,8 @@ def static_notebook(notebook: NotebookNode) -> None:
     # What papermill was given belongs to the run, not to the text.
     notebook.cells = [c for c in notebook.cells if "injected-parameters" not in c.metadata.get("tags", [])]
     for cell in notebook.cells:
+        if cell.cell_type == "markdown":
+            cell.source = _TO_A_NOTEBOOK.sub(r"](\1.html)", cell.source)
         if cell.cell_type == "code":
             cell.source = without_markers(cell.source)
             if cell.source.startswith("%%"):

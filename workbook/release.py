@@ -47,6 +47,8 @@ class Effort(Protocol):
     def minutes(self) -> int: ...
     @property
     def difficulty(self) -> int: ...
+    @property
+    def hints(self) -> tuple[str, ...]: ...
 
 
 class WorkInTheWay(RuntimeError):
@@ -96,6 +98,7 @@ def source_notebook(unit: Unit, efforts: Mapping[str, Effort]) -> NotebookNode:
             effort = efforts[answer.name]
             cells += [_effort_cell(answer, effort), _answer_cell(cell, answer), _check_cell(answer)]
     cells[0].source = _with_summary(cells[0].source, unit, efforts.values())
+    cells.append(_links_cell(unit))
     notebook: NotebookNode = new_notebook(cells=cells, metadata=NotebookNode(KERNEL))
     return notebook
 
@@ -190,10 +193,21 @@ def _plain_cell(cell: NotebookNode, number: int) -> NotebookNode:
 
 def _effort_cell(answer: AnswerCell, effort: Effort) -> NotebookNode:
     text = (
-        f"*`{answer.name}` · about {spoken_minutes(effort.minutes)} · difficulty {effort.difficulty} of 5 · "
+        f"### Exercise: {answer.name}\n\n"
+        f"*about {spoken_minutes(effort.minutes)} · difficulty {effort.difficulty} of 5 · "
         f"{_points(answer.points)}*"
     )
     cell: NotebookNode = new_markdown_cell(text, id=f"effort-{answer.name}")
+    return cell
+
+
+def _links_cell(unit: Unit) -> NotebookNode:
+    """Where to go from the end of the unit."""
+    links = [("Next", unit.after), ("Before", unit.before)]
+    told = [f"{word}: [{name}](../{name}/{name}.ipynb)" for word, name in links if name]
+    cell: NotebookNode = new_markdown_cell(
+        " · ".join([*told, "[All units](../index.ipynb)"]), id="links-to-units"
+    )
     return cell
 
 

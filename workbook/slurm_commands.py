@@ -59,7 +59,7 @@ def render(
         parameters=_parameters(parameter or []),
         program=" ".join(given) if training else "",
     )
-    place = _site(site)
+    place = chosen_site(site)
     try:
         text = render_job(job, place)
     except Refused as refusal:
@@ -81,7 +81,7 @@ def class_cost(
     from course_lib.slurm.scripts import Job, Refused
     from course_lib.slurm.scripts import render as render_job
 
-    place = _site(site)
+    place = chosen_site(site)
     if not place.partitions:
         raise CommandFailed(
             [f"No partitions are known of {place.title}: name a site with --site, or add them to sites.toml."]
@@ -110,7 +110,7 @@ def submit(
     from course_lib.slurm.scripts import Refused
     from course_lib.slurm.scripts import submit as submit_file
 
-    place = _site(site)
+    place = chosen_site(site)
     try:
         _say_cost(file.read_text(errors="replace"), place, needs_no_gpu=False)
         print(submit_file(file, place, test_only=test))
@@ -182,7 +182,8 @@ def doctor() -> None:
     Console().print(table)
 
 
-def _site(name: str | None) -> "Site":
+def chosen_site(name: str | None) -> "Site":
+    """The site of this name, or the one that this is. Raises CommandFailed."""
     from course_lib.slurm.sites import UnknownSite, site_here, site_named
 
     try:

@@ -2,8 +2,8 @@
 
 import ast
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import jupytext
@@ -31,13 +31,18 @@ class AnswerCell:
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """A checked unit. `notebook` holds its cells as written, solutions included."""
+    """A checked unit. `notebook` holds its cells as written, solutions included.
+
+    before, after: the names of the units that it stands between; empty at the ends, or where it is alone.
+    """
 
     name: str
     title: str
     notebook: NotebookNode
     answers: tuple[AnswerCell, ...]
     parameters: frozenset[str]
+    before: str = ""
+    after: str = ""
 
     @property
     def points(self) -> float:
@@ -55,9 +60,21 @@ def read_units(solutions: Path) -> list[Unit]:
             complaints += error.complaints
     if not units and not complaints:
         complaints = [f"There are no units in {solutions}; a unit is a file named NN_name.py."]
+        if not solutions.exists():
+            complaints = [
+                f"There is no folder {solutions}: the students' edition has none. "
+                "make lab opens its notebooks."
+            ]
     if complaints:
         raise BadUnit(complaints)
-    return units
+    return [*in_order(units)]
+
+
+def in_order(units: Sequence[Unit]) -> Iterator[Unit]:
+    """The same units, each with the names of those before and after it."""
+    names = ["", *(unit.name for unit in units), ""]
+    for unit, before, after in zip(units, names, names[2:], strict=False):
+        yield replace(unit, before=before, after=after)
 
 
 def read_unit(path: Path) -> Unit:

@@ -25,7 +25,7 @@ from graders.classroom.pool import GradingFailed, JudgePool, Task
 from graders.classroom.preprocessors import WrongCourse
 from graders.classroom.result_store import Graded, ResultStore
 from graders.grading.fingerprint import key_of
-from graders.grading.registry import exercises
+from graders.grading.registry import counted
 from graders.isolation.backends import backend_for_grading
 from graders.submissions.folder import digest
 
@@ -186,7 +186,7 @@ def batches_folder(course: Course, unit: str) -> Path:
 
 def _students(course: Course, order: Order) -> list[str]:
     """Those whose submissions are to be graded. Raises WrongCourse."""
-    if not exercises(order.unit):
+    if not counted(order.unit):
         raise WrongCourse(f"There are no graders for {order.unit}.")
     there = course.students(order.unit)
     missing = [student for student in order.students if student not in there]

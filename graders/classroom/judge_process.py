@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from graders.classroom.result_store import Graded
-from graders.grading.registry import exercises
+from graders.grading.registry import counted
 from graders.grading.report import Report
 from graders.grading.run import not_attempted
 from graders.host.fork_server_client import SandboxFailed
@@ -73,7 +73,7 @@ def grade_folder(folder: str, unit: str, student: str, key: str, unsafe: bool) -
 
 def nothing_earned(unit: str, reason: str) -> Report:
     """The report where there is nothing to grade, which gives the reason at every exercise."""
-    return Report(unit, tuple(not_attempted(each, reason) for each in exercises(unit).values()), (reason,))
+    return Report(unit, tuple(not_attempted(each, reason) for each in counted(unit).values()), (reason,))
 
 
 def _report(hand_in: HandIn) -> tuple[Report, str]:

@@ -14,7 +14,7 @@ from nbgrader.nbgraderformat import SCHEMA_VERSION
 from nbgrader.preprocessors import NbGraderPreprocessor
 from traitlets import Bool
 
-from graders.grading.registry import exercises
+from graders.grading.registry import counted
 from graders.grading.report import Report
 from graders.grading.run import ExerciseResult, not_attempted
 from graders.host.grade_submission import grade_submission
@@ -69,7 +69,7 @@ class GradeInSandbox(NbGraderPreprocessor):  # type: ignore[misc]
             report = grade_submission(submission, unit)
         except BadSubmission as error:
             self.log.warning("%s", error)
-            nothing = (not_attempted(exercise, str(error)) for exercise in exercises(unit).values())
+            nothing = (not_attempted(exercise, str(error)) for exercise in counted(unit).values())
             return Report(unit, tuple(nothing))
         for note in report.notes:
             self.log.warning("%s", note)

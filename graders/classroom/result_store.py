@@ -14,7 +14,7 @@ from typing import Any, Self
 
 from graders.grading.exercise import Verdict
 from graders.grading.kinds import kind_with
-from graders.grading.registry import exercises
+from graders.grading.registry import counted, exercises
 from graders.grading.report import Report
 from graders.grading.run import CriterionResult, ExerciseResult
 from graders.isolation.backends import NO_ISOLATION
@@ -115,9 +115,9 @@ def _report_from_json(plain: dict[str, Any]) -> Report:
     """A report in the order that its unit has today. Raises KeyError or ValueError if it is another."""
     unit = plain["unit"]
     told = {each["name"]: each for each in plain["exercises"]}
-    if told.keys() != exercises(unit).keys():
+    if told.keys() != counted(unit).keys():
         raise ValueError(f"the verdicts are of other exercises than {unit} has")
-    results = tuple(_result_from_json(plain, told[name]) for name in exercises(unit))
+    results = tuple(_result_from_json(plain, told[name]) for name in counted(unit))
     return Report(unit, results, tuple(plain["notes"]))
 
 

@@ -5,6 +5,7 @@ import pkgutil
 from pathlib import Path
 
 from graders.grading.exercise import REGISTRY, Exercise
+from graders.grading.track import chosen_exercises
 
 _UNITS = Path(__file__).parents[1] / "units"
 """They stand above this room, and are found here by name only."""
@@ -48,6 +49,22 @@ def exercises(unit: str) -> dict[str, Exercise]:
     """
     load_numbered(unit[:2])
     return REGISTRY.get(unit, {})
+
+
+def counted(unit: str, folder: Path | None = None) -> dict[str, Exercise]:
+    """Those of a unit's exercises that count in a folder, the working one by default: a track has fewer."""
+    chosen = chosen_exercises(folder or Path.cwd())
+    found = exercises(unit)
+    return (
+        found
+        if chosen is None
+        else {name: each for name, each in found.items() if name in chosen.get(unit, ())}
+    )
+
+
+def counted_units(folder: Path | None = None) -> dict[str, dict[str, Exercise]]:
+    """Unit -> its exercises that count in a folder, for those units that have any."""
+    return {unit: found for unit in sorted(load_all()) if (found := counted(unit, folder))}
 
 
 def _packages() -> list[str]:

@@ -5,7 +5,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from graders.grading.exercise import Exercise
-from graders.grading.registry import exercises, load_all, no_such_unit
+from graders.grading.registry import counted, exercises, load_all, no_such_unit
 from graders.grading.report import Report
 from graders.grading.run import ExerciseResult, grade
 from graders.host.sandbox import DEFAULT_LIMITS, Sandbox
@@ -20,15 +20,18 @@ def grade_file(path: Path, unit: str | None = None) -> Report:
     Raises BadSubmission and SandboxFailed.
     """
     submission = read_submission(path)
-    return grade_submission(submission, unit or guess_unit(submission))
+    return grade_submission(submission, unit or guess_unit(submission), folder=path.parent)
 
 
-def grade_submission(submission: Submission, unit: str, limits: Limits = DEFAULT_LIMITS) -> Report:
+def grade_submission(
+    submission: Submission, unit: str, limits: Limits = DEFAULT_LIMITS, folder: Path | None = None
+) -> Report:
     """The grades of a submission, whose code is kept within the limits; a note says if there was no sandbox.
 
+    folder: where one's own work lies, for it may be part of a track; by default the working folder.
     Raises BadSubmission if it has nothing to do with the unit, SandboxFailed if its code cannot be run here.
     """
-    graded = _exercises(unit)
+    graded = _exercises(unit, folder)
     if not any(submission.defines(exercise.name) for exercise in graded):
         names = ", ".join(exercise.name for exercise in graded)
         raise BadSubmission(
@@ -59,8 +62,8 @@ def guess_unit(submission: Submission) -> str:
     return best
 
 
-def _exercises(unit: str) -> list[Exercise]:
-    found = exercises(unit)
+def _exercises(unit: str, folder: Path | None) -> list[Exercise]:
+    found = counted(unit, folder)
     if not found:
         raise BadSubmission(no_such_unit(unit))
     return list(found.values())

@@ -35,10 +35,16 @@ def check(
     from graders.grading.report import Report
     from graders.grading.run import grade
     from graders.guest.usual_torch import usual_torch
-    from graders.student.given import NotGiven, given_to
+    from graders.student.given import NotGiven, given_to, is_reference
+    from graders.student.hint_button import offer_hint
     from graders.student.kernel_answer import kernel_answer
     from graders.student.parts import unsolved_parts
 
+    if is_reference(answer):
+        sentence = (
+            f"This {exercise.name} is ours, put here by use(): it earns nothing. Run your own cell again."
+        )
+        return shown(Notice(sentence, plain="0"))
     names = (given,) if isinstance(given, str) else tuple(given)
     judged = kernel_answer(answer, exercise.name)
     try:
@@ -56,4 +62,6 @@ def check(
         record_check(result, judged.source)
     except OSError as error:
         report = replace(report, notes=(*report.notes, f"This check could not be recorded: {error}."))
+    if result.attempted and not result.passed and exercise.hints:
+        offer_hint(exercise.name)
     return shown(report)

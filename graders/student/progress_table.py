@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from graders.grading.exercise import Exercise
-from graders.grading.registry import load_all
+from graders.grading.registry import counted_units
 from graders.grading.report import as_text
 from graders.student.progress_log import Record, records_of
 
@@ -114,7 +114,7 @@ def progress_table(records: Sequence[Record]) -> ProgressTable:
 
 
 def _standings(records: Sequence[Record]) -> Iterator[Standing]:
-    for unit, exercises in sorted(load_all().items()):
+    for unit, exercises in counted_units().items():
         for name, exercise in exercises.items():
             checks = [record for record in records_of(records, "check", unit, name) if _was_attempted(record)]
             points = max((float(record["points"]) for record in checks), default=0.0)
@@ -147,7 +147,7 @@ def _total(name: str, standings: Sequence[Standing]) -> Row:
     points = sum(standing.points for standing in standings)
     texts = (
         name,
-        f"{solved} of {len(standings)} solved",
+        f"{SIGNS['solved'] + ' all' if solved == len(standings) else f'{solved} of {len(standings)}'} solved",
         f"{points:g}/{sum(standing.exercise.points for standing in standings):g}",
         str(sum(standing.attempts for standing in standings)),
         str(sum(standing.hints for standing in standings)),

@@ -13,7 +13,7 @@ from typing import Any
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
-from graders.grading.registry import exercises
+from graders.grading.registry import counted
 from graders.submissions.read import LARGEST, BadSubmission, Submission, from_cells, read_cells
 
 TIMESTAMP = "timestamp.txt"
@@ -132,7 +132,7 @@ def _chosen(readable: list[HandIn], complaints: list[str]) -> HandIn:
 
 
 def _answered(hand_in: HandIn) -> int:
-    return sum(map(hand_in.submission.defines, exercises(hand_in.unit))) if hand_in.submission else 0
+    return sum(map(hand_in.submission.defines, counted(hand_in.unit))) if hand_in.submission else 0
 
 
 def _nothing_there(folder: Path, unit: str) -> str:

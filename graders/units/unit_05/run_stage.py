@@ -124,7 +124,7 @@ def only_messages(tried: Tried[Pipeline]) -> Finding | None:
             "loss and gradients",
             5,
             "The last rank returns the loss, without its graph; the others return None. Backward of a stage "
-            "begins with the gradient of its output, which the next stage has: its input is the same tensor.",
+            "begins with the gradient of its output: the next stage has it, as the gradient of its input.",
         ),
         Criterion(
             "once more", 1, "Called again, gradients add up as after two backwards.", vary=vary(times=(2,))

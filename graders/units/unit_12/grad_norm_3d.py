@@ -98,7 +98,8 @@ class Held:
             "any ranks and gradients",
             1,
             "A rank may have no parameters, or none with a gradient; squares are computed and added in "
-            "float32; where a rank stands, the mesh says, not its number; and what is 0 * inf?",
+            "float32; where a rank stands, the mesh says, not its number; and leave out what does not count, "
+            "without multiplying by 0, since 0 * inf is NaN.",
             needs=("cut parameters", "copies", "shared parameters"),
             vary=vary(sparse=(True,))
             + both(turned=True, kinds=(CUT, COPIED, SHARED))

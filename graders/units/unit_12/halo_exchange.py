@@ -103,7 +103,8 @@ def all_at_once(answer: Answer, rng: Rng) -> Finding:
             "other strips",
             2,
             "One rank, two; strips of other heights, as low as the halo, whose rows both neighbours borrow; "
-            "width 0; any dtype; tensors that stand in memory in another order. What is 0 * inf?",
+            "width 0; any dtype; tensors that stand in memory in another order. Do not multiply by 0 to make "
+            "zeros: 0 * inf is NaN.",
             needs=RIGHT,
             vary=vary(sizes=((3,), (2, 2, 4, 2)), width=(0,), gaps=(True,))
             + both(dtype=torch.bfloat16, width=1)

@@ -96,8 +96,8 @@ class Nodes:
         Criterion(
             "any groups",
             1,
-            "A rank's place is that in `within`; there may be one node, or one rank a node, and ranks in "
-            "neither group.",
+            "A rank's place is that in `within`. The world may have ranks in neither group, so divide by the "
+            "ranks of these nodes; and there may be one node, or one rank a node.",
             vary=both(nodes=1, g=1) + both(nodes=3, g=2, mixed=True) + vary(nodes=(1,)) + both(models=2, g=2),
         ),
         Criterion(

@@ -182,7 +182,8 @@ def as_few_bytes(tried: Tried[Moved]) -> Finding:
         Criterion(
             "any numbers",
             1,
-            "Move numbers as they are, in their dtype, and add up in it. What is 0 * inf?",
+            "Move numbers as they are, in their dtype, and add up in it. Do not multiply by 0: 0 * inf is "
+            "NaN.",
             vary=vary(
                 dtype=(torch.float64, torch.int64, torch.complex64, torch.bfloat16, torch.bool), odd=(True,)
             )

@@ -69,8 +69,8 @@ def cost_of(change: tuple[str, str], nbytes: int, ranks: int, link: Link) -> flo
         ),
     ),
     hints=(
-        "Between which of the three kinds of layout need ranks talk? Fill a table by hand, three on the "
-        "left, three above.",
+        "Which changes between the three kinds of layout need other ranks? Fill a table by hand, three on "
+        "the left, three above.",
         "For each call, what is its payload: the whole tensor, or one rank's part?",
         "Which tensors add up to a whole one if rank 0 has all of it? And if each rank has a part?",
     ),

@@ -1,0 +1,18 @@
+"""What axe-core, the usual checker of accessibility, finds on a page."""
+
+from typing import Any
+
+from axe_playwright_python.sync_playwright import Axe
+
+GRAVE = {"serious", "critical"}
+
+
+def barriers(page: Any) -> list[str]:
+    """What keeps some readers out, as rule and element; only what axe-core calls serious or critical."""
+    found = Axe().run(page).response["violations"]
+    return [
+        f"{each['id']}: {node['html'][:200]}"
+        for each in found
+        if each["impact"] in GRAVE
+        for node in each["nodes"]
+    ]
