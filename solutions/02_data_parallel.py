@@ -50,8 +50,8 @@ from graders import check, hint, predict, progress, reset
 # %% [markdown]
 # ## The picture
 #
-# Each worker is a rank with a device of its own. On two workers a batch of six is three samples each. One step with three
-# workers, whose parts of the batch need not be equally large:
+# Each worker is a rank with a device of its own. One step with three workers, whose parts of the batch need not be equally
+# large:
 
 # %% demo=true
 from course_lib.figures.pictures import averaging_picture, weighted_average_picture
@@ -66,10 +66,8 @@ averaging_picture((8, 8, 5))
 # 4. Each takes the same optimizer step from the same weights with the same gradient. So the weights are the same
 #    again, and are never sent.
 #
-# (Some say that each worker has a mini-batch of its own, others that one mini-batch is split. They mean the same.)
-#
-# Of unit 00's three kinds of communication, step 3 has two: a collective computation, and a synchronization, since nobody has the
-# average before the last worker has come. The third, data movement, comes once, when all workers get the same weights (section 3).
+# Step 3 is a collective computation and a synchronization (unit 00), since nobody has the average before the last worker
+# has come. Data movement comes once, when all workers get the same weights (section 3).
 #
 # **Predict, before you measure.** Write your guesses into the cell below; sections 4 and 5 measure them.
 #
@@ -91,18 +89,16 @@ guesses = predict(
 # %% [markdown]
 # ## 1 The average that is right
 #
-# A batch of $n$ samples has the loss $L = \frac1n \sum_{i=1}^{n} \ell_i$. Deal the samples out to $p$ workers: worker
-# $k$ gets the set $S_k$ of $m_k$ samples, $\sum_k m_k = n$. It computes the gradient of its own mean loss,
+# A batch of $n$ samples has the loss $L = \frac1n \sum_{i=1}^{n} \ell_i$. Deal the samples out to $p$ workers: worker $k$ gets
+# the set $S_k$ of $m_k$ samples, $\sum_k m_k = n$. It computes the gradient of its own mean loss,
 #
-# $$ g_k = \nabla \frac{1}{m_k} \sum_{i \in S_k} \ell_i, \qquad\text{so}\qquad
-#    \sum_{i \in S_k} \nabla \ell_i = m_k \, g_k . $$
+# $$ g_k = \nabla \frac{1}{m_k} \sum_{i \in S_k} \ell_i . $$
 #
-# The gradients of single samples are not kept: you have only the $g_k$ and the $m_k$. How do you make
-# $\nabla L$ from them? When is it the plain mean of the $g_k$? And if it is not, of which loss is the plain mean the gradient?
+# The gradients of single samples are not kept: you have only the $g_k$ and the $m_k$. How do you make $\nabla L$ from them?
 #
-# A worker without samples ($m_k = 0$) contributes nothing. Take care there: its mean loss is $0/0$, NaN. PyTorch's gradient
-# is zero for an empty batch, but NaN where a mask, `(losses * mask).sum() / mask.sum()`, leaves no sample. But do not clean NaNs
-# away: a NaN of a worker that has samples is a fault that somebody has to see.
+# A worker without samples ($m_k = 0$) contributes nothing. Its mean loss is $0/0$, which is NaN. (PyTorch's gradient is zero
+# for an empty batch, but NaN where a mask, `(losses * mask).sum() / mask.sum()`, leaves no sample.) But do not replace NaNs by
+# zeros: a NaN of a worker that has samples is a fault that must stay visible.
 
 
 # %% exercise="combine_gradients" points=4
@@ -123,29 +119,24 @@ def combine_gradients(gradients: list[Tensor], counts: list[int]) -> Tensor:
 
 
 # %% [markdown]
-# The gradient of the whole batch is the sum over all samples, taken worker by worker:
+# <details><summary>Answer: the formula</summary>
+#
+# Since $m_k \, g_k = \sum_{i \in S_k} \nabla \ell_i$, the sum over all samples can be taken worker by worker:
 #
 # $$ \nabla L = \frac1n \sum_k \sum_{i \in S_k} \nabla \ell_i = \sum_k \frac{m_k}{n} \, g_k . $$
+#
+# If all shards are equally large, $m_k / n = 1/p$, and this is the plain mean. If not, the plain mean is the gradient of
+# another loss, in which a sample of a small shard counts more than one of a large shard. The derivation uses one property of
+# the loss: it is a mean of terms, one a sample. A batch norm breaks that, since it makes each $\ell_i$ depend on the other
+# samples of its shard.
+#
+# </details>
 
 # %% demo=true
+# %%needs combine_gradients
 weighted_average_picture((8, 8, 5))
 
 # %% [markdown]
-# If all shards are equally large, $m_k / n = 1/p$, and this is the plain mean. If not, the plain mean is the gradient
-# of another loss, in which a sample of a small shard counts more than one of a large shard. The derivation uses one
-# property of the loss: it is a mean of terms, one a sample. A batch norm breaks that, since it makes each $\ell_i$
-# depend on the other samples of its shard.
-#
-# **Find the mistake.** A lecture numbers the workers from 1, sets $m_0 = 0$, and writes that worker $k$ has the samples from
-# $i = m_{k-1} + 1$ to $i = m_{k-1} + m_k$. For how many workers is that right?
-#
-# <details><summary>Answer</summary>
-#
-# For two. Worker 3 begins after all samples of the workers 1 and 2, with sample $m_1 + m_2 + 1$, and not with $m_2 + 1$.
-# The sets $S_k$ need no such bounds.
-#
-# </details>
-#
 # With a real model: 32 images on three workers that get 20, 8 and 4 of them.
 
 # %% demo=true
@@ -187,21 +178,21 @@ if dataset == "digits":
     assert 0.28 < (plain - whole).norm() / whole.norm() < 0.39
 
 # %% [markdown]
-# The weighted sum differs by rounding only. The plain mean differs by about a third, and no error is raised. Training
-# would go on, a little worse, and nobody would know.
+# The weighted sum differs by rounding only. The plain mean differs by about a third, and raises no error. Training would go on,
+# a little worse.
 #
 # ## 2 Who gets which sample
 #
-# Samples can be dealt out in several ways: one rank reads them and sends each other rank its part; a worker that is free
-# fetches the next batch, which unit 08 does; or all ranks can read everything, and each takes its own part. The third is the
-# usual one. PyTorch's `DistributedSampler` deals the samples of an epoch so, in four moves, without any communication:
+# Samples can be dealt out in several ways. One rank can read them and send each other rank its part. A worker that is free can
+# fetch the next batch (unit 08). Or all ranks can read everything, and each takes its own part, which is the usual way.
+# PyTorch's `DistributedSampler` deals out the samples of an epoch in four moves, without any communication:
 #
-# - **shuffle**: all ranks have the samples in the same random order, though none has told the others;
-# - **pad**: if the number of samples does not divide by the number of ranks, some are given out twice, so that all
-#   ranks get equally many (with `drop_last=True` some are left out instead);
+# - **shuffle**: all ranks put the samples into the same random order, from the same seed;
+# - **pad**: if the number of samples does not divide by the number of ranks, some are given out twice, so that all ranks get
+#   equally many (with `drop_last=True` some are left out instead);
 # - **partition**: each rank takes its part of this order;
-# - **reshuffle**: the training loop calls `sampler.set_epoch(epoch)` before each epoch. Without it every epoch deals
-#   out the samples in the same way.
+# - **reshuffle**: the training loop calls `sampler.set_epoch(epoch)` before each epoch. Without it every epoch deals out the
+#   samples in the same way.
 
 
 # %% demo=true
@@ -226,9 +217,9 @@ for epoch in (0, 1):
 assert dealt(0) != dealt(1)
 
 # %% [markdown]
-# Ten samples, twelve places: two samples come twice. For training that hardly matters. For validation it makes the
-# accuracy slightly wrong, and different for another number of ranks. The version that you write deals every sample out once. The
-# price is that shards may differ by one, and that the training loop has to cope with it (section 8).
+# Ten samples, twelve places: two samples come twice. For training that hardly matters. For validation it makes the accuracy
+# slightly wrong, and different for another number of ranks. The version that you write deals every sample out once. So shards
+# may differ by one, and the training loop has to cope with it (section 8).
 
 
 # %% exercise="shard_indices" points=6
@@ -274,20 +265,20 @@ figure
 # %% [markdown]
 # ## 3 The same start
 #
-# Equal weights and equal updates give equal weights: that is the whole proof that replicas stay equal. The updates
-# are equal if the gradients are. The weights have to be made equal once, at the start.
+# Equal weights and equal updates give equal weights, so replicas stay equal. The updates are equal if the gradients are. The
+# weights have to be made equal once, at the start.
 #
-# Weights drawn from the same seed are equal only as long as no rank has drawn one random number more, or has loaded a checkpoint
-# that the others do not see. A **broadcast** from one rank always makes them equal. It is not free: section 5 finds that it takes almost as long as
-# a step. But it happens once in a training, and a training has many thousands of steps. Buffers are sent too: the running
-# statistics of a batch norm are not parameters, yet a replica with other statistics is another model.
+# Weights drawn from the same seed are equal only as long as no rank has drawn one random number more, or has loaded a
+# checkpoint that the others do not see. A **broadcast** from one rank always makes them equal. It takes almost as long as a
+# step (section 5), but it happens once in a training. Buffers are sent too: the running statistics of a batch norm are not
+# parameters, yet a replica with other statistics is another model.
 #
-# A broadcast has no gradient. If autograd records one, because a parameter is handed to it as it is, a later backward warns
-# that it came to an operation that it cannot differentiate. So communicate where autograd does not record.
+# A broadcast has no gradient. If you hand it a parameter as it is, autograd records it, and a later backward warns of an
+# operation that it cannot differentiate. So communicate where autograd does not record.
 #
-# A tensor is **contiguous** if its numbers lie in memory in the order of its indices. A transposed one is not: `w.t()` only reads the
-# memory of `w` in another order. A collective wants contiguous tensors. Of others `contiguous()`, `flatten()` and `torch.cat` make a
-# copy that is, and what arrives in a copy has to be copied back.
+# A tensor is **contiguous** if its numbers lie in memory in the order of its indices. A transposed one is not: `w.t()` only
+# reads the memory of `w` in another order. A collective needs contiguous tensors. Of others `contiguous()`, `flatten()` and
+# `torch.cat` make a contiguous copy, and what arrives in a copy has to be copied back.
 
 
 # %% exercise="broadcast_parameters" points=5
@@ -321,24 +312,24 @@ for rank, (before, after) in enumerate(launch(first_weights, models, ranks=ranks
 # %% [markdown]
 # ## 4 The same gradient
 #
-# Now the average itself. From here on shards are equally large or the loss is scaled so that the plain mean over
-# ranks is right; section 8 comes back to it.
+# Now the average itself. From here on shards are equally large, or the loss is scaled so that the plain mean over ranks is
+# right (section 8).
 #
 # Two things make this more than a loop over `model.parameters()`.
 #
-# **Every rank must make the same calls.** A collective is complete when all ranks of the group have made it. A rank
-# that skips one, because a parameter got no gradient in its forward pass, leaves the others waiting, or pairs their
-# call for one parameter with its own for the next. What a rank lacks counts as zero, and is sent as zero.
+# **Every rank must make the same calls.** A collective is complete when all ranks of the group have made it. Suppose that a
+# rank skips one, because a parameter got no gradient in its forward pass. Then the others wait for ever, or their call for one
+# parameter is paired with its call for the next. So a rank sends zeros for what it lacks.
 #
-# **Every call costs latency.** A message takes a time $\alpha$ however short it is, the **latency**, and a time $\beta$
-# for each of its bytes. Now take a tensor of $b$ bytes on each of $p$ ranks. In a **ring all-reduce** the ranks stand in
-# a ring, and the tensor is cut into $p$ chunks of $b/p$ bytes. In every step each rank sends one chunk to the next rank.
-# After $p - 1$ steps each rank has the complete sum of one chunk, and after $p - 1$ more all ranks have the sums of all
-# chunks. (Unit 07 builds it.) So each rank sends $2(p-1)$ messages one after another, which takes
+# **Every call costs latency.** A message takes a time $\alpha$ however short it is, the **latency**, and a time $\beta$ for
+# each of its bytes. Now take a tensor of $b$ bytes on each of $p$ ranks. In a **ring all-reduce** the ranks stand in a ring,
+# and the tensor is cut into $p$ chunks of $b/p$ bytes. In every step each rank sends one chunk to the next rank. After $p - 1$
+# steps each rank has the complete sum of one chunk, and after $p - 1$ more all ranks have the sums of all chunks. (Unit 07
+# builds it.) So each rank sends $2(p-1)$ messages one after another, which takes
 #
 # $$ 2(p-1)\Big(\alpha + \frac{b}{p}\,\beta\Big) = 2(p-1)\,\alpha + 2\,\frac{p-1}{p}\,b\,\beta . $$
 #
-# The first part does not depend on $b$: a small tensor pays it in full. With how few calls can it be done?
+# The first part does not depend on $b$: a small tensor pays it in full. So few calls are better than many.
 
 
 # %% exercise="average_gradients" points=6
@@ -413,12 +404,12 @@ guesses.measured(
 )
 
 # %% [markdown]
-# A worker sends $2\frac{p-1}{p}$ times its gradients: 146 MiB for ResNet-50 on 4 workers, 195 MiB on 1,000. The bytes that a worker
-# sends never exceed twice its gradients, however many workers there are, and no all-reduce sends less (Patarasuk and Yuan
-# 2009). So the bytes are no obstacle to many workers.
+# A worker sends $2\frac{p-1}{p}$ times its gradients: 146 MiB for ResNet-50 on 4 workers, 195 MiB on 1,000. That is never more
+# than twice its gradients, however many workers there are, and no all-reduce sends less (Patarasuk and Yuan 2009). So the bytes
+# are no obstacle to many workers.
 #
-# The latency is an obstacle. The ring has $2(p-1)$ messages one after another, and with 20 µs each that is 40 ms on 1,000 workers.
-# Unit 07 has algorithms in which the number of messages grows with $\log_2 p$ instead.
+# The latency is an obstacle. The ring has $2(p-1)$ messages one after another, and with 20 µs each that is 40 ms on 1,000
+# workers. Unit 07 has algorithms in which the number of messages grows with $\log_2 p$ instead.
 #
 # The second prediction. What does a worker send that computes on twice as many samples?
 
@@ -439,7 +430,7 @@ guesses.measured(times_as_much_with_twice_the_samples=run.traffic[0].sent / half
 # It sends the same: there are as many gradients as parameters, whatever the batch. But it computes twice as long. So with
 # larger batches a worker spends a smaller share of its time on communication. Section 9 says what large batches cost.
 #
-# The simulator can also say what one call instead of many is worth. Here are sixteen layers, one rank on each node, and a
+# The simulator also shows how much one call saves in place of many. Here are sixteen layers, one rank on each node, and a
 # latency of 20 µs. The function that calls once for every parameter only sums; it does not divide.
 
 # %% demo=true
@@ -477,8 +468,8 @@ assert abs(many.traffic[0].sent / one.traffic[0].sent - 1) < 0.01
 assert abs((many.seconds - one.seconds) - 31 * 2 * (ranks - 1) * 20e-6) < 0.02 * many.seconds
 
 # %% [markdown]
-# Both send the same bytes, but many calls pay the latency many times. Here `average_gradients` runs on real processes, each with its
-# own interpreter. They talk over Gloo, PyTorch's library for communication between CPUs (unit 00):
+# Both send the same bytes, but many calls pay the latency many times. Here `average_gradients` runs on real processes. They
+# talk over Gloo, PyTorch's library for communication between CPUs (unit 00):
 
 # %% demo=true
 # %%needs average_gradients
@@ -488,10 +479,9 @@ run.traffic
 # %% [markdown]
 # ## 5 The same gradient, while backward still computes
 #
-# Backward works from the last layer to the first. When it has the last layer's gradient, that gradient is final: it
-# could be on its way while the layers before it are still being computed. The picture shows the step of a network
-# with four equal parts, once with all communication after backward, once with each part sent as soon as it is
-# complete.
+# Backward works from the last layer to the first. When it has the last layer's gradient, that gradient is final, and can be
+# sent while the layers before it are still being computed. The picture shows the step of a network with four equal parts, once
+# with all communication after backward, once with each part sent as soon as it is complete.
 
 # %% demo=true
 from course_lib.figures.pictures import bucket_picture
@@ -499,14 +489,14 @@ from course_lib.figures.pictures import bucket_picture
 bucket_picture(backward=[1.0, 1.0, 1.0, 1.0], communication=[0.8, 0.8, 0.8, 0.8])
 
 # %% [markdown]
-# PyTorch's `DistributedDataParallel` does this by three means: buckets, hooks and asynchronous calls. You build a small one from
-# them in three steps.
+# PyTorch's `DistributedDataParallel` does this by three means: buckets, hooks and asynchronous calls. You build a small one
+# from them in three steps.
 #
 # ### Which gradients travel together
 #
 # One message a parameter would pay the latency many times. One message for all parameters could not start before the end of
-# backward. So gradients are gathered in **buckets** of a bounded size. Think before you read on: which gradients belong
-# together, if a bucket is to be on its way as early as possible?
+# backward. So gradients are gathered in **buckets** of a bounded size. The gradients that backward completes first share the
+# first bucket, so that it can be sent as early as possible.
 
 
 # %% exercise="make_buckets" points=3
@@ -597,7 +587,7 @@ class Bucket:
 
 
 # %% [markdown]
-# Four layers, of which the last two are in a bucket. When is the all-reduce called?
+# Four layers, of which the last two are in a bucket. The cell prints when the all-reduce is called:
 
 
 # %% demo=true
@@ -639,13 +629,13 @@ assert 0.45 < (sent.start - begun.start) / (ended.start - begun.start) < 0.6
 #
 # ### All buckets of a model
 #
-# Two things are new where there are several buckets. The order of the calls must be the same on every rank, as always, but
-# hooks fire in whatever order the rank's own graph has. And for a parameter that its forward pass did not use no hook fires
-# at all. So buckets start strictly in order, bucket $i + 1$ only after bucket $i$, and `finish()` starts those that are left. As
-# before, gradients need not be contiguous, and backward never waits for communication. Frozen parameters are left alone.
+# Several buckets raise two problems. The order of the calls must be the same on every rank, but hooks are called in the order
+# of the rank's own graph. And no hook is called for a parameter that the forward pass did not use. So buckets start strictly in
+# order, bucket $i + 1$ only after bucket $i$, and `finish()` starts those that are left. As before, gradients need not be
+# contiguous, and backward never waits for communication. Frozen parameters are left alone.
 #
-# Where gradients are accumulated over micro-batches (unit 01), only the last backward pass has to communicate. PyTorch's
-# `with ddp.no_sync():` says so.
+# Where gradients are accumulated over micro-batches (unit 01), only the last backward pass has to communicate. PyTorch's `with
+# ddp.no_sync():` says so.
 
 
 # %% exercise="BucketedDDP" points=10
@@ -791,10 +781,10 @@ overlapped = step_with(in_buckets(514), latency_us=20)
 draw_step(overlapped, "Buckets of two layers")
 
 # %% [markdown]
-# In the second picture the first all-reduce is called when backward has done two layers of eight, after a quarter of its
-# time. A bar begins with the call and ends when the sum is there. The network carries one all-reduce at a time; one that
-# is called while another is under way waits for its turn. So bars overlap, although only one of them is being sent at any moment. The short bars of
-# computing within synchronize are the averages that are written back. The events say the same in numbers:
+# In the second picture the first all-reduce is called when backward has done two layers of eight, after a quarter of its time.
+# A bar begins with the call and ends when the sum is there. The network carries one all-reduce at a time, and the next one
+# waits for its turn. So bars overlap, although only one of them is being sent at any moment. The short bars of computing within
+# synchronize are the averages that are written back. The same in numbers:
 
 # %% demo=true
 # %%needs broadcast_parameters average_gradients BucketedDDP
@@ -832,15 +822,14 @@ if ranks == 4:
     assert round(setup * 1e3, 1) == 2.3
 
 # %% [markdown]
-# Each all-reduce takes as long as the others, and the step ends when the last of them does: 2.8 ms after its beginning
-# instead of 3.5 ms, with four ranks. What has been sent during backward is hidden; only what is left after backward makes
-# the step longer. The broadcast at the start takes 2.3 ms, once.
+# All all-reduces take equally long, and the step ends when the last of them does: 2.8 ms after its beginning instead of 3.5 ms,
+# with four ranks. Only what is sent after backward makes the step longer. The broadcast at the start takes 2.3 ms, once.
 #
 # ### How large should a bucket be?
 #
-# The third prediction. Small buckets start early, but each pays the latency. Large buckets pay it seldom, but start
-# late. The sizes here are one parameter a bucket (2 KiB is less than any weight has), and one, two, four and eight layers. A
-# ring marks the shortest step of each line.
+# The third prediction. Small buckets start early, but each pays the latency. Large buckets pay it seldom, but start late. The
+# sizes here are one parameter a bucket (2 KiB is less than any weight has), and one, two, four and eight layers. A ring marks
+# the shortest step of each line.
 
 # %% demo=true
 # %%needs broadcast_parameters average_gradients BucketedDDP
@@ -896,13 +885,15 @@ best_sizes = ", ".join(f"{kib} KiB with a latency of {us} µs" for us, kib in be
 guesses.measured(many_small_or_few_large_messages=f"it depends: best are {best_sizes}")
 
 # %% [markdown]
-# So it depends on the network. On four ranks: with a latency of 1 µs, small buckets are best, since they overlap best.
-# With 20 µs the best size is in between, two layers. With 100 µs it is four layers, and a single bucket for everything is
-# almost as good. Sixteen buckets take three times as long there: they wait $16 \cdot 2(p-1)\,\alpha = 9.6$ ms for latency
-# alone.
+# So it depends on the network. On four ranks: with a latency of 1 µs, small buckets are best, since they overlap best. With 20
+# µs two layers are best. With 100 µs it is four layers, and a single bucket for everything is almost as good. Sixteen buckets
+# take three times as long there: they wait $16 \cdot 2(p-1)\,\alpha = 9.6$ ms for latency alone.
 #
-# **Question for the sliders:** with which of these settings does the network stand idle for most of the time, and with which does
-# the device?
+# PyTorch's default is 25 MiB (`bucket_cap_mb=25`), with a first bucket of 1 MiB so that communication starts soon. It was
+# chosen for networks and models larger than these.
+#
+# **Question for the sliders:** with which of these settings does the network stand idle for most of the time, and with which
+# does the device?
 
 # %% demo=true
 # %%needs broadcast_parameters average_gradients BucketedDDP
@@ -922,13 +913,9 @@ explore(
     us=Slider(latencies_us, start=20, label="latency (µs)"),
 )
 
-# %% [markdown]
-# The answer, for all fifteen settings of the sliders. The network is idle while no all-reduce is under way, the device while it computes
-# nothing.
 
-
-# %% demo=true
-# %%needs broadcast_parameters average_gradients BucketedDDP
+# %% demo=true jupyter={"source_hidden": true}
+# %%holds broadcast_parameters average_gradients BucketedDDP
 def idle_shares(run) -> tuple[float, float]:
     """The parts of rank 0's step in which the network is idle, and in which the device is."""
     start, end = step_limits(run)
@@ -942,13 +929,6 @@ def idle_shares(run) -> tuple[float, float]:
 
 
 idle = {setting: idle_shares(run) for setting, run in steps.items()}
-for us in latencies_us:
-    for kib in bucket_kib:
-        network_idle, device_idle = idle[kib, us]
-        print(f"{us:3} µs, {kib:4} KiB: network idle {network_idle:3.0%}, device idle {device_idle:3.0%}")
-
-# %% demo=true jupyter={"source_hidden": true}
-# %%holds broadcast_parameters average_gradients BucketedDDP
 # The answer below, which is about four ranks.
 if ranks == 4:
     network_bound = [setting for setting, (network_idle, _) in idle.items() if network_idle > 0.5]
@@ -957,19 +937,18 @@ if ranks == 4:
     assert sorted(device_bound) == [(2, 100), (257, 100), (514, 100)]
 
 # %% [markdown]
-# With four ranks, the network stands idle for more than half of the step with one bucket for everything, and with two
-# buckets where the latency is 1 µs: it has nothing to send until backward has filled a bucket. The device stands idle for
-# more than half of the step with a latency of 100 µs and four buckets or more: it waits for message after message. Even
-# in the best steps the network is idle during forward, and the device at the end.
+# <details><summary>Answer</summary>
 #
-# PyTorch's default is 25 MiB (`bucket_cap_mb=25`), with a first bucket of 1 MiB so that communication starts soon. It
-# was chosen for networks and models larger than these. What you have just done is how to choose it for yours.
+# With four ranks the network is idle for more than half of the step with one bucket for everything, and with two buckets where
+# the latency is 1 µs: it has nothing to send until backward has filled a bucket. The device is idle for more than half of the
+# step with a latency of 100 µs and four buckets or more: it waits for message after message.
+#
+# </details>
 #
 # ## 6 One accuracy for all
 #
-# Each rank evaluates its part of the test set. What rank 0 prints should be the accuracy on the whole test set, so the
-# ranks' numbers have to be combined first. It is section 1 again: the mean of the accuracies is right only if all parts
-# are equally large.
+# Each rank evaluates its part of the test set. What rank 0 prints should be the accuracy on the whole test set, so the ranks'
+# numbers have to be combined first. As in section 1, the mean of the accuracies is right only if all parts are equally large.
 
 
 # %% exercise="global_accuracy" points=3
@@ -999,23 +978,22 @@ print(
 # %% [markdown]
 # ## 7 One download for all
 #
-# Four ranks of a node that all find the data set missing download it four times, into the same files. So on each node one
-# rank should have loaded the data before the others begin; then these find what they need. Each node needs a rank of its
-# own for that, since each may have its own disk. It is the rank whose local rank is 0: `int(os.environ["LOCAL_RANK"])`, as
-# in unit 00, or `dist.get_node_local_rank()`. The ranks have nothing to send to each other. What they need is an order. Which
-# call makes ranks wait for each other (unit 00, section 5), and when must each rank make it: before its `load()`, or after?
+# Four ranks of a node that all find the data set missing download it four times, into the same files. So on each node one rank
+# should load the data before the others begin. Each node needs a rank of its own for that, since each may have its own disk:
+# the rank whose local rank is 0, which is `int(os.environ["LOCAL_RANK"])`, as in unit 00, or `dist.get_node_local_rank()`. The
+# ranks have nothing to send to each other. What they need is an order. Which call makes ranks wait for each other (unit 00,
+# section 5), and when must each rank make it: before its `load()`, or after?
 #
-# If the first rank's `load()` fails, the others must not wait for ever. Simplest is that they go on and call `load()` too:
-# the first rank's exception ends the training anyway. A program that wants to survive has to tell them, with a broadcast of
-# whether the first one succeeded.
+# If the first rank's `load()` fails, the others must not wait for ever. Here they go on and call `load()` too: the first rank's
+# exception ends the training anyway.
 #
-# **Find the mistake.** A slide of a lecture loads the data by `if local_rank == 0: train_set = ...`, and breaks off there. What would
-# go wrong if nothing followed?
+# **Find the mistake.** A slide of a lecture loads the data by `if local_rank == 0: train_set = ...`, and breaks off there. What
+# would go wrong if nothing followed?
 #
 # <details><summary>Answer</summary>
 #
-# The other ranks of the node have no `train_set`, and raise a `NameError` at its first use. The `if` may guard the download only: after
-# it every rank has to load the data for itself.
+# The other ranks of the node have no `train_set`, and raise a `NameError` at its first use. The `if` may guard the download
+# only: after it every rank has to load the data for itself.
 #
 # </details>
 
@@ -1070,8 +1048,7 @@ def train_one(model, dataset, optimizer, epochs, batch_size, seed, device) -> li
 
 
 # %% [markdown]
-# To run on many devices it needs what the sections above have made. PyTorch has a part of its own for each. These are the
-# lines that you will meet in other people's scripts:
+# To run on many devices it needs what the sections above have made. PyTorch has a part of its own for each:
 #
 # | | PyTorch's own | in this unit |
 # |---|---|---|
@@ -1087,7 +1064,7 @@ def train_one(model, dataset, optimizer, epochs, batch_size, seed, device) -> li
 # `batch_size` is that of one worker. `shuffle=True` must go: a `DataLoader` takes a sampler or shuffles by itself, and refuses
 # to do both. `device_ids` is for GPUs only.
 #
-# Put together, with PyTorch's own parts, in the script for one process few lines change:
+# The script for one process, with PyTorch's own parts. Few lines change:
 
 
 # %% demo=true
@@ -1118,16 +1095,16 @@ for rank, history in enumerate(by_pytorch.results):
     print(f"rank {rank}: " + ", ".join(f"{loss:.4f}" for loss in history))
 
 # %% [markdown]
-# It runs, and two things are not yet as in one process. Each rank knows the loss of its own samples only. And 301 samples
-# do not divide by four ranks, so `DistributedSampler` gives some out twice. This loop needs that: only so all ranks have
-# equally many steps. Without padding the last batches differ, and some rank may have none left.
+# It runs, and two things are not yet as in one process. Each rank knows the loss of its own samples only. And 301 samples do
+# not divide by four ranks, so `DistributedSampler` gives some out twice. This loop needs that padding, so that all ranks have
+# equally many steps.
 #
-# Your version does it right. Before you write it, think of 301 samples on four ranks with 16 of them a rank in a step.
-# How many steps do all ranks need, and how many samples has the whole batch of the last step? And of 257 samples?
+# Your version deals every sample once. Before you write it, think of 301 samples on four ranks with 16 of them a rank in a
+# step. How many steps do all ranks need, and how many samples has the whole batch of the last step? And of 257 samples?
 #
 # All else stays as in `train_one`: every step is taken as it is, nothing that `.grad` held before counts, and a NaN stays
-# visible. `dataset[i]` takes one int `i` at a time. Random states stay the ranks' own, for dropout must differ from rank to rank. `dataset` and `seed` are the same on all ranks.
-# You may use what the unit has built, or PyTorch's parts.
+# visible. `dataset[i]` takes one int `i` at a time. Random states stay the ranks' own, since dropout must differ from rank to
+# rank. `dataset` and `seed` are the same on all ranks. You may use what the unit has built, or PyTorch's parts.
 
 
 # %% exercise="train_ddp" points=12
@@ -1201,19 +1178,19 @@ if ranks == 4:
 # <details><summary>The answers</summary>
 #
 # Five steps each. In the last one the four ranks have 45 of the 301 samples together: 12, 11, 11 and 11. Of 257 samples one is
-# left: one rank has it, and three have none. They take part all the same, for the others wait for them in the all-reduce.
+# left: one rank has it, and three have none. They take part all the same, since the others wait for them in the all-reduce.
 #
 # </details>
 #
-# PyTorch has another way for ranks that have nothing left: `with ddp.join():`. Ranks that have finished then answer the calls of
-# those that go on. It costs one more collective in every step, and the mean it takes is over ranks, not over samples.
+# PyTorch has another way for ranks that have nothing left: `with ddp.join():`. Ranks that have finished then answer the calls
+# of those that go on. It costs one more collective in every step, and takes the mean over ranks, not over samples.
 #
 # ### With real processes
 #
-# Now everything together: real processes, Gloo between them, your functions in the loop. The loop is
-# `course_lib.training.data_parallel.train`; read it beside your own, it is short. It scales each rank's summed loss by $p / n$,
-# where $n$ is the size of the whole batch, so the mean over ranks of these gradients is $\sum_k \frac{m_k}{n} g_k$, the formula of
-# section 1. An empty batch adds a loss of 0, not NaN.
+# Now everything together: real processes, Gloo between them, your functions in the loop
+# `course_lib.training.data_parallel.train`. It is short; read it beside your own. It scales each rank's summed loss by $p / n$,
+# where $n$ is the size of the whole batch, so the mean over ranks of these gradients is $\sum_k \frac{m_k}{n} g_k$, the formula
+# of section 1. An empty batch adds a loss of 0, not NaN.
 
 # %% demo=true
 # %%needs shard_indices broadcast_parameters average_gradients BucketedDDP global_accuracy load_once
@@ -1236,9 +1213,9 @@ alone = train_alone(recipe, shards, mine.results[0].device)
 print(f"one process: loss {alone.losses[-1]:.4f}, test accuracy {alone.accuracies[-1]:.2%}")
 
 # %% [markdown]
-# Two claims, as assertions. The replicas are still equal, in every bit: a **fingerprint**, a hash of all weights, is the same on
-# all ranks. And the loss curves are equal to rounding:
-# floating-point sums depend on their order, and an all-reduce adds in another order than a matrix product.
+# The replicas are still equal, in every bit: a **fingerprint**, a hash of all weights, is the same on all ranks. And the loss
+# curves are equal up to rounding: an all-reduce adds in another order than a matrix product, and floating-point sums depend on
+# their order. The next cell asserts both.
 
 # %% demo=true
 # %%needs shard_indices broadcast_parameters average_gradients BucketedDDP global_accuracy load_once
@@ -1277,17 +1254,17 @@ right.set(xlabel="step", ylabel="loss minus that of 1 process ($10^{-7}$)")
 figure
 
 # %% [markdown]
-# The grey line is at step 50, as far as the curves have been compared; later differences may be larger. Where the loss jumps, it
-# does so in all three trainings: the step was too long, and no replica has gone its own way.
+# The grey line is at step 50, as far as the curves have been compared; later differences may be larger. Where the loss jumps,
+# it does so in all three trainings: the step was too long, and the replicas still agree.
 #
 # ## 9 What a larger batch costs
 #
-# If every worker keeps its batch, more workers make the whole batch larger. An epoch then has fewer steps. Each step
-# sends as many bytes as before, so an epoch sends fewer. But are there enough steps?
+# If every worker keeps its batch, more workers make the whole batch larger. An epoch then has fewer steps. Each step sends as
+# many bytes as before, so an epoch sends fewer. But are there enough steps?
 #
-# Here the same data is seen twelve times in five ways. One run proves nothing, so each training is done with three seeds,
-# which draw other weights and other orders of the samples. Three processes train side by side, one a seed, as in unit 01.
-# A **warm-up** lets the learning rate grow step by step in the first two epochs.
+# Here the same data is seen twelve times in five ways. Each training is done with three seeds, which draw other weights and
+# other orders of the samples. Three processes train side by side, one a seed, as in unit 01. A **warm-up** lets the learning
+# rate grow step by step in the first two epochs.
 
 # %% demo=true
 # %%needs shard_indices
@@ -1374,16 +1351,16 @@ if dataset == "digits":
 # %% [markdown]
 # With a batch of 128 and the same learning rate, every seed ends below the batch of 32. A gradient over four times as many
 # samples is more exact, but one step along it is no longer than before, and there are four times fewer steps. The **linear
-# scaling rule** makes up for it: multiply the learning rate by what the batch was multiplied by. With four times the rate
-# the batch of 128 ends about where the batch of 32 does, with each of the three seeds, for a quarter of the communication.
+# scaling rule** makes up for it: multiply the learning rate by what the batch was multiplied by. With four times the rate the
+# batch of 128 ends about where the batch of 32 does, with each of the three seeds, for a quarter of the communication.
 #
 # The rule has a limit. With a batch of 512 and sixteen times the rate the training fails in spite of the warm-up: such long
-# steps overshoot, and 36 of them are too few to recover. No seed reaches the batch of 32, and how far each gets is luck. Had
-# you run only one of them, you might have concluded anything. Where the limit is differs from problem to problem.
+# steps overshoot, and 36 of them are too few to recover. No seed reaches the batch of 32, and the seeds differ widely, so one
+# run alone would prove nothing. The limit differs from problem to problem.
 #
-# Here the warm-up changes little. It helps where the rule fails only at the beginning, when the weights change fast. Goyal
-# et al. (2017) needed it to train ResNet-50 on ImageNet with batches of up to 8,192 images without loss of accuracy: on 256
-# GPUs in one hour, with about 90 % scaling efficiency from 8 GPUs to 256. Unit 04 builds that warm-up.
+# Here the warm-up changes little. It helps where the rule fails only at the beginning, when the weights change fast. Goyal et
+# al. (2017) needed it to train ResNet-50 on ImageNet with batches of up to 8,192 images without loss of accuracy: on 256 GPUs
+# in one hour, with about 90 % scaling efficiency from 8 GPUs to 256. Unit 04 builds that warm-up.
 #
 # ## 10 Now on nodes
 #
@@ -1427,20 +1404,18 @@ if dataset == "digits":
 #       exec python train_on_nodes.py'
 # ```
 #
-# They need: both files and the Python environment under the same path on all nodes, and a port, 29500 here, that the
-# first node lets the others reach. Where nodes have several networks, `export GLOO_SOCKET_IFNAME=...` names the one
-# to use.
+# Both files and the Python environment must be under the same path on all nodes. The first node must let the others reach a
+# port, 29500 here. If nodes have several networks, `export GLOO_SOCKET_IFNAME=...` names the one to use.
 #
-# **Which backend when.** The group is initialised without naming a backend: PyTorch then takes NCCL for tensors on
-# GPUs and Gloo for those on CPUs. Where there are GPUs, `train` sees that and moves model and batches to
-# `torch.device("cuda", local_rank)`, one rank a GPU; with `init_process_group("gloo")` it stays on the CPU. MPI needs a
-# PyTorch that was built from source against the site's MPI library. That is worth the effort where only this library knows
-# the network well.
+# **Which backend when.** The script names no backend: PyTorch then takes NCCL for tensors on GPUs and Gloo for those on CPUs.
+# Where there are GPUs, `train` moves model and batches to `torch.device("cuda", local_rank)`, one rank a GPU; with
+# `init_process_group("gloo")` it stays on the CPU. MPI needs a PyTorch that was built from source against the site's MPI
+# library. That is worth the effort only if no other library supports the network well.
 #
 # ## 11 What goes wrong
 #
-# Gradients that are accumulated over micro-batches (unit 01) may be averaged after each micro-batch or once at the end.
-# Both are right. Here each rank has two micro-batches of its own:
+# Gradients that are accumulated over micro-batches (unit 01) may be averaged after each micro-batch or once at the end. Both
+# are right. Here each rank has two micro-batches of its own:
 
 
 # %% demo=true
@@ -1478,25 +1453,24 @@ assert often.traffic[0].sent == 2 * once.traffic[0].sent
 # | Loss differs from one process after a few steps | Batch norm computes its statistics a shard | `SyncBatchNorm`, group or layer norm, or larger batches a worker |
 # | Replicas drift apart | Other seeds and no broadcast; or a rank that skips its step | Broadcast at the start; compare a hash of the weights now and then |
 # | All ranks augment alike | One seed for everything | The same seed for weights and shuffling, another a rank for augmentation and dropout |
-# | Accuracy depends on the number of ranks | Padding in the test set; mean of the ranks' accuracies | Deal without padding, sum the counts |
 # | Every line comes four times, files are torn | All ranks print and save | `if rank == 0:`, but never before a collective |
-# | Right, but slow with gradient accumulation | An all-reduce in every micro-step: the gradients are right, but the bytes are sent once a micro-batch instead of once a step | `with ddp.no_sync():` in all micro-steps but the last |
+# | Right, but slow with gradient accumulation | An all-reduce in every micro-step | `with ddp.no_sync():` in all micro-steps but the last |
 #
-# Printing on one rank has a trap of its own: `if rank == 0: print(global_accuracy(...))` hangs, for rank 0 then
-# waits for an all-reduce that the others never make. First reduce on all ranks, then print on one.
+# Printing on one rank has a trap of its own: `if rank == 0: print(global_accuracy(...))` hangs. Rank 0 waits for an all-reduce
+# that the others never make. First reduce on all ranks, then print on one.
 #
 # ## 12 Where it comes from
 #
 # - S. Li et al., *PyTorch Distributed: Experiences on Accelerating Data Parallel Training*, PVLDB 13(12), 2020
-#   ([arXiv:2006.15704](https://arxiv.org/abs/2006.15704)): `DistributedDataParallel`. Buckets, overlap with backward,
-#   and skipping synchronisation when gradients are accumulated; near-linear scaling to 256 GPUs when configured well.
+#   ([arXiv:2006.15704](https://arxiv.org/abs/2006.15704)): `DistributedDataParallel`. Buckets, overlap with backward, and
+#   skipping synchronisation when gradients are accumulated; near-linear scaling to 256 GPUs when configured well.
 # - P. Goyal et al., *Accurate, Large Minibatch SGD: Training ImageNet in 1 Hour*, 2017
 #   ([arXiv:1706.02677](https://arxiv.org/abs/1706.02677)): linear scaling and warm-up.
-# - P. Patarasuk, X. Yuan, *Bandwidth optimal all-reduce algorithms for clusters of workstations*, J. Parallel and
-#   Distributed Computing 69(2), 2009: the ring, and why no all-reduce sends less.
+# - P. Patarasuk, X. Yuan, *Bandwidth optimal all-reduce algorithms for clusters of workstations*, J. Parallel and Distributed
+#   Computing 69(2), 2009: the ring, and why no all-reduce sends less.
 #
-# Data parallelism keeps a whole model on every worker. When the model no longer fits, its layers are split over
-# workers (unit 05), or each layer is (unit 06).
+# Data parallelism keeps a whole model on every worker. When the model no longer fits, its layers are split over workers (unit
+# 05), or each layer is (unit 06).
 
 # %% [markdown]
 # What you predicted, beside what was measured:

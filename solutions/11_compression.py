@@ -9,11 +9,11 @@
 # %% [markdown]
 # # Compression
 #
-# In every step of data-parallel training each rank sends nearly twice the bytes of the model's gradients. Inside a
-# machine that takes a moment. Between machines with a slow network it takes longer than computing the gradients.
-# This unit sends less: half the bits of each number, a few levels, a single bit, only the largest numbers, or a product of
-# two thin matrices. All of these lose something. You will measure what training notices of it, what must be done so that it
-# notices little, and when fewer bytes are less time at all.
+# In every step of data-parallel training each rank sends nearly twice the bytes of the model's gradients. Inside a machine that
+# takes a moment. Between machines with a slow network it takes longer than computing the gradients. This unit sends less: half
+# the bits of each number, a few levels, a single bit, only the largest numbers, or a product of two thin matrices. All of these
+# lose something. You will measure how much training suffers from the loss, learn what keeps the harm small, and see when fewer
+# bytes save no time at all.
 #
 # After this unit you can
 #
@@ -21,7 +21,7 @@
 # - quantise a gradient so that it is right on average, and say how much noise that adds;
 # - keep what a compressor loses, and send it later;
 # - exchange sparse gradients without a dense message;
-# - compress gradients to matrices of low rank, with sums that a ring can carry;
+# - compress gradients to matrices of low rank, so that an all-reduce can add them;
 # - decide from latency, bandwidth and the number of ranks whether compression pays.
 
 # %% tags=["parameters"]
@@ -31,7 +31,6 @@ ranks = 4
 on = "simulated"
 
 # %%
-import pkgutil
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -41,7 +40,6 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.algorithms import ddp_comm_hooks
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as power_hooks
 from torch.nn import functional
@@ -59,14 +57,15 @@ from graders import check, hint, predict, progress, reset
 # %load_ext course_lib.notebook.magics
 
 # %% [markdown]
-# **Predict, before you measure.** Write your guesses into the cell below; the sections in parentheses have the answers.
+# **Predict, before you measure.** Write your guesses into the cell below. The sections in parentheses have the answers.
 #
-# 1. Of a gradient of a small network on the digits the 10 % that are farthest from 0 are sent. Which part of the sum of
-#    squares of all of it do they hold, in percent (section 5)?
-# 2. Someone trains with gradients of 16 bits for the first 15 % of the steps, and with one bit a number afterwards. How
-#    many times fewer bytes is that than 16 bits to the end (section 4)?
-# 3. Of ResNet-50's gradient each rank sends 1 % of the numbers, each in 32 bits with its place in 32 more: 2 % of the bytes. Up to how
-#    many ranks is that sooner over than an all-reduce of everything, on Ethernet with 10 Gbit/s (section 9)?
+# 1. A small network learns digits. Of its gradient only the 10 % of the numbers with the largest magnitudes are sent. Which
+#    percentage of the gradient's sum of squares do they hold (section 5)?
+# 2. Someone sends gradients in 16 bits a number for the first 15 % of the steps, and in one bit a number afterwards. How many
+#    times fewer bytes is that than 16 bits in all steps (section 4)?
+# 3. Of ResNet-50's gradient each rank sends 1 % of the numbers, each in 32 bits and with its place in 32 more: 2 % of the
+#    bytes. Up to how many ranks is that faster than an all-reduce of the whole gradient, on Ethernet with 10 Gbit/s (section
+#    9)?
 
 # %% demo=true
 guesses = predict(
@@ -79,11 +78,10 @@ guesses = predict(
 # %% [markdown]
 # ## 1 What a gradient weighs
 #
-# ResNet-50 has 25,557,032 parameters, and so its gradients are 102 MB in 32 bits. For a batch of 32 images the lecture counts a third
-# of a second on a V100 (unit 08); a faster GPU waits all the longer for its network. How long does the exchange of the gradients take, on 64 machines? In a ring each rank
-# sends and receives $2\frac{p-1}{p}$ times 102 MB. Below, the all-reduce of all of it on networks from 1 to 400 Gbit/s, and of
-# tensors with a half, a 32nd and a hundredth of the bytes, as the simulator reckons it. The tensors have no data
-# (unit 07): only their sizes count.
+# ResNet-50 has 25,557,032 parameters, so its gradients are 102 MB in 32 bits. A V100 computes the gradients of 32 images in a
+# third of a second (the lecture's number, unit 08). How long does their exchange take on 64 machines? In a ring each rank sends
+# and receives $2\frac{p-1}{p}$ times 102 MB. The simulator computes the all-reduce below for networks from 1 to 400 Gbit/s, for
+# all the bytes and for a half, a 32nd and a hundredth of them. The tensors have sizes but no data (unit 07).
 
 # %% demo=true
 resnet = 25_557_032
@@ -91,7 +89,7 @@ gigabits = [1, 10, 25, 100, 400]
 
 
 def all_reduce_seconds(nbytes: int, gbit: float, size: int = 64) -> float:
-    """Of a ring of so many machines, each with a network card of so many Gbit/s and 50 µs of latency."""
+    """Seconds of an all-reduce on so many machines, each with a card of so many Gbit/s and 50 µs of latency."""
     network = Cluster(nodes=size, inter_node=Link(latency=50e-6, bandwidth=gbit / 8 * 1e9))
     return launch(dist.all_reduce, torch.empty(nbytes // 4, device="meta"), cluster=network).seconds
 
@@ -120,39 +118,39 @@ assert round(4 * resnet / 1e6) == 102
 dense_seconds = dict(zip(gigabits, exchange["32 bits"], strict=True))
 assert [round(dense_seconds[gbit], 2) for gbit in (1, 10, 100)] == [1.62, 0.17, 0.02]
 assert round(exchange["1 bit"][0], 3) == 0.057
-assert 0.25 < 2 * 15 / 16 * 2 * 340e6 / (40e9 / 8) < 0.26
 fastest = [seconds[-1] for seconds in exchange.values()]
 assert fastest[0] < 2 * fastest[3]
 
 # %% [markdown]
-# With 1 Gbit/s the exchange takes 1.62 s, five times as long as computing; with 10 Gbit/s half as long as computing; with 100 Gbit/s
-# 0.02 s, which hides behind backward (unit 02). One bit in the place of 32 brings 1 Gbit/s down to 0.057 s. At 400 Gbit/s
-# even a hundredth of the bytes takes more than half of the time: what is left is latency, which no compression shortens. So whoever compresses
-# does so because the network is slow for the model. H. Tang et al. (2021, table 1) measured
-# BERT-Large on 64 V100 GPUs in 16 machines with 40 Gbit/s Ethernet: 2,206 ms for the all-reduce, 70 ms for forward and backward
-# of one sample a GPU. (By the ring's formula 16 machines would exchange these 340 million numbers, of 16 bits each, in a quarter of a second:
-# networks do not always carry what is written on them.)
+# With 1 Gbit/s the exchange takes 1.62 s, five times as long as computing. With 10 Gbit/s it takes half as long as computing.
+# With 100 Gbit/s it takes 0.02 s, which hides behind backward (unit 02). One bit in place of 32 brings 1 Gbit/s down to 0.057
+# s. At 400 Gbit/s a hundredth of the bytes still takes more than half of the time, because what is left is latency, and
+# compression does not shorten latency. So compression is for models whose network is too slow.
 
 # %% [markdown]
 # ## 2 Half the bits
 #
 # The simplest way to send half the bytes is to send numbers of half as many bits. A float16 has 10 bits for the digits, so
-# that rounding changes a number by at most a 2,048th of it. But it has only 5 for the exponent: its largest number is 65,504,
-# below $6 \cdot 10^{-5}$ it has fewer and fewer digits, and what is smaller than $3 \cdot 10^{-8}$ becomes 0.
+# rounding changes a number by at most a 2,048th of it. But it has only 5 bits for the exponent. Its largest number is 65,504.
+# Below $6 \cdot 10^{-5}$ it has fewer and fewer digits, and what is smaller than $3 \cdot 10^{-8}$ becomes 0.
 #
 # DDP lays gradients end to end in buckets, and calls `all_reduce` for each bucket as soon as backward has filled it (unit 02).
-# In its place it will call a function of yours, a **communication hook**:
+# You can replace this all-reduce by a function of your own, a **communication hook**:
 #
 #     model = DistributedDataParallel(model)
 #     model.register_comm_hook(state, hook)
 #
-# In all exercises of this unit tensors are float32 or float64, of any shape where none is said, and results have the dtype
-# of what was given. What a function is not asked to change stays as it is.
+# From then on DDP calls `hook(state, bucket)` for each bucket:
 #
-# From then on DDP calls `hook(state, bucket)`. `bucket.buffer()` are the gradients, and what the hook returns is a
-# **future**: an object that will hold the result. DDP goes on with backward meanwhile, and asks the future at the
-# end. `state` is whatever you like; here it is the group of ranks. What is on its way cannot be read yet; on simulated ranks
-# you would find NaN in it. It can be read once its future has been waited for, or by a function that is given to the future's `then`.
+# - `bucket.buffer()` holds the gradients, and `state` is whatever you registered. In the first exercise it is the group of
+#   ranks.
+# - The hook returns a **future**: an object that will hold the result. DDP goes on with backward and waits for the future at
+#   the end.
+# - A tensor that is being reduced must not be read yet. On simulated ranks you would find NaN in it. Read it after waiting for
+#   its future, or in a function that you give to the future's `then`.
+#
+# In all exercises of this unit tensors are float32 or float64. They may have any shape unless a shape is given. Results have
+# the dtype of what was given. What a function is not asked to change stays as it is.
 
 
 # %% exercise="fp16_hook" points=10
@@ -173,8 +171,8 @@ def fp16_hook(state: dist.ProcessGroup | None, bucket: dist.GradBucket) -> torch
 
 
 # %% [markdown]
-# A small network on the digits, with which the next sections go on. Each of the ranks takes 32 images of its own, and DDP
-# runs three times: without a hook, with yours, and with PyTorch's own of that kind.
+# The next sections use a small network on the digits. Each rank takes 32 images of its own. DDP runs three times: without a
+# hook, with yours, and with PyTorch's hook for float16.
 
 # %% demo=true
 digits = load("digits").train
@@ -228,9 +226,11 @@ assert 1e-5 < (hooked["fp16_hook"].results[0] - exact).norm() / exact.norm() < 1
 assert (gradient_of(32) - x).norm() > 0.5 * x.norm()
 
 # %% [markdown]
-# Half the bytes, and an error of some ten thousandths of the gradient's length (its norm, the root of the sum of squares). That is little: gradients
-# of two batches differ by more than half of their length. Mixed precision trains with a loss that is multiplied by a large factor, so that small gradients do not become 0, and divides the
-# gradients again before the step. Take a factor that brings the largest number of the mean over four ranks to 50,000:
+# Half the bytes, at an error of some ten thousandths of the gradient's length. (The length of a gradient is its norm, the root
+# of the sum of squares.) That is little: the gradients of two batches differ by more than half of their length.
+#
+# Mixed precision multiplies the loss by a large factor, so that small gradients do not become 0, and divides the gradients
+# again before the step. The next cell takes a factor that makes the largest number of the mean over four ranks 50,000:
 
 # %% demo=true
 # %%needs fp16_hook
@@ -248,19 +248,21 @@ assert not scaled["PyTorch's"].isfinite().all()
 assert 49_000 < scaled["no hook"].abs().max() < 51_000
 
 # %% [markdown]
-# The mean fits into float16, yet PyTorch's hook overflows: it makes float16 of each rank's gradient and divides afterwards, and one
-# rank alone had numbers above 65,504. Dividing first has a price at the other end, where numbers up to $p$ times as large become 0.
-# Horovod's `Compression.fp16` also makes float16 first (section 11). bfloat16
-# (`bf16_compress_hook`) has as many exponents as float32, so nothing overflows; it pays with three bits of the digits.
+# The mean fits into float16, yet PyTorch's hook overflows. It converts each rank's gradient to float16 and divides afterwards,
+# and one rank alone had numbers above 65,504. Dividing first avoids that. Its price is at the other end: numbers up to $p$
+# times as large now become 0. bfloat16 (`bf16_compress_hook`) has as many bits for the exponent as float32, so nothing
+# overflows, but three bits fewer for the digits than float16.
 
 # %% [markdown]
 # ## 3 Fewer levels, right on average
 #
-# Why not 8 bits a number, or 4? Picture a ruler whose marks are `scale` apart. Each number of the gradient goes to one of the two
-# marks next to it, and what is sent is the number of the mark, a small whole number. If it always goes to the nearest mark, all that
-# is smaller than half a mark is 0, in every step, for ever. In **QSGD** (D. Alistarh et al., 2017) chance decides, in such a
-# way that the expectation is the number itself. Then errors are noise, and noise averages out: over ranks, and over steps. How far
-# apart the marks are follows from the gradient's length, so that the largest number has room whatever it is.
+# Next, 8 bits a number, or 4. Picture a ruler whose marks are `scale` apart. Each number of the gradient lies between two marks
+# and is rounded to one of them. What is sent is the number of the mark, a small whole number. If rounding always chooses the
+# nearest mark, every number below half a mark becomes 0, in every step.
+#
+# **QSGD** (D. Alistarh et al., 2017) draws one of the two marks at random, such that the expectation is the number itself. Then
+# errors are noise, and noise averages out over ranks and over steps. The gradient's length determines how far apart the marks
+# are, so that the largest number always has a mark.
 
 
 # %% exercise="quantise" points=9
@@ -294,8 +296,8 @@ def dequantise(codes: Tensor, scale: Tensor) -> Tensor:
 
 
 # %% [markdown]
-# One gradient of the small network, quantised again and again. How far is the mean of many results from the gradient, if chance
-# decides, and if the nearest level does?
+# The next cell quantises one gradient of the small network again and again. It compares the mean of many results with the
+# gradient, for random rounding and for rounding to the nearest level.
 
 
 # %% demo=true
@@ -324,10 +326,10 @@ assert 9 < off[0] / off[4] < 12
 assert 9 < off[2] / off[6] < 12
 
 # %% [markdown]
-# A single result of chance is worse than rounding. But its errors know nothing of one another: the mean of a hundred results
-# is ten times as close. The nearest level loses the same 0.6 of the gradient's length every time.
+# A single random result is worse than rounding to the nearest level. But its errors are independent: the mean of a hundred
+# results is ten times as close. The nearest level loses the same 0.6 of the gradient's length every time.
 #
-# How much noise is it? For a gradient $v$ of $n$ numbers and $s$ levels, the paper bounds the expected square of the error:
+# How large is the noise? For a gradient $v$ of $n$ numbers and $s$ levels, the paper bounds the expected square of the error:
 #
 # $$\operatorname{min}\left(\frac{n}{s^2}, \frac{\sqrt{n}}{s}\right) v \cdot v$$
 
@@ -355,39 +357,33 @@ assert all(seen <= most for seen, most in zip(noise, bound, strict=True))
 assert abs(noise[0] - 25) < 3
 assert round(noise[-1], 2) == 0.02
 assert all(1.7 < most / seen < 9.5 for seen, most in zip(noise, bound, strict=True))
-ones = [int((quantise(x, 1, generator)[0] != 0).sum()) for _ in range(50)]
-assert abs(statistics.mean(ones) - 26) < 3
-assert round(float(x.abs().sum() / x.norm())) == 26
-assert round(1 + len(x) ** 0.5) == 50
 
 # %% [markdown]
-# With 127 levels, a byte for each number, the noise is a fiftieth of the gradient's squared length, and a quarter of the bytes travel.
-# With one level it is about 25 times that square. But then nearly all codes are 0: as the paper shows, on average at most $s(s + \sqrt{n})$
-# of them are not, which is 50 of 2,410 numbers. Here about 26 are not: the sum of all magnitudes, divided by the length. Each
-# of them stands for the whole length, so their squares are 26 times that of the gradient, one more than the noise. The paper writes
-# only these down, with their places. So much noise wants smaller steps. The paper therefore cuts gradients into pieces, of 512 numbers for instance, with a scale each: $n$ in the bound is then 512.
+# With 127 levels, a byte for each number, a quarter of the bytes travel, and the noise is a fiftieth of the gradient's squared
+# length. With one level the noise is about 25 times that square, so training needs smaller steps. The paper therefore cuts
+# gradients into pieces, of 512 numbers for instance, with a scale each: $n$ in the bound is then 512.
 #
-# The codes of two ranks cannot be added: their scales differ, and a sum may not fit into 8 bits. So they are gathered, and every
-# rank adds up what they stand for. Section 9 says what that costs.
+# The codes of two ranks cannot be added: their scales differ, and a sum may not fit into 8 bits. So all codes are gathered, and
+# every rank dequantises and adds them. Section 9 says what that costs.
 
 # %% [markdown]
 # ## 4 One bit, and what it leaves behind
 #
-# F. Seide et al. (2014) went to the end of this road: one bit a number, its sign. That is wrong on average too: of 3.0 and 0.1
-# the same is sent. Their second idea makes up for it. What was not sent is kept, and added to the gradient of the next step. There
-# it is called the **error**. A number of which too little is sent grows in the error until it is sent: nothing is lost, it only comes
-# late.
+# F. Seide et al. (2014) send one bit a number, its sign. That is wrong even on average: 3.0 and 0.1 are sent as the same value.
+# Their second idea makes up for it. What was not sent is kept, and added to the gradient of the next step. What is kept is
+# called the **error**. If too little of a number is sent, the rest adds up in the error until a later step sends it. Nothing is
+# lost; some of it arrives late.
 
 
 # %% exercise="one_bit" points=9
 def one_bit(x: Tensor, error: Tensor) -> tuple[Tensor, Tensor]:
     """A bit for each number of x + error, and in error what these bits do not say.
 
-    x [n]; error, like x: what earlier calls have left. Returns (bits, scale). bits, uint8, a byte
-    for every eight numbers begun: bit j of byte i, the lowest being bit 0, says whether number 8i
-    + j of x + error is at least 0. A receiver reads scale (without dimensions) for each 1 and
-    -scale for each 0: of all scales the one that leaves least, in the sum of squares. Afterwards
-    error itself holds what is left.
+    x [n]; error, like x: what earlier calls have left. Returns (bits, scale). bits, uint8, has a
+    byte for every eight numbers, the last byte for eight or fewer: bit j of byte i, the lowest
+    being bit 0, says whether number 8i + j of x + error is at least 0. A receiver reads scale
+    (without dimensions) for each 1 and -scale for each 0. Take the scale for which the sum of
+    squares of what is left is smallest. Afterwards error itself holds what is left.
     """
     ### BEGIN SOLUTION
     total = x + error
@@ -400,8 +396,8 @@ def one_bit(x: Tensor, error: Tensor) -> tuple[Tensor, Tensor]:
 
 
 # %% [markdown]
-# What does the receiver know after some steps? Below, a hundred gradients of different images, with and without the error. Compared are
-# the sums: of all that was sent, and of all gradients.
+# What has the receiver got after some steps? The next cells compress a hundred gradients of different images, with and without
+# the error. They compare the sum of all that was sent with the sum of all gradients.
 
 
 # %% demo=true
@@ -448,13 +444,14 @@ assert round(float(error.norm() / first_error.norm())) == 9
 assert round(float(torch.stack(gradients).sum(0).norm() / gradients[0].norm())) == 50
 
 # %% [markdown]
-# What is missing is just what stands in the error. From the first step to the hundredth that grows 9 times, while the sum of all gradients
-# grows 50 times. Without the error about 85 % stay missing: the receiver has only signs, and never learns which numbers are large. Section 7 shows a case in which training without it goes the wrong way.
+# What is missing is exactly the error. From the first step to the hundredth it grows 9 times, while the sum of all gradients
+# grows 50 times. Without the error about 85 % stay missing: the receiver gets only signs, and never learns which numbers are
+# large. Section 7 shows a training that goes the wrong way without it.
 #
-# Adam's second moment, a mean of squares, is another matter: what is kept and sent later is squared at the wrong time. **1-bit Adam**
-# (H. Tang et al., 2021) therefore begins with plain Adam in 16 bits, until the second moment hardly changes. Then it keeps that fixed, and
-# sends momentum in one bit. For how long? DeepSpeed, which has it, advises 15 to 25 % of all steps, and for BERT-Large takes 23,000 (its tutorial on 1-bit
-# Adam). With 15 %, how many bytes are saved altogether?
+# Adam's second moment is a mean of squares. A gradient that is kept and sent later is then squared in the wrong step. **1-bit
+# Adam** (H. Tang et al., 2021) therefore begins with plain Adam in 16 bits, until the second moment hardly changes. Then it
+# keeps the second moment fixed, and sends momentum in one bit. DeepSpeed's tutorial advises 15 to 25 % of all steps for this
+# warm-up. The next cell computes how many bytes are saved with 15 %:
 
 # %% demo=true
 # %%needs one_bit
@@ -472,12 +469,12 @@ assert round(1 / (0.15 + 0.85 / 16), 1) == 4.9
 guesses.measured(times_fewer_bytes_with_one_bit=1 / volume)
 
 # %% [markdown]
-# 4.9 times, not 16: the warm-up takes most of it. "Up to 5 times" says their abstract.
+# 4.9 times fewer, not 16: the warm-up sends most of the bytes. The paper's abstract says "up to 5 times".
 
 # %% [markdown]
 # ## 5 The few that matter
 #
-# One bit for each number is the end of quantising. To send less, leave numbers out. Which part of a gradient do its largest numbers hold?
+# Quantising ends at one bit a number. To send less, leave numbers out. How much of a gradient do its largest numbers hold?
 
 # %% demo=true
 shares = [0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0]
@@ -511,9 +508,11 @@ assert round(held(functional.pad(normal_and_zeros, (0, 590)))[4]) == 53
 guesses.measured(percent_of_squares_in_the_largest_tenth=held_by_gradient[4])
 
 # %% [markdown]
-# The largest tenth of the gradient holds 76 % (of ten other batches 73 to 83), and 1 % of the numbers a third. Numbers drawn from a normal distribution are not so unequal.
-# (In part that is because 590 of the 2,410 are 0, of pixels that are always blank and units that are dead: with as many zeros
-# among the normal numbers their largest tenth holds 53 %.) So send the largest, and keep the rest in the error, as before. A place, in 32 bits, goes with each number.
+# The largest tenth of the gradient holds 76 % of the sum of squares (73 to 83 in ten other batches), and 1 % of the numbers
+# hold a third. Numbers drawn from a normal distribution are not so unequal, even with as many zeros: 590 of the 2,410 numbers
+# are 0, and with these the largest tenth of normal numbers holds 53 %.
+#
+# So send the largest numbers, and keep the rest in the error, as before. Each number travels with its place, in 32 bits.
 
 
 # %% exercise="top_k" points=8
@@ -536,18 +535,18 @@ def top_k(x: Tensor, ratio: float, error: Tensor) -> tuple[Tensor, Tensor]:
 
 
 # %% [markdown]
-# Every rank has chosen places of its own. The mean over ranks wants all of them, so each rank has to learn the pairs of all others. In your
-# exercise the number of pairs may differ from rank to rank, as it does where everything above a threshold is sent.
+# Each rank has chosen places of its own. For the mean, each rank needs the values and places of all others. In your exercise
+# the number of pairs may differ from rank to rank, as it does where everything above a threshold is sent.
 
 
 # %% exercise="sparse_all_reduce" points=10
 def sparse_all_reduce(values: Tensor, indices: Tensor, length: int) -> Tensor:
-    """The sum over ranks of vectors that are 0 but in a few places.
+    """The sum over ranks of vectors that are 0 except in a few places.
 
-    values [k] and indices [k] (int32 or int64): this rank's vector; a place may come several
-    times, and then counts as often. k may differ from rank to rank, and be 0. Returns the sum
-    [length], on all ranks the same to the last bit. For each other rank, a rank may send as many
-    bytes as the longest list of values and indices has, and 16 more.
+    values [k] and indices [k] (int32 or int64): this rank's vector. If a place comes several
+    times, its values add up. k may differ from rank to rank, and be 0. Returns the sum [length],
+    on all ranks the same to the last bit. For each other rank, a rank may send as many bytes as
+    the longest list of values and indices has, and 16 more.
     """
     ### BEGIN SOLUTION
     ranks = dist.get_world_size()
@@ -601,21 +600,21 @@ if ranks == 4:
     assert dense_run.traffic[0].sent == 14_460
 
 # %% [markdown]
-# With four ranks some 600 bytes in the place of 14,460, a 24th. And the last lines show why the pairs are gathered, and not added on the way as in a ring
-# all-reduce: ranks choose different places, so the sum fills up. With 16 ranks it has six times as many numbers as one rank has sent, and
-# every further step of a ring would have to carry more.
+# Four ranks send some 600 bytes each in place of 14,460, a 24th. The last lines show why the pairs are gathered, and not added
+# on the way as in a ring all-reduce. Ranks choose different places, so the sum fills up. With 16 ranks it has six times as many
+# numbers as one rank has sent, and every further step of a ring would have to carry more.
 
 # %% [markdown]
 # ## 6 Deep gradient compression
 #
-# `top_k` forgets nothing: what is not sent today waits in `error`. With plain SGD that is enough, since a weight does not mind
-# in how many portions it gets the sum of its gradients. With momentum it is not. There a gradient moves its weight in
-# its own step, by momentum times as much in the next, and so on: what counts is when it comes. If gradients wait,
-# and the optimizer on the other side adds the momentum, it starts late.
+# `top_k` forgets nothing: what is not sent now waits in `error`. For plain SGD that is enough, because a weight ends up in the
+# same place whether its gradients arrive one by one or as one sum. With momentum the time of arrival matters. A gradient moves
+# its weight in its own step, by momentum times as much in the next step, and so on. If gradients wait, and the receiver's
+# optimizer applies the momentum, these moves begin too late.
 #
-# **Momentum correction** is the remedy of deep gradient compression (Lin et al. 2018): each rank keeps the velocity of its own
-# gradients, and what waits to be sent is the sum of its velocities. The receiver adds up what arrives, and has no momentum of
-# its own. The velocity goes on whether or not something is sent; momentum has been paid for before the waiting begins.
+# Deep gradient compression (Lin et al. 2018) solves this by **momentum correction**. Each rank keeps the velocity of its own
+# gradients, and updates it in every step, whether or not something is sent. What waits to be sent is the sum of these
+# velocities, so it includes the momentum already. The receiver subtracts what arrives, and has no momentum of its own.
 
 
 # %% exercise="dgc_step" points=8
@@ -624,11 +623,11 @@ def dgc_step(
 ) -> tuple[Tensor, Tensor]:
     """What a rank sends in one step of deep gradient compression: (values, indices).
 
-    velocity goes on as in SGD with momentum, of this rank's gradients. kept is what of all
-    velocities has not been sent. Both change in place, and come again in the next step. Sent are
-    the k numbers of the largest magnitudes of all that has not been sent, in any order, and in
-    int32 their places, row after row; k is as in top_k. With ratio 1 that is what SGD with
-    momentum subtracts, but for the learning rate.
+    velocity is that of SGD with momentum, for this rank's gradients. kept is the part of all
+    velocities that has not been sent. Both are updated in place, and are handed in again in the
+    next step. Sent are the k numbers of largest magnitude of all that has not been sent, in any
+    order, and in int32 their places, row after row; k is as in top_k. With ratio 1 that is what SGD
+    with momentum subtracts, apart from the learning rate.
 
     Y. Lin et al., ICLR 2018, equation 7, without their mask.
     """
@@ -643,8 +642,8 @@ def dgc_step(
 
 
 # %% [markdown]
-# Two weights, one with gradients of 1, the other of 0.1, momentum 0.9. One of the two numbers can be sent in each step. This
-# is the small one's way:
+# Two weights have gradients of 1 and of 0.1 in each step; momentum is 0.9. One of the two numbers can be sent in each step. The
+# figure shows how far the weight with the small gradient moves:
 
 # %% demo=true jupyter={"source_hidden": true}
 # %%needs dgc_step top_k
@@ -684,20 +683,23 @@ assert all(abs(share - 1) < 1e-5 for share in caught_up)
 assert all(share < 0.95 for share in behind)
 
 # %% [markdown]
-# Each time that it is sent, the weight stands exactly where momentum SGD would have put it. With gradients that wait it never
-# gets there: the momentum of what has just arrived is still to come. (Here the gradients are constant. In training they would
-# have been others, had the weight moved in between; no correction changes that.)
+# Each time it is sent, the weight stands exactly where momentum SGD would have put it. With gradients that wait it never gets
+# there: the momentum of what has just arrived is still to come. (Here the gradients are constant. In training the gradients
+# also depend on where the weight is meanwhile; no correction changes that.)
 #
-# Lin et al. do three more things. They **clip** each rank's gradient by itself, to $1/\sqrt{p}$ of the norm allowed. They
-# **warm up**: a quarter of the numbers is sent in the first epoch, then a sixteenth, and so on to a thousandth. And they
-# **mask** the momentum: where something is sent, its velocity is set to zero too, so that old momentum
-# does not push a weight that has just caught up. With the mask a ratio of 1 is plain SGD, without any momentum; that is why
-# `dgc_step` has none.
+# <details><summary>More: what else Lin et al. do</summary>
 #
-# The paper's table 3 has ResNet-50's gradients at 97.49 MB without, and 0.35 MB with it, 277 times less. It sends a
-# thousandth of the numbers, each as 32 bits and the length of the run of zeros before it as 16. (A MB has $2^{20}$ bytes here.)
-# That alone would be 666 times less. What else is sent? The paper does not say; take tensors of one dimension, which are biases
-# and batch norms, as sent whole:
+# Each rank **clips** its own gradient, to $1/\sqrt{p}$ of the allowed norm. In a **warm-up** a quarter of the numbers is sent
+# in the first epoch, then a sixteenth, and so on to a thousandth. A **mask** sets the velocity to zero where something is
+# sent, so that old momentum does not push a weight that has just caught up. With the mask a ratio of 1 is plain SGD, without
+# momentum. That is why `dgc_step` has no mask.
+#
+# </details>
+#
+# The paper's table 3 reports 97.49 MB of gradients for ResNet-50 without compression and 0.35 MB with it, 277 times less. (A MB
+# has $2^{20}$ bytes here.) A thousandth of the numbers is sent, each in 32 bits and with 16 more for the run of zeros before
+# it. That alone would be 666 times less, and the paper does not say what else is sent. Assume that tensors of one dimension,
+# which are biases and batch norms, are sent whole:
 
 # %% demo=true
 with torch.device("meta"):
@@ -716,21 +718,21 @@ assert int(dense_bytes / (6 * (of_matrices + of_vectors) // 1000)) == 666
 assert 0.5 < 4 * of_vectors / dgc_bytes < 0.6
 
 # %% [markdown]
-# The very numbers of the table. More than half of what is still sent are the tensors that nobody thought worth compressing.
+# These are the table's numbers. More than half of the bytes that are still sent are the tensors left uncompressed.
 
 # %% [markdown]
 # ## 7 Why the error must be kept
 #
-# `one_bit` and `top_k` took an error along, and `dgc_step` does so under another name. Is that needed? A gradient is an
-# estimate anyway, from a few samples. `quantise` needed no memory: it is right on average, and what one step rounds up
-# another rounds down. Signs and largest numbers are not: they are **biased**, wrong in the same direction each time.
+# `one_bit` and `top_k` keep an error, and `dgc_step` does so under another name. `quantise` needs none: it is right on average,
+# so what one step rounds up another rounds down. Signs and largest numbers are **biased**: they are wrong in the same direction
+# each time.
 #
-# An example with one weight (Karimireddy et al. 2019, counterexample 1). The loss is a quarter of the weight, which may be anything
-# from -1 to 1; the best is -1. The gradient is estimated: it is 4 in one case out of four, else -1, which makes 1/4 on
-# average. Its sign is 1 in one case and -1 in three. So on average the sign is -1/2, and SGD with the sign goes the wrong
-# way, for any learning rate.
+# Karimireddy et al. (2019, counterexample 1) show the harm with one weight. The loss is a quarter of the weight, which may be
+# anything from -1 to 1, so the best weight is -1. The gradient is estimated from a sample: it is 4 in one case out of four, and
+# -1 otherwise, which makes 1/4 on average. Its sign is 1 in one case and -1 in three, which makes -1/2 on average. So SGD with
+# the sign goes the wrong way, for any learning rate.
 #
-# The cure works for every compressor: add what was lost to what comes next.
+# The cure works for many compressors: add what was lost to what comes next.
 
 
 # %% exercise="error_feedback" points=6
@@ -793,24 +795,24 @@ assert ways["the gradient"][-1] < -0.8
 assert ways["its sign, and what was lost"][-1] < -0.7
 
 # %% [markdown]
-# Error feedback works where what is lost stays within bounds. That is certain for a compressor $C$ that removes some part of $x$,
-# however small: where the squares of what is missing, $x - C(x)$, add up to at most $1 - \delta$ times those of $x$, for some
-# $\delta$ above 0. Then SGD converges as fast as without, but for terms that fade (theorem II of the paper). For the largest tenth
-# of the numbers $\delta$ is at least 0.1. Signs without a scale are none of these: were the gradient 4 all the time, a sign
-# would bring 1 of it in each step, and 3 would be added to what is missing, without end. (Above it went well since the mean of what a
-# sign has to bring, 1/4, is less than the 1 that it can.) That is what the scale in
-# `one_bit` is for.
+# Error feedback works if what is missing stays bounded. That is certain for a compressor $C$ that always sends some part of
+# $x$: the sum of squares of $x - C(x)$ is at most $1 - \delta$ times that of $x$, for some $\delta$ above 0. Then SGD converges
+# as fast as without compression, up to terms that fade (theorem II of the paper). For the largest tenth of the numbers $\delta$
+# is at least 0.1.
 #
-# The price is memory: as many numbers as there are gradients, on each rank, which no other rank has. They belong in a checkpoint;
-# whoever resumes without them has lost what was on its way. And if the learning rate changes, what is missing was meant for the old one, and comes
-# with the new one.
+# Signs without a scale have no such $\delta$. If the gradient were 4 in every step, a sign would bring 1 of it, and 3 more
+# would be missing after each step, without end. (Above it went well because the gradient is only 1/4 on average.) That is why
+# `one_bit` has a scale.
+#
+# The price is memory: each rank keeps as many numbers as there are gradients. No other rank has them, so they belong in a
+# checkpoint. If the learning rate changes, what is missing was meant for the old one but is applied with the new one.
 
 # %% [markdown]
 # ## 8 Low rank
 #
-# What a linear layer's weights get as gradient is a sum of products: for each sample, what comes back to the output times what came into the
-# input. It is a matrix, and much of it goes in a few directions. Here is a layer with 256 x 64 weights on digits. The
-# squares of its gradient's 64 singular values say how much of the gradient its best approximations have:
+# The gradient of a linear layer's weights is a sum of products over samples: the gradient of the output times the input. It is
+# a matrix, and a few directions hold much of it. The example is a layer with 256 x 64 weights on digits. The figure shows how
+# much of its gradient's squares the best approximation of each rank has, from the squares of its singular values:
 
 # %% demo=true jupyter={"source_hidden": true}
 digits = load("digits").train
@@ -842,32 +844,38 @@ assert 0.6 < of_step["step 0"][1] < 0.72
 assert 0.85 < of_step["step 40"][1] < 0.95
 
 # %% [markdown]
-# A matrix of rank $r$ is a product of two thin ones, of $r$ columns and of $r$ rows. With n rows and m columns that makes r (n + m)
-# numbers in place of n m. The best such product comes from a singular value decomposition, which takes far longer than the
-# all-reduce that it saves. And the decompositions of two ranks cannot be added up.
+# A matrix of rank $r$ is a product of two thin ones, of $r$ columns and of $r$ rows. With n rows and m columns that makes
+# r (n + m) numbers in place of n m. The best such product comes from a singular value decomposition. But this takes
+# far longer than the all-reduce that it saves, and the decompositions of two ranks cannot be added.
 #
-# **PowerSGD** (Vogels et al. 2019) makes one step of a power iteration instead. $M$ is a rank's gradient:
+# **PowerSGD** (T. Vogels et al., NeurIPS 2019, algorithms 1 and 2) makes one step of a power iteration instead. $M$ is a rank's
+# gradient:
 #
-# 1. $P = MQ$, with a $Q$ of m rows and $r$ columns that all ranks have the same. Summed over ranks it is $P$ of the mean gradient, but for a factor: a product with a
-#    fixed $Q$ is **linear**, and linear things may be added up on the way. So an all-reduce will do.
-# 2. Orthonormal columns for $P$; every rank computes the same.
-# 3. $Q$ becomes the transpose of $M$ times $P$, averaged over ranks, which again is linear.
+# 1. $P = MQ$, with a $Q$ of m rows and $r$ columns, the same on all ranks. The product with a fixed $Q$ is **linear**, so the
+#    sum of $P$ over ranks belongs to the sum of the gradients. An all-reduce can form it.
+# 2. The columns of $P$ are made orthonormal. Every rank computes the same.
+# 3. $Q$ becomes the transpose of $M$ times $P$, averaged over ranks. This is linear too.
 # 4. $P$ times the transpose of $Q$ is what all ranks take for the mean gradient.
 #
-# It is the mean gradient projected onto the columns of $P$. With a random $Q$ these are no more than a fair guess. But the $Q$ that comes out is a better one for
-# the next step, whose gradient is much like this one: started from it, the iteration goes on from step to step. What is lost comes again, as in section
-# 7. Signs and places had to be gathered, and grow with the number of ranks; here a rank
-# sends as much as if its gradient had r (n + m) numbers, however many ranks there are.
+# The result is the mean gradient projected onto the columns of $P$. With a random $Q$ these columns are only a fair guess. But
+# the $Q$ that comes out is a better start for the next step, whose gradient is similar. What is lost is added to the next
+# gradient, as in section 7. Signs and places have to be gathered, which grows with the number of ranks. PowerSGD's all-reduce
+# carries r (n + m) numbers, however many ranks there are.
 #
-# Hooks that communicate twice have a catch. It is tempting to start the second all-reduce in `.then(...)` of the first one, so that
-# backward goes on meanwhile. With NCCL that is fine, as `.then` runs at once, in the order of the GPU's stream. With Gloo
-# it runs whenever the first one is over, in a thread of its own; meanwhile backward may have begun the first all-reduce of the next bucket, on one rank
-# before it and on another one after it, and their numbers are mixed up. A hook that waits is safe everywhere.
+# In the exercise a generator that starts from `seed` draws the first $Q$ of one parameter after the other, in the order in
+# which they first come. What you keep belongs to a parameter, not to a bucket: DDP makes new buckets after the first step.
 #
-# In the exercise a first $Q$ is drawn by a generator of the object's own that starts from `seed`, for one parameter after the other in the order in which
-# they first come. What is kept is a parameter's, whatever bucket this comes in: DDP makes new buckets after the first step. (T. Vogels et al., NeurIPS 2019, algorithms 1 and 2.)
+# A hook that communicates twice may simply wait for the first all-reduce.
 #
-# You will need an all-reduce of several tensors at once:
+# <details><summary>More: why not start the second all-reduce in then()</summary>
+#
+# With NCCL that is fine: `.then` runs at once, in the order of the GPU's stream. With Gloo it runs in a thread of its own when
+# the first all-reduce is over. Meanwhile backward may have begun the first all-reduce of the next bucket, earlier on one rank
+# and later on another, and their numbers are mixed up. A hook that waits is safe everywhere.
+#
+# </details>
+#
+# You may use an all-reduce of several tensors at once:
 
 
 # %%
@@ -973,32 +981,11 @@ for rank in (1, 2, 4):
 assert step_sends[None] == (1, 2 * 3 * 4 * (256 * 64 + 256 + 10 * 256 + 10) // 4)
 
 # %% [markdown]
-# Table 3 of the paper has ResNet-18 on CIFAR-10 with 243, 136 and 72 times less to send for the ranks 1, 2 and 4. That
-# follows from the shapes, with all tensors of one dimension sent whole. CIFAR's images are small, so the network begins with a convolution of 3 x 3
-# where ImageNet's has 7 x 7:
-
-# %% demo=true
-with torch.device("meta"):
-    network = import_torchvision().models.resnet18(num_classes=10)
-    network.conv1 = nn.Conv2d(3, 64, kernel_size=3, padding=1, bias=False)
-sides = [tuple(p.flatten(1).shape) for p in network.parameters() if p.dim() > 1]
-whole = sum(p.numel() for p in network.parameters() if p.dim() == 1)
-numbers = sum(p.numel() for p in network.parameters())
-times_less = {r: numbers / (sum(r * (n + m) for n, m in sides) + whole) for r in (1, 2, 4)}
-print(
-    f"{numbers:,} numbers;", ", ".join(f"rank {r}: {times:.0f} times less" for r, times in times_less.items())
-)
-
-# %% demo=true jupyter={"source_hidden": true}
-assert numbers == 11_173_962
-assert [round(times) for times in times_less.values()] == [243, 136, 72]
-
-# %% [markdown]
 # ## 9 When it pays
 #
-# Two kinds of compression have come up. Half precision and PowerSGD **add up**: the sum of two compressed gradients is the compressed sum, or stands for it,
-# so a ring can add them on the way. Signs, codes and pairs do not: they have to be gathered, everyone's to everyone. What does a rank
-# receive then, if there are 10 ranks, and if there are 1,000? Write down when compression is worth it; compressing and unpacking take time as well.
+# There are two kinds of compression. Half precision and PowerSGD **add up**: the sum of compressed gradients stands for the sum
+# of the gradients, so a ring can add them on the way. Signs, codes and pairs do not. They have to be gathered, from every rank
+# to every rank. How much does a rank receive then with 10 ranks, and with 1,000? Compressing and unpacking take time as well.
 
 
 # %% exercise="pays_off" points=8
@@ -1011,7 +998,7 @@ def pays_off(
     beta: float,
     adds_up: bool = False,
 ) -> bool:
-    """Whether a compressed exchange is over sooner than a ring all-reduce of the gradients as they are.
+    """Whether a compressed exchange takes less time than a ring all-reduce of all gradients.
 
     nbytes: of a rank's gradients, ratio * nbytes compressed. seconds: for compressing and
     unpacking, altogether. A message of b bytes takes alpha + b * beta seconds; a rank can send one
@@ -1030,9 +1017,9 @@ def pays_off(
 
 
 # %% [markdown]
-# ResNet-50 again, of which each rank sends 1 % of the numbers, each with an index of four bytes: 2 % of the bytes. Three clusters: machines with
-# 10 Gbit/s Ethernet and one GPU each, and nodes of LUMI-G and of an H100 pod with eight (unit 07). Each line is what the
-# simulator measures, with messages that have a size and no data.
+# ResNet-50 again. Each rank sends 1 % of the numbers, each with an index of four bytes: 2 % of the bytes. There are three
+# clusters: machines with 10 Gbit/s Ethernet and one GPU each, and nodes of LUMI-G and of an H100 pod with eight GPUs (unit 07).
+# The figure shows what the simulator measures, with messages that have a size and no data.
 
 
 # %% demo=true
@@ -1104,21 +1091,23 @@ assert last == {"10 Gbit/s Ethernet": 103, "LUMI-G": 122, "H100 pod": 152}
 guesses.measured(ranks_up_to_which_one_percent_pays=last["10 Gbit/s Ethernet"])
 
 # %% [markdown]
-# At every point of the figure your formula and the simulator agree about which is sooner. If only bytes counted, the all-reduce would send $2\frac{p-1}{p}$ times the gradient, the
-# all-gather $p - 1$ times 2 % of it, and 100 ranks would be the end. An all-gather has half as many rounds, so latency adds a
-# few ranks on Ethernet, and half as many again on the H100 pod, where bytes are soonest over. And that is without the time for
-# choosing and unpacking: what a rank saves on 64 ranks of the H100 pod is 2.3 ms, and finding the largest of 25 million numbers has to
-# be done within these. Compressors that add up have no such end: half the bytes stay half the bytes on any number of ranks.
+# At every point of the figure your formula and the simulator agree about which is faster. If only bytes counted, the limit
+# would be 100 ranks: the all-reduce sends $2\frac{p-1}{p}$ times the gradient, the all-gather $p - 1$ times 2 % of it. An
+# all-gather has half as many rounds, so latency moves the limit up: by a few ranks on Ethernet, and by half on the H100 pod,
+# whose bandwidth is the highest. Choosing and unpacking are not counted here. On 64 ranks of the H100 pod the pairs save 2.3
+# ms, and finding the largest of 25 million numbers has to take less. Compressors that add up have no such limit: half the bytes
+# stay half the bytes on any number of ranks.
 
 # %% [markdown]
 # ## 10 Loss against bytes, loss against time
 #
-# What is it worth? Five ways to exchange gradients, on four ranks that learn digits: as they are; signs, which forget
-# what they lose; signs with their error; the largest hundredth; and PowerSGD of rank 2. Everything else is the same: the network of section 8,
-# plain SGD with a learning rate of 0.5, 48 steps with 32 samples a rank.
+# Five ways to exchange gradients, on four ranks that learn digits: dense gradients; signs without an error; signs with their
+# error; the largest hundredth; and PowerSGD of rank 2. Everything else is the same: the network of section 8, plain SGD with a
+# learning rate of 0.5, 48 steps with 32 samples a rank.
 #
-# **Predict:** how many times fewer bytes than dense gradients do signs with their error need until the loss is 0.5? And which way is there
-# first, where four GPUs are joined by NVLink: "dense", "signs", "signs and error", "top 1 %" or "PowerSGD, rank 2"?
+# **Predict:** how many times fewer bytes than dense gradients do signs with their error need until the loss is 0.5? And which
+# way is the fastest to this loss where four GPUs are joined by NVLink: "dense", "signs", "signs and error", "top 1 %" or
+# "PowerSGD, rank 2"?
 
 # %% demo=true
 guesses.ask(times_fewer_bytes_to_the_loss_with_signs_and_error=None, fastest_over_nvlink=None)
@@ -1130,7 +1119,7 @@ Hook = Callable[[Any, dist.GradBucket], torch.futures.Future[Tensor]]
 
 
 def over(result: Tensor) -> torch.futures.Future[Tensor]:
-    """A future of what is there already."""
+    """A future that is done, with this result."""
     future: torch.futures.Future[Tensor] = torch.futures.Future()
     future.set_result(result)
     return future
@@ -1217,8 +1206,9 @@ def learn_digits(way: str, seed: int, make: Callable[[], Any] | None = None) -> 
 
 
 # %% [markdown]
-# Three seeds, each on another machine, as the machine does not change what is learnt: four GPUs of one DGX H100, joined by NVLink; four nodes of
-# Frontera, a GPU of each, with 100 Gbit/s; and four machines on Ethernet with 1 Gbit/s. The time is virtual, and counts what the GPUs compute.
+# Each of three seeds runs on another machine; the machine does not change what is learnt. They are four GPUs of one DGX H100,
+# joined by NVLink; four nodes of Frontera, a GPU of each, with 100 Gbit/s; and four machines on Ethernet with 1 Gbit/s. The
+# time is virtual, and includes what the GPUs compute.
 
 # %% demo=true
 # %%needs one_bit top_k sparse_all_reduce PowerSGD
@@ -1281,7 +1271,7 @@ legend_beside(panels[-1])
 figure
 
 # %% [markdown]
-# How much of all that does each way need until the loss is 0.5?
+# What does each way need until the loss is 0.5?
 
 # %% demo=true
 # %%needs one_bit top_k sparse_all_reduce PowerSGD
@@ -1325,18 +1315,21 @@ guesses.measured(
 )
 
 # %% [markdown]
-# Signs that forget do not get there. All others take a few steps more than dense gradients, and 10 to 30 times fewer bytes.
-# Time is another matter. This network has 19,210 parameters, 77 KB: on fast networks a message of that size is all latency, and the
-# compressed ways have as many messages or more. There dense wins. On 1 Gbit/s the bytes count, and signs with their error come in less than half of
-# dense's time. The most thrifty way, the largest hundredth, is no faster than these, since latency counts here too: `sparse_all_reduce` has to know how many pairs there
-# are before it gathers them, and three gathers one after the other take longer here than the two of signs. With a hundred megabytes in place of 77 KB all that would be shifted towards fewer bytes (section 9).
+# Signs without an error do not get there. All others take a few steps more than dense gradients, and 10 to 30 times fewer
+# bytes. Time is another matter. This network has 19,210 parameters, 77 KB. On fast networks a message of that size is nearly
+# all latency, and the compressed ways have as many messages or more, so dense gradients win. On 1 Gbit/s the bytes count, and
+# signs with their error take less than half of dense's time.
+#
+# The largest hundredth needs the fewest bytes, but it is no faster than signs. `sparse_all_reduce` first has to learn how many
+# pairs there are, and its three gathers one after the other take longer here than the two of signs. With a hundred megabytes in
+# place of 77 KB, bytes would count for more than latency (section 9).
 
 # %% [markdown]
 # ## 11 PyTorch's own
 #
-# PyTorch comes with hooks: `fp16_compress_hook`, and `powerSGD_hook` with a `PowerSGDState`. Here they are beside yours, on the same
-# gradients, on simulated ranks and on processes. Its PowerSGD begins after two steps, since DDP makes new buckets after
-# the first one, and what it keeps belongs to buckets. So yours begins then too, with the same first $Q$:
+# PyTorch has such hooks too: `fp16_compress_hook`, and `powerSGD_hook` with a `PowerSGDState`. The next cell runs them beside
+# yours on the same gradients, on simulated ranks and on processes. PyTorch's PowerSGD keeps its state by bucket, so it begins
+# after two steps, when DDP has made its new buckets. Yours begins then too here, with the same first $Q$:
 
 
 # %% demo=true
@@ -1399,46 +1392,25 @@ for run in hooks_run.values():
     assert sent_in_span(run, "your fp16 3") == sent_in_span(run, "their fp16 3")
 
 # %% [markdown]
-# The same gradients, the same bytes; of PowerSGD with a message less, since biases travel with $P$. What else differs:
+# The same gradients and the same bytes. Your PowerSGD sends one message less, since biases travel with $P$. PyTorch has no hook
+# that sends the largest numbers; its `quantization_hooks` send 8 bits a number.
 #
-# - PyTorch's hook starts each all-reduce when the one before is over, in whatever thread tells of that. With Gloo and more than one bucket its
-#   ranks may mix up their order (section 8); it is meant for NCCL.
-# - Where the rank is 1 or 2 it makes columns orthonormal by Gram and Schmidt's method, which divides by their length. A
-#   gradient of zeros gives NaN unless you set `orthogonalization_epsilon`.
+# <details><summary>More: what else differs in PyTorch's PowerSGD</summary>
+#
+# - It starts each all-reduce when the one before is over, in whatever thread says so. With Gloo and more than one bucket its
+#   ranks may mix up their order (section 8). It is meant for NCCL.
+# - For rank 1 or 2 it makes columns orthonormal by the Gram-Schmidt method, which divides by their length. A gradient of zeros
+#   gives NaN unless you set `orthogonalization_epsilon`.
 # - By default it compresses only what becomes less than half (`min_compression_rate=2`), from step 1,000 on.
-# - `batched_powerSGD_hook` takes the whole bucket for one square matrix: fewer, larger products, and a rank that means nothing.
 #
-# For `top_k` there is nothing to set beside it: PyTorch has no hook that sends the largest numbers, and Horovod (below) no such
-# compression. Here is all that PyTorch has in this place:
-
-# %% demo=true
-comm_hooks = sorted(module.name for module in pkgutil.iter_modules(ddp_comm_hooks.__path__))
-print(", ".join(comm_hooks))
-
-# %% demo=true jupyter={"source_hidden": true}
-assert comm_hooks == [
-    "ddp_zero_hook",
-    "debugging_hooks",
-    "default_hooks",
-    "mixed_precision_hooks",
-    "optimizer_overlap_hooks",
-    "post_localSGD_hook",
-    "powerSGD_hook",
-    "quantization_hooks",
-]
-
-# %% [markdown]
-# `quantization_hooks` send 8 bits a number, `default_hooks` are those of section 2; the others change when gradients are sent, in which
-# precision the model computes, or how often models are averaged. What there is of its own is the sum: with Gloo `all_reduce` takes a
-# sparse tensor. It gathers values and places as `sparse_all_reduce` does, but always places of 64 bits. NCCL takes none, and neither do simulated
-# ranks. (`make bench SUBJECTS=compression` times a step with your hook beside one whose pairs Gloo adds up.)
+# </details>
 
 # %% [markdown]
 # ### Horovod's
 #
-# Horovod has no hooks of DDP: it wraps the optimizer (unit 04), and takes `compression=hvd.Compression.fp16`. The same network, the same two times
-# 32 images, on two real processes; what Horovod sends stands in its own timeline. First the gradients as they are, then with a loss whose factor
-# brings the largest number of the mean to 40,000:
+# Horovod does not use DDP's hooks. It wraps the optimizer (unit 04), and takes `compression=hvd.Compression.fp16`. The next
+# cell runs the same network and the same two times 32 images on two real processes. First the loss is as it is, then it is
+# multiplied by a factor that makes the largest number of the mean 40,000:
 
 
 # %% demo=true
@@ -1495,17 +1467,18 @@ assert not of_horovod.isfinite().all()
 assert (of_yours - none).norm() / none.norm() < 1e-3
 
 # %% [markdown]
-# The same bytes and the same error. But Horovod makes float16 of each rank's gradient, adds up in float16, and divides the sum: where the mean is
-# 40,000 the sum of two ranks is 80,000, which no float16 holds. It is the order of section 2 once more: your hook divides first.
+# The same bytes and the same error. But Horovod converts each rank's gradient to float16, adds in float16, and divides the sum.
+# Where the mean is 40,000 the sum of two ranks is 80,000, which float16 cannot hold. Your hook divides first (section 2).
 
 # %% [markdown]
 # ## 12 Now on nodes
 #
-# On real nodes GPUs of a node are joined by fast links, and only what leaves the node is slow. Compress there, and nowhere else: first
-# the GPUs of a node add up their gradients as they are, then one of each node, its leader, exchanges compressed sums with the
-# leaders of the other nodes, and gives the result to its node. Or each of eight GPUs does so with an eighth of its node's sum: after a
-# reduce-scatter in the node it has just that. Either way there are fewer messages to gather, and of eight gradients only one is
-# compressed. ResNet-50's gradients on 128 GPUs, which on LUMI-G are too many for pairs of all ranks (section 9):
+# On real nodes the GPUs of a node are joined by fast links, and only what leaves the node is slow. Compress only there. First
+# the GPUs of a node add up their gradients as they are. Then one GPU of each node, its leader, exchanges compressed sums with
+# the leaders of the other nodes, and gives the result to its node. Or each of eight GPUs does so with an eighth of its node's
+# sum, which it has after a reduce-scatter in the node. Either way there are fewer messages to gather, and one gradient to
+# compress in place of eight. The next cell takes ResNet-50's gradients on 128 GPUs; on LUMI-G that is too many for pairs of all
+# ranks (section 9):
 
 
 # %% demo=true
@@ -1555,32 +1528,33 @@ milliseconds = {name: [round(1e3 * each, 1) for each in ways.values()] for name,
 assert milliseconds == {"LUMI-G": [11.9, 12.3, 7.1, 3.0], "H100 pod": [7.6, 7.0, 1.7, 0.7]}
 
 # %% [markdown]
-# On LUMI-G leaders take 7.1 ms in the place of 11.9, most of it within the node; on the H100 pod 1.7 in the place of 7.6. But a leader uses one
-# network card of its node, and the other GPUs wait. By eighths all of them work, as in unit 07: 3.0 ms on LUMI-G, and 0.7 on the
-# H100 pod. The error of section 5 then belongs to whoever compresses: it is that of the node's sum, or of an eighth of it.
+# On LUMI-G leaders take 7.1 ms in place of 11.9, most of it within the node; on the H100 pod 1.7 in place of 7.6. But a leader
+# uses one network card of its node, and the other GPUs wait. By eighths all of them work, as in unit 07: 3.0 ms on LUMI-G, and
+# 0.7 on the H100 pod. Each GPU that compresses then keeps the error of what it compresses: of the node's sum, or of an eighth
+# of it.
 #
-# `launch(ddp_gradient, fp16_hook, on="slurm")` runs your hook on the tasks of an allocation, and in a script that `torchrun` starts
-# (`course slurm render train_torchrun`) nothing changes but the line `model.register_comm_hook(None, fp16_hook)`. On GPUs the hook's tensor
-# operations and its all-reduce are queued like all others, and the future is done when they are.
+# `launch(ddp_gradient, fp16_hook, on="slurm")` runs your hook on the tasks of an allocation. In a script that `torchrun` starts
+# (`course slurm render train_torchrun`) only the line `model.register_comm_hook(None, fp16_hook)` is added. On GPUs the hook's
+# tensor operations and its all-reduce are queued like all others, and the future is done when they are.
 
 # %% [markdown]
 # ## 13 Open task: the fewest bytes to a loss
 #
-# All that you have may be combined: fewer numbers, fewer bits for each, fewer bits for their places, steps in which nothing is sent. How
-# few bytes can it be?
+# You may combine all of the above: fewer numbers, fewer bits for each, fewer bits for their places, steps in which nothing is
+# sent. How few bytes can you reach?
 
 
 # %% exercise="design_hook" points=8
 def design_hook(steps: int) -> tuple[Any, Callable[[Any, dist.GradBucket], torch.futures.Future[Tensor]]]:
-    """A state and a hook for DDP, as register_comm_hook takes them, that come to a loss with few bytes.
+    """A state and a hook for DDP, as register_comm_hook takes them, that reach a loss with few bytes.
 
     Called once on each rank before a training of so many steps: plain SGD, a network with one hidden
-    layer. All gradients, some 600 numbers in float32, come in one bucket, always in one order. What the
-    hook makes of them is up to you, as long as all ranks have the same.
+    layer. All gradients, some 600 numbers in float32, come in one bucket, always in one order. The hook
+    may make anything of them, the same on all ranks.
 
-    Mean gradients, all-reduced as they are, reach some loss in two fifths of the steps. You are there
-    when the mean loss is at most 1.1 times that. The bytes of all ranks by then count; full marks are
-    for a twenty-fifth of those of the mean gradients.
+    The target is the loss that all-reduced mean gradients reach in two fifths of the steps. You are
+    there when the mean loss is at most 1.1 times that. The bytes of all ranks by then count. Full marks
+    are for a twenty-fifth of those of the mean gradients.
     """
     ### BEGIN SOLUTION
     ranks = dist.get_world_size()
@@ -1623,51 +1597,51 @@ for way in HOOKS:
 # %% [markdown]
 # ## Where it comes from
 #
-# - F. Seide et al., 1-bit stochastic gradient descent and its application to data-parallel distributed training of speech DNNs, Interspeech
-#   2014: signs, and the error that is kept.
-# - N. Strom, Scalable distributed DNN training using commodity GPU cloud computing, Interspeech 2015; A. Aji, K. Heafield, Sparse communication for distributed
-#   gradient descent, EMNLP 2017 ([arXiv:1704.05021](https://arxiv.org/abs/1704.05021)): what is above a threshold, and the largest.
-# - D. Alistarh et al., QSGD, NeurIPS 2017 ([arXiv:1610.02132](https://arxiv.org/abs/1610.02132)): levels drawn so that the mean is right, and what that costs.
-# - Y. Lin et al., Deep gradient compression, ICLR 2018 ([arXiv:1712.01887](https://arxiv.org/abs/1712.01887)): momentum correction, and
-#   the numbers of section 6 (table 3).
-# - J. Bernstein et al., signSGD, ICML 2018 ([arXiv:1802.04434](https://arxiv.org/abs/1802.04434)): signs by majority, without an error.
+# - F. Seide et al., 1-bit stochastic gradient descent and its application to data-parallel distributed training of speech DNNs,
+#   Interspeech 2014: signs, and the error that is kept.
+# - N. Strom, Scalable distributed DNN training using commodity GPU cloud computing, Interspeech 2015; A. Aji, K. Heafield,
+#   Sparse communication for distributed gradient descent, EMNLP 2017 ([arXiv:1704.05021](https://arxiv.org/abs/1704.05021)):
+#   what is above a threshold, and the largest.
+# - D. Alistarh et al., QSGD, NeurIPS 2017 ([arXiv:1610.02132](https://arxiv.org/abs/1610.02132)): random levels.
+# - Y. Lin et al., Deep gradient compression, ICLR 2018 ([arXiv:1712.01887](https://arxiv.org/abs/1712.01887)): momentum
+#   correction, and the numbers of section 6 (table 3).
+# - J. Bernstein et al., signSGD, ICML 2018 ([arXiv:1802.04434](https://arxiv.org/abs/1802.04434)): signs by majority, without
+#   an error.
 # - S. Karimireddy et al., Error feedback fixes SignSGD and other gradient compression schemes, ICML 2019
 #   ([arXiv:1901.09847](https://arxiv.org/abs/1901.09847)): why the error must be kept.
-# - T. Vogels et al., PowerSGD, NeurIPS 2019 ([arXiv:1905.13727](https://arxiv.org/abs/1905.13727)): low rank (table 3).
-# - H. Tang et al., 1-bit Adam, ICML 2021 ([arXiv:2102.02888](https://arxiv.org/abs/2102.02888)): signs for an optimizer that is not linear.
+# - T. Vogels et al., PowerSGD, NeurIPS 2019 ([arXiv:1905.13727](https://arxiv.org/abs/1905.13727)): low rank.
+# - H. Tang et al., 1-bit Adam, ICML 2021 ([arXiv:2102.02888](https://arxiv.org/abs/2102.02888)): signs for an optimizer that is
+#   not linear.
 # - S. Li, T. Hoefler, Near-optimal sparse allreduce for distributed deep learning, PPoPP 2022
-#   ([arXiv:2201.07598](https://arxiv.org/abs/2201.07598)): Ok-Topk, in which each rank adds up the pairs of its part of the places, and only
-#   the largest sums go on: fewer than 6 k numbers for each rank, however many ranks there are, where an all-gather grows with them.
+#   ([arXiv:2201.07598](https://arxiv.org/abs/2201.07598)): Ok-Topk, in which a rank sends fewer than 6 k numbers, however many
+#   ranks there are.
 # - S. Agarwal et al., On the utility of gradient compression in distributed training systems, MLSys 2022
 #   ([arXiv:2103.00543](https://arxiv.org/abs/2103.00543)): in how few settings it pays on a fast network.
 #
 # ## What goes wrong in practice
 #
-# - **The error does not go into the checkpoint.** After a restart everything that was not sent yet is lost, once. With 1 % of the numbers
-#   sent that is the sum of many steps. Save it with the optimizer, on each rank its own; a restart with another number of
-#   ranks has to add up or drop what is left over.
-# - **The error of another weight.** DDP turns the order of the gradients round after the first step, and makes new buckets. What is kept by
-#   place in a bucket is then added to the wrong weights, once. Keep it by parameter, as section 10 and `PowerSGD` do.
-# - **Weights in channels_last.** In a bucket a gradient lies as its weight does in memory, but `bucket.gradients()` reads it row after row. Of a
-#   convolution in channels_last the numbers stand in wrong places then. A sum over ranks does not mind; a matrix for PowerSGD is another one, whose
-#   rank is higher. `gradient.as_strided(weight.shape, weight.stride(), gradient.storage_offset())` has them in their places.
-# - **One buffer for all buckets.** A hook that keeps a float16 tensor and fills it for each bucket writes into what is still being reduced. On
-#   simulated ranks that raises `BufferInUse`; on GPUs it is a gradient that is wrong now and then.
-# - **The error of a step that was not made.** Mixed precision skips a step whose gradients are not finite. What a compressor has kept of them by
-#   then is not finite either, and so is every later step. Look at the gradient before it is compressed.
-# - **Replicas drift apart.** Each rank adds up what it gathered. If it adds in another order, the last digits differ, and
-#   weights that should be alike are not (section 5). Compare a checksum of the weights over ranks from time to time.
-# - **A hook that returns nothing.** DDP's C++ code takes `None` for an address, and the process dies of a segmentation fault, without a
-#   word of Python. Check that every way through the hook ends in a future.
-# - **Float16 before dividing.** `fp16_compress_hook` overflows as soon as one rank has a number above 65,504 (section 2). The loss scaler then
-#   lowers its factor, all steps on, and nobody sees why. `bf16_compress_hook` does not overflow.
-# - **Fewer bytes, and slower.** `topk` over a hundred million numbers, or a QR decomposition, takes GPU time in which backward could run, and what
-#   was hidden behind backward costs nothing to begin with. Measure a step, not the bytes.
-# - **Biases, norms and embeddings.** What has one dimension is small, and often sensitive: send it as it is. Gradients of embeddings are
-#   sparse already, and top-k over a whole bucket sees nothing else beside a layer with large gradients. Choose in each tensor.
-# - **Clipping after compressing.** The norm of what arrived is not that of the gradient. Clip on each rank, before.
-# - **Compression from the first step on.** While gradients change fast, what is kept is out of date when it is sent. DGC begins
-#   with a quarter of the numbers and comes down over four epochs, PowerSGD's hook begins after 1,000 iterations (`start_powerSGD_iter`), and 1-bit Adam warms up.
+# - **The error does not go into the checkpoint.** After a restart everything that was not sent yet is lost. With 1 % of the
+#   numbers sent that is the sum of many steps. Save it with the optimizer, each rank its own.
+# - **One buffer for all buckets.** A hook that fills one float16 tensor for each bucket writes into what is still being
+#   reduced. On simulated ranks that raises `BufferInUse`; on GPUs a gradient is wrong now and then.
+# - **The error of a skipped step.** Mixed precision skips a step whose gradients are not finite. What a compressor has kept of
+#   them is not finite either, and spoils every later step. Look at the gradient before it is compressed.
+# - **A hook that returns nothing.** DDP's C++ code takes `None` for an address, and the process dies of a segmentation fault
+#   without a Python error. Check that every way through the hook returns a future.
+# - **Biases, norms and embeddings.** Tensors of one dimension are small, and often sensitive: send them as they are. Gradients
+#   of embeddings are sparse already. Choose the largest numbers tensor by tensor, or one layer with large gradients gets all
+#   the places.
+# - **Compression from the first step on.** While gradients change fast, what is kept is out of date when it is sent. So DGC
+#   warms up over four epochs, PowerSGD's hook begins after 1,000 iterations (`start_powerSGD_iter`), and 1-bit Adam begins with
+#   16 bits.
+#
+# <details><summary>More: weights in channels_last</summary>
+#
+# In a bucket a gradient lies as its weight does in memory, but `bucket.gradients()` reads it row after row. For a convolution
+# in channels_last the numbers then stand in wrong places. A sum over ranks is not affected. For PowerSGD it is another matrix,
+# of higher rank. `gradient.as_strided(weight.shape, weight.stride(), gradient.storage_offset())` has them in their places.
+#
+# </details>
 
 # %% [markdown]
 # What you predicted, beside what was measured:

@@ -53,7 +53,7 @@ def gradients_and_counts(rng: Rng, shards: Shards) -> Arguments:
         Criterion(
             "unequal shards",
             1,
-            "Worker k's gradient is a mean over m_k samples, so in the mean over all n it weighs m_k / n. "
+            "Worker k's gradient is a mean. What is the sum over its m_k samples? And over all n? "
             "(A weight that is a tensor may change the dtype; view(-1) wants contiguous tensors.)",
             vary=vary(counts=((1, 7, 16), (4,)), shape=((5,),), layout=("transposed",))
             + both(counts=(1, 7, 16), dtype=torch.float64)

@@ -91,7 +91,7 @@ def shared_out(tried: Tried[Blocks]) -> Finding:
         Criterion(
             "only messages",
             1,
-            "Point-to-point calls from one rank to another; what a rank has for itself it can copy.",
+            "Use point-to-point calls from one rank to another. A rank copies what it has for itself.",
             how=none_to_itself,
         ),
         Criterion(
@@ -114,14 +114,15 @@ def shared_out(tried: Tried[Blocks]) -> Finding:
         Criterion(
             "g times fewer messages",
             2,
-            "What a node's ranks have for one rank of another node can travel in one message, if somebody "
+            "What a node's ranks have for one rank of another node can travel in one message, if one rank "
             "collects it before.",
             how=lambda tried: between_nodes(tried, tried.case.features.node),
         ),
         Criterion(
             "one message from node to node",
             2,
-            "Whoever collects can do so for all ranks of the other node, where somebody has to deal it out.",
+            "The rank that collects can do so for all ranks of the other node. There a rank hands out what "
+            "arrives.",
             needs=("every block", "g times fewer messages"),
             how=lambda tried: between_nodes(tried, 1),
         ),
@@ -129,7 +130,7 @@ def shared_out(tried: Tried[Blocks]) -> Finding:
         Criterion(
             "no rank carries all",
             1,
-            "Deal the nodes to the ranks of a node: to the rank at place j the nodes j, j + g, j + 2 g, ...",
+            "Share the other nodes among the ranks of a node: place j takes nodes j, j + g, j + 2 g, ...",
             needs=("every block", "one message from node to node", "no bytes more"),
             how=shared_out,
         ),
@@ -142,8 +143,8 @@ def shared_out(tried: Tried[Blocks]) -> Finding:
     ),
     hints=(
         "Who has what after each of the three stages, within the node, between nodes, within the node?",
-        "If rank r of node a carries all for node b, which rank of b should it give it to, so that all ranks "
-        "of b get as much to deal out?",
+        "A rank of node a carries all for node b. To which rank of b should it send, so that all ranks of b "
+        "have equally much to hand out?",
         "x.unflatten(0, (m, g)) is blocks by node and by place. Which dimension does each stage exchange?",
     ),
     arguments=drawn_blocks,

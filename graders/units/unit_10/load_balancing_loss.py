@@ -62,7 +62,7 @@ def one_small_collective(tried: Tried[Load]) -> Finding:
         Criterion(
             "value",
             3,
-            "f_e: all ranks' choices of e, divided by all choices. P_e: the mean of this rank's column.",
+            "f_e: all ranks' choices of e, divided by all choices. P_e: the mean of column e on this rank.",
         ),
         Criterion(
             "gradient", 2, "Counting has no gradient; the mean of probabilities has one.", how=gradients
@@ -70,7 +70,7 @@ def one_small_collective(tried: Tried[Load]) -> Finding:
         Criterion(
             "one small collective",
             1,
-            "E counts say all that the others need to know; in backward there is nothing to ask.",
+            "The E counts are all that other ranks need. Backward needs no call.",
             how=one_small_collective,
         ),
         Criterion(
