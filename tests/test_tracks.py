@@ -237,7 +237,8 @@ def test_only_the_exercises_of_the_track_count(handed_out: SimpleNamespace, monk
     assert "0/58" in table
     # From anywhere, by where the notebook lies.
     monkeypatch.chdir(ROOT)
-    done = run_here(ROOT, "check", str(notebook), "--json")
+    command = [sys.executable, "-m", "workbook.cli", "check", str(notebook), "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     graded = json.loads(done.stdout)
     assert (graded["points"], graded["max_points"]) == (0, 33)
     text = notebook.read_text()
