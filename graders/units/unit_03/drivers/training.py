@@ -33,15 +33,15 @@ def training(
     """What a training's processes did, one after the other in one folder.
 
     recipe: batch_size, epochs, save_every, noisy (whether a step draws random numbers). samples: [N, 1 + F],
-    whose first column is the sample's number. values: [F], the weights at first. kills: one a process but the
-    last; ("step", 3): killed after its third step; ("torn", 1): killed in its first save, whose file is
-    damaged; ("save", 1): that file is damaged, but it is not killed; ("nothing", 0): not killed. A single
-    process is not forked: its error is told with its lines.
+    whose first column is the sample's number. values: [F], the weights at first. kills: one a process;
+    ("step", 3): killed after its third step; ("torn", 1): killed in its first save, whose file is
+    damaged; ("save", 1): that file is damaged, but it is not killed; ("nothing", 0): not killed. Where
+    there are none a single process is not forked: its error is told with its lines.
     """
     with tempfile.TemporaryDirectory() as name:
         diary = Diary(Path(os.path.realpath(name)))
         processes = []
-        for kill in (*kills, None):
+        for kill in kills or [None]:
             begin = len(diary.read())
             body = partial(_train, answer, recipe, samples, values, diary, kill)
             came: PlainData = (
