@@ -116,7 +116,7 @@ def _written_as_they_are(items: Sequence[Any]) -> bool:
     if int not in kinds:
         return kinds <= _ATOMS
     if len(kinds) == 1:
-        return -_LARGE < min(items) and max(items) < _LARGE
+        return bool(min(items) > -_LARGE and max(items) < _LARGE)
     return kinds <= _WITH_INT and all(-_LARGE < item < _LARGE for item in items if type(item) is int)
 
 

@@ -92,7 +92,8 @@ class Stepped:
         return self.batches[self.place(rank)[0]]
 
     def launch(self, answer: Answer) -> Run:
-        given = (self.shape, self.order), self.sizes, self.tied, per_rank(list(map(self.own, range(self.ranks))))
+        batches = per_rank(list(map(self.own, range(self.ranks))))
+        given = (self.shape, self.order), self.sizes, self.tied, batches
         return answer.launch(drivers.stepped, *given, ranks=self.ranks, timeout=20.0)
 
     @cached_property
@@ -115,7 +116,8 @@ class Stepped:
         """Passes if every rank's gradients are those of one rank, in all steps, but for what sums in another
         order come to: where the six numbers of a norm lie close together, some millionths.
         """
-        seen, right, names = [], [], []
+        seen: list[Tensor | None] = []
+        right, names = list[Tensor](), list[str]()
         for step, (_, whole) in enumerate(self.of_one_rank):
             for rank, reply in enumerate(run.results):
                 gradients = reply.gradients[step]
@@ -143,7 +145,8 @@ class Stepped:
     def kept(self, run: Run) -> Finding:
         for rank, reply in enumerate(run.results):
             if reply.changed:
-                return compare.equal(reply.changed, [], f"parameters that are not as they were on rank {rank}")
+                what = f"parameters that are not as they were on rank {rank}"
+                return compare.equal(reply.changed, [], what)
             if not compare.same(reply.batches, self.own(rank)):
                 return Finding(False, f"the batches of rank {rank} are not what they were.")
         return Finding(True, "parameters and batches are as they were.")

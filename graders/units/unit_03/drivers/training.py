@@ -41,7 +41,7 @@ def training(
     with tempfile.TemporaryDirectory() as name:
         diary = Diary(Path(os.path.realpath(name)))
         processes = []
-        for kill in kills or [None]:
+        for kill in kills or [("nothing", 0)]:
             begin = len(diary.read())
             body = partial(_train, answer, recipe, samples, values, diary, kill)
             came: PlainData = (
@@ -71,7 +71,7 @@ def _train(
     samples: Tensor,
     values: Tensor,
     diary: Diary,
-    kill: tuple[str, int] | None,
+    kill: tuple[str, int],
 ) -> Tensor:
     """One process: what a script does when it is started, the same every time."""
     torch.manual_seed(5)
@@ -82,7 +82,7 @@ def _train(
     def count(what: str) -> bool:
         """Whether this is where the process ends."""
         done[what] += 1
-        return kill is not None and tuple(kill) == (what, done[what])
+        return tuple(kill) == (what, done[what])
 
     def train_step(batch: Tensor) -> None:
         drawn = torch.rand_like(model.values) if recipe["noisy"] else torch.ones_like(model.values)
