@@ -8,7 +8,17 @@ import torch
 import torch.distributed as dist
 
 from graders.grading.answer import AnswerFailed
-from graders.grading.compare import as_float, close, counted, equal, first_failure, near, same, side_by_side
+from graders.grading.compare import (
+    all_close,
+    as_float,
+    close,
+    counted,
+    equal,
+    first_failure,
+    near,
+    same,
+    side_by_side,
+)
 from graders.grading.exercise import Finding
 from graders.grading.kinds import Kind
 from graders.grading.registry import exercises
@@ -117,3 +127,17 @@ def test_nothing_to_look_at_is_not_right() -> None:
 def test_counted_things_have_their_plural() -> None:
     told = [counted(1, "batch"), counted(2, "micro-batch"), counted(0, "rank"), counted(1200, "node")]
     assert told == ["1 batch", "2 micro-batches", "0 ranks", "1,200 nodes"]
+
+
+def test_many_tensors_are_compared_as_one_by_one() -> None:
+    # Invariant: of many, the first that is wrong is told as it would be alone, whatever is wrong with it.
+    rng = Rng()
+    expected = [rng.normal(3), rng.normal(2, 2), rng.normal()]
+    names = ["a", "b", "c"]
+    near_enough = [each * (1 + 1e-6) for each in expected]
+    assert all_close(near_enough, expected, names, 1e-5, 1e-6) == close(near_enough[0], expected[0], "a")
+    wrong: list[Any] = [None, 2 * expected[1], expected[1].double(), expected[1][:1], expected[1] * math.nan]
+    for each in wrong:
+        told = all_close([expected[0], each, None], expected, names, 1e-5, 1e-6)
+        assert told == close(each, expected[1], "b")
+        assert not told.passed

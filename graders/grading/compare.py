@@ -4,6 +4,7 @@
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import repeat
 from typing import Any, TypeVar
 
 import torch
@@ -52,7 +53,7 @@ def close(seen: Any, expected: Tensor, what: str, rtol: float = 1e-5, atol: floa
     """Passes if `seen` is a tensor of expected's shape, any, and dtype, equal to it within the tolerances."""
     if type(seen) is not Tensor:
         return Finding(False, f"{what} is {shown(seen)}; expected a tensor, {_kind(expected)}.")
-    if seen.shape != expected.shape or seen.dtype != expected.dtype:
+    if not _alike(seen, expected):
         said = f"{what} is {_kind(seen)}; expected {_kind(expected)}."
         return Finding(False, said, Kind.OTHER_SHAPE)
     # equal_nan stays off: a NaN where a number is expected is wrong.
@@ -62,6 +63,21 @@ def close(seen: Any, expected: Tensor, what: str, rtol: float = 1e-5, atol: floa
     text = f"{what} is {shown(seen)}; expected {shown(expected)}"
     kind, words = _likeness(seen, expected, rtol, atol)
     return Finding(False, f"{text}{_difference(seen, expected, rtol, atol)}{words}.", kind)
+
+
+def all_close(
+    seen: Sequence[Any], expected: Sequence[Tensor], names: Sequence[str], rtol: float, atol: float
+) -> Finding:
+    """`close` for each of many, of which the first that is wrong is told; at once where all are right."""
+    if all(map(_alike, seen, expected)) and len({each.dtype for each in expected}) == 1:
+        whole = torch.cat([each.flatten() for each in seen]), torch.cat([each.flatten() for each in expected])
+        if torch.allclose(*whole, rtol=rtol, atol=atol):
+            return Finding(True, f"{names[0]} is {shown(expected[0])}.")
+    return first_failure(map(close, seen, expected, names, repeat(rtol), repeat(atol)))
+
+
+def _alike(seen: Any, expected: Tensor) -> bool:
+    return type(seen) is Tensor and seen.shape == expected.shape and seen.dtype == expected.dtype
 
 
 def close_on_all_ranks(

@@ -10,7 +10,7 @@ import base64
 import binascii
 import json
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -106,7 +106,18 @@ def decode(message: bytes) -> PlainData:
 
 _ATOMS = frozenset({type(None), bool, float, str})
 """What is written as it is; an int, too, once it has been measured."""
+_WITH_INT = _ATOMS | {int}
 _EXACT = _ATOMS | {int, bytes, Tensor, list, tuple, dict}
+
+
+def _written_as_they_are(items: Sequence[Any]) -> bool:
+    """Whether all of them are atoms, or whole numbers that are not too large: most of what is sent is."""
+    kinds = set(map(type, items))
+    if int not in kinds:
+        return kinds <= _ATOMS
+    if len(kinds) == 1:
+        return bool(min(items) > -_LARGE and max(items) < _LARGE)
+    return kinds <= _WITH_INT and all(-_LARGE < item < _LARGE for item in items if type(item) is int)
 
 
 class _Encoder:
@@ -135,12 +146,11 @@ class _Encoder:
         if kind is Tensor:
             return {"tensor": self._add(value, path)}
         if kind in (list, tuple):
-            items = [
-                item
-                if type(item) in atoms or (type(item) is int and -_LARGE < item < _LARGE and atoms)
-                else self.plain(item, (*path, position))
-                for position, item in enumerate(value)
-            ]
+            items = (
+                list(value)
+                if atoms and _written_as_they_are(value)
+                else [self.plain(item, (*path, position)) for position, item in enumerate(value)]
+            )
             return items if kind is list else {"tuple": items}
         if kind is dict:
             return {
@@ -188,12 +198,9 @@ class _Decoder:
                 raise CodecError(f"a whole number of the message has more than {MOST_BITS} bits")
             return structure
         if isinstance(structure, list):
-            return [
-                item
-                if type(item) in _ATOMS or (type(item) is int and -_LARGE < item < _LARGE)
-                else self.value(item, depth + 1)
-                for item in structure
-            ]
+            if _written_as_they_are(structure):
+                return structure
+            return [item if type(item) in _ATOMS else self.value(item, depth + 1) for item in structure]
         if len(structure) != 1:
             raise CodecError(f"an object of the message has {len(structure)} keys instead of one tag")
         (tag, content), *_ = structure.items()
@@ -203,7 +210,8 @@ class _Decoder:
         return read(self, content, depth + 1)
 
     def _tuple(self, content: Any, depth: int) -> tuple[PlainData, ...]:
-        return tuple(self.value(item, depth) for item in _listed(content, "tuple"))
+        items = _listed(content, "tuple")
+        return tuple(items if _written_as_they_are(items) else [self.value(item, depth) for item in items])
 
     def _dict(self, content: Any, depth: int) -> dict[str, PlainData]:
         made: dict[str, PlainData] = {}

@@ -72,10 +72,10 @@ class InOneLaunch(Stage[Any]):
         run = answer.launch(
             self.driver, per_rank(given), ranks=ranks, cluster=self.cluster(ranks), memory=memory
         )
-        return [trial.found(each) for trial, each in zip(trials, _by_case(run, len(trials)), strict=True)]
+        return [trial.found(each) for trial, each in zip(trials, by_case(run, len(trials)), strict=True)]
 
 
-def _by_case(run: Observed[Any], cases: int) -> list[Observed[Any]]:
+def by_case(run: Observed[Any], cases: int) -> list[Observed[Any]]:
     """What each case showed, of calls and marks. Raises AnswerFailed if the marks are not the driver's."""
     events: list[list[Event]] = [[] for _ in range(cases + 2)]
     for rank in range(len(run.results)):

@@ -35,7 +35,13 @@ def name_of(operation: OpOverload) -> str:
 
 def tensors_in(arguments: Any) -> list[Tensor]:
     """In whatever lists, tuples and dictionaries."""
-    return [each for each in tree_leaves(arguments) if isinstance(each, Tensor)]
+    if isinstance(arguments, Tensor):
+        return [arguments]
+    if isinstance(arguments, Mapping):
+        arguments = arguments.values()
+    elif not isinstance(arguments, list | tuple):
+        return []
+    return [each for argument in arguments for each in tensors_in(argument)]
 
 
 def _lies_there(value: Any) -> bool:
@@ -74,9 +80,9 @@ def _written(operation: OpOverload, arguments: Sequence[Any], options: Mapping[s
 
 def waits(operation: OpOverload, arguments: Sequence[Any], options: Mapping[str, Any]) -> bool:
     """Whether a program waits for the device in this operation."""
-    name = name_of(operation)
-    if not any(_lies_there(each) for each in tensors_in((arguments, options))):
+    if not any(map(_lies_there, tensors_in((arguments, options)))):
         return False
+    name = name_of(operation)
     if name == "_to_copy":
         return options.get("device") is not None and not is_there(options["device"])
     if name in _MIXES:

@@ -158,7 +158,8 @@ def computed(operation: OpOverload, arguments: Sequence[Any], options: Mapping[s
     if named is not None:
         options = {**options, "device": HOST}
         there = is_there(named)
-    inside = tree_map_only(OnDevice, lambda each: each._numbers, (arguments, options))
+    inside = [_numbers_in(each) for each in arguments]
+    named_inside = {name: _numbers_in(each) for name, each in options.items()}
     given = {id(each._numbers if isinstance(each, OnDevice) else each): each for each in tensors}
 
     def placed(numbers: Tensor) -> Tensor:
@@ -166,5 +167,14 @@ def computed(operation: OpOverload, arguments: Sequence[Any], options: Mapping[s
 
     # Here nothing records a graph anyway, and a view of what was made in inference mode could not leave it.
     with torch.inference_mode(False):
-        result = operation(*inside[0], **inside[1])
+        result = operation(*inside, **named_inside)
+        if there and isinstance(result, Tensor):
+            return placed(result)
         return tree_map_only(Tensor, placed, result) if there else result
+
+
+def _numbers_in(value: Any) -> Any:
+    """An operation's argument with what the host has of each tensor that is on the device."""
+    if isinstance(value, OnDevice):
+        return value._numbers
+    return type(value)(map(_numbers_in, value)) if type(value) in (list, tuple) else value

@@ -52,25 +52,27 @@ class Course:
         """What a process does that nobody kills. Like those that are, it has a process to itself, in which an
         answer finds the variables of its module, such as a generator, as every start finds them.
         """
-        whole, _ = self.train(answer, ("nothing", 0), noisy=noisy)
+        [whole] = self._processes(answer, [("nothing", 0)], noisy)
         # An error is told with its lines where no process is forked.
         return whole if whole.ended == RETURNED else self.train(answer, noisy=noisy)[0]
 
     def train(self, answer: Answer, *kills: tuple[str, int], noisy: bool = False) -> list[ProcessReply]:
         """Let the answer train, in one process more than there are kills."""
+        return self._processes(answer, [*kills, ("nothing", 0)] if kills else [], noisy)
+
+    def _processes(self, answer: Answer, kills: list[tuple[str, int]], noisy: bool) -> list[ProcessReply]:
         recipe = {
             "batch_size": self.batch_size,
             "epochs": self.epochs,
             "save_every": self.save_every,
             "noisy": noisy,
         }
-        processes = answer.call(drivers.training, recipe, self.samples, self.values, list(kills))
-        if len(processes) <= len(kills):
-            said = (
-                f"What came back tells of {len(processes)} starts of the training, not of {len(kills) + 1}."
-            )
+        processes = answer.call(drivers.training, recipe, self.samples, self.values, kills)
+        wanted = max(len(kills), 1)
+        if len(processes) < wanted:
+            said = f"What came back tells of {len(processes)} starts of the training, not of {wanted}."
             raise AnswerFailed(FailureKind.UNREADABLE, said)
-        return processes[: len(kills) + 1]
+        return processes[:wanted]
 
 
 FEATURES = 8

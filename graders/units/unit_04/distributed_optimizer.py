@@ -2,25 +2,21 @@
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import Any
 
 from course_lib.cluster.topology import Cluster, Link
-from course_lib.runtime.communication.events import Event, Kind
 from graders.grading.cases import both, vary
 from graders.grading.explanation import Tried
 from graders.grading.judging import ByCases, Stage, by_cases
 from graders.grading.kit import (
     Answer,
-    AnswerFailed,
     Criterion,
-    FailureKind,
     Finding,
     Observed,
     Rng,
-    compare,
     per_rank,
 )
+from graders.units.in_one_launch import by_case
 from graders.units.unit_04.drivers import optimizer as drivers
 from graders.units.unit_04.replies import StepReply
 from graders.units.unit_04.step_findings import (
@@ -59,29 +55,8 @@ class Trainings(Stage[Course]):
         observed = answer.launch(drivers.train, given, ranks=ranks, cluster=cluster)
         return [
             (steps_as_expected(training, part), Seen(training, part))
-            for training, part in zip(trainings, by_training(observed, len(trainings)), strict=True)
+            for training, part in zip(trainings, by_case(observed, len(trainings)), strict=True)
         ]
-
-
-def by_training(observed: Observed[list[list[StepReply]]], count: int) -> list[Observed[list[StepReply]]]:
-    """What the ranks told of each training, and did in it. Raises AnswerFailed if a mark is not there."""
-    events: list[list[Event]] = [[] for _ in range(count)]
-    for rank in range(len(observed.results)):
-        marks = [event for event in observed.events if event.rank == rank and event.kind is Kind.SPAN]
-        begins = [place for place, mark in enumerate(marks) if mark.op == drivers.BEGINS]
-        if len(begins) != count:
-            raise AnswerFailed(FailureKind.UNREADABLE, f"Rank {rank} has not begun {count} trainings.")
-        calls, last = observed.communication(rank), max(event.sequence for event in observed.events) + 1
-        # A mark has the number of the call that comes next.
-        bounds = [*(marks[place].sequence for place in begins), last]
-        for number, (begin, end) in enumerate(pairwise([*begins, len(marks)])):
-            span = range(*bounds[number : number + 2])
-            events[number] += marks[begin:end] + [call for call in calls if call.sequence in span]
-    told = [[each for each, _ in compare.side_by_side(own, events)] for own in observed.results]
-    return [
-        Observed([own[number] for own in told], observed.outputs, tuple(events[number]))
-        for number in range(count)
-    ]
 
 
 def asked(look: Callable[[Training, Observed[Any]], Finding]) -> Callable[[Tried[Course]], Finding]:

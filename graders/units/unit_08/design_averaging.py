@@ -163,11 +163,9 @@ class Case:
                     f"{self}: rank {rank} has {len(asked)} spans {GRADIENT!r} for {len(reply.seen)} gradients"
                 )
                 return math.inf, Finding(False, f"{said}: leave them to the grader.")
-            if any(w.shape != self.w.shape for w in reply.seen):
+            if reply.seen.shape[1:] != self.w.shape:
                 return math.inf, Finding(False, f"{self}: rank {rank} tells of weights of another shape.")
-            if not reply.seen:
-                continue
-            losses = self.loss(torch.stack(reply.seen)).tolist()
+            losses = self.loss(reply.seen).tolist()
             least = min(least, *(each for each in losses if each == each), math.inf)
             low = zip(asked, losses, strict=True)
             at = min(at, *(event.start for event, loss in low if loss <= self.target), math.inf)
@@ -205,7 +203,7 @@ class Case:
     @cached_property
     def target(self) -> float:
         """A twentieth above the loss that mean gradients have after REACHED steps."""
-        return 1.05 * float(self.losses([[1] * len(self.seconds)], REACHED)[-1, 0])
+        return 1.05 * float(self._losses[REACHED, 0])
 
     @cached_property
     def plain(self) -> float:
@@ -233,28 +231,31 @@ class Case:
         """How many are needed with one step on each rank, and with each of the periods; inf if STEPS are too
         few.
         """
-        low = self.losses([[1] * len(self.seconds), *self._timed]) <= self.target
+        low = self._losses <= self.target
         return [float(each.long().argmax()) if each.any() else math.inf for each in low.T]
 
-    def losses(self, ways: list[list[int]], most: int = STEPS) -> Tensor:
-        """Before the first round and after each of them [1 + most, ways], as long as there are gradients; inf
-        from then on. ways: steps of each rank in a round.
+    @cached_property
+    def _losses(self) -> Tensor:
+        """Before the first round and after each of them [1 + STEPS, ways], as long as there are gradients;
+        inf from then on. A way is how many steps each rank makes in a round: one, or those of a period.
         """
-        own = torch.tensor(ways)
-        lasts, ranks = own.amax(1), torch.arange(own.shape[1])
-        found = torch.full((1 + most, len(ways)), math.inf)
+        own = torch.tensor([[1] * len(self.seconds), *self._timed])
+        lasts, ranks, made = own.amax(1), torch.arange(own.shape[1]), torch.arange(STEPS)[:, None]
+        number, step = made.div(lasts, rounding_mode="floor"), made.remainder(lasts)
+        ends = step == lasts - 1
+        # All ways go on together, gradient by gradient: a step is w * kept + added, [ways, ranks, numbers].
+        steps = (step[..., None] < own)[..., None] * self.lr
+        noise = self.noise[ranks, number[..., None] * own + step[..., None].remainder(own)]
+        kept, added = 1 - steps * self.slope, -steps * (self.offset + noise)
+        each, means = self.w.expand(*own.shape, -1), []
+        for on, more, now in zip(kept, added, ends, strict=True):
+            each = torch.addcmul(more, each, on)
+            means.append(each.mean(1))
+            each = torch.where(now[:, None, None], means[-1][:, None], each)
+        found = torch.full((1 + STEPS, len(own)), math.inf)
         found[0] = self.loss(self.w)
-        each = self.w.expand(*own.shape, -1)
-        # All ways go on together, gradient by gradient: they are few numbers each.
-        for made in range(most):
-            number, step = (made // lasts)[:, None], (made % lasts)[:, None]
-            noise = self.noise[ranks, number * own + step % own]
-            gradients = self.slope * each + self.offset + noise
-            each = each - self.lr * gradients * (step < own)[..., None]
-            ends = step[:, 0] == lasts - 1
-            mean = each.mean(1)
-            found[1 + number[ends, 0], ends] = self.loss(mean)[ends]
-            each = torch.where(ends[:, None, None], mean[:, None], each)
+        at, way = ends.nonzero(as_tuple=True)
+        found[1 + number[at, way], way] = self.loss(torch.stack(means)[at, way])
         return found
 
     def all_reduce(self, by_level: bool) -> float:

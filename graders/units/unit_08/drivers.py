@@ -189,9 +189,9 @@ def federated_round(
 
 @dataclass(frozen=True, slots=True)
 class DesignReply(DriverReply):
-    """seen: the weights [numbers] at which this rank asked for a gradient, one by one."""
+    """seen: the weights [asked, numbers] at which this rank asked for a gradient, one by one."""
 
-    seen: list[Tensor]
+    seen: Tensor
 
 
 def designed(
@@ -208,7 +208,9 @@ def designed(
     """
     slope, offset, noise = own
     takes = seconds[dist.get_rank()]
-    batches: Batches = [{"slope": slope, "offset": offset + each, "seconds": takes} for each in noise]
+    batches: Batches = [{"slope": slope, "offset": each, "seconds": takes} for each in offset + noise]
     gradients = Gradients(batches, w)
     answer(w.clone(), gradients, steps, lr, [*seconds], two_levels(*network))
-    return DesignReply(gradients.seen)
+    if any(each.shape != w.shape for each in gradients.seen):
+        raise ValueError("A gradient was asked for at weights of another shape than w's.")
+    return DesignReply(torch.stack(gradients.seen) if gradients.seen else w.new_empty(0, *w.shape))

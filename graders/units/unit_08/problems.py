@@ -69,7 +69,7 @@ class Gradients:
         with span(GRADIENT):
             pass_time(float(batch["seconds"]))
         self.seen.append(w.detach().clone())
-        gradient = gradient_of(batch, w.detach())
+        gradient = gradient_of(batch, self.seen[-1])
         self.given.append(gradient.clone())
         return gradient
 
@@ -82,11 +82,11 @@ def pass_time(seconds: float) -> None:
 def gradient_of(batch: dict[str, Tensor | float], w: Tensor) -> Tensor:
     """That of a batch, at weights w of any shape."""
     slope, offset = torch.as_tensor(batch["slope"]), torch.as_tensor(batch["offset"])
-    flat = w.reshape(-1)
-    gradient = slope * flat + offset
+    flat = w if w.dim() == 1 else w.reshape(-1)
+    gradient = torch.addcmul(offset, slope, flat)
     if "turn" in batch:
         gradient = gradient + torch.as_tensor(batch["turn"]) @ flat
-    return gradient.reshape(w.shape)
+    return gradient if w.dim() == 1 else gradient.reshape(w.shape)
 
 
 @dataclass(frozen=True, slots=True)

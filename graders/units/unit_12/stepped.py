@@ -1,5 +1,6 @@
 """Unit 12, training steps on a drawn mesh, and what the ranks should then have, beside one rank's step."""
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -17,11 +18,9 @@ from graders.units.unit_12.cases import ranks_in_mesh
 from graders.units.unit_12.drivers import step as drivers
 from graders.units.unit_12.drivers.step import Batch, StepReply
 
-SIZES = {"layers": 3, "width": 6, "heads": 3, "vocabulary": 11, "context": 5}
+SIZES = {"width": 6, "vocabulary": 11, "context": 5}
 A_NUMBER = 8
 """Bytes: a collective of so much may be on any group, for the loss."""
-STEPS = 2
-"""Steps on each mesh."""
 
 Run = Observed[StepReply]
 
@@ -46,15 +45,17 @@ class Stepped:
         *,
         tied: bool = False,
         turned: bool = False,
+        twice: bool = False,
     ) -> "Stepped":
-        """samples: of each micro-batch in the first step, of the replicas in turn; the second has one more.
-        turned: ranks are neighbours along the first axis of the mesh.
+        """samples: of each micro-batch in the first step, of the replicas in turn. turned: ranks are
+        neighbours along the first axis of the mesh. twice: there is a second step, with one micro-batch more.
         """
         order = ranks_in_mesh(shape, turned)
         batches = []
         for replica in range(shape[0]):
             first = samples[replica % len(samples)]
-            batches.append([cls._batch(rng, sizes) for sizes in (first, [*first[::-1], samples[0][0]])])
+            of_steps = (first, [*first[::-1], samples[0][0]]) if twice else (first,)
+            batches.append([cls._batch(rng, sizes) for sizes in of_steps])
         return cls(shape, order, batches, tied)
 
     @staticmethod
@@ -66,6 +67,15 @@ class Stepped:
     @property
     def ranks(self) -> int:
         return prod(self.shape)
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Of the model: a block a stage, and a head a share."""
+        return {**SIZES, "layers": self.shape[1], "heads": self.shape[2]}
+
+    @property
+    def steps(self) -> int:
+        return len(self.batches[0])
 
     def place(self, rank: int) -> tuple[int, int, int]:
         """The coordinates of a rank."""
@@ -82,7 +92,8 @@ class Stepped:
         return self.batches[self.place(rank)[0]]
 
     def launch(self, answer: Answer) -> Run:
-        given = (self.shape, self.order), SIZES, self.tied, per_rank(list(map(self.own, range(self.ranks))))
+        batches = per_rank(list(map(self.own, range(self.ranks))))
+        given = (self.shape, self.order), self.sizes, self.tied, batches
         return answer.launch(drivers.stepped, *given, ranks=self.ranks, timeout=20.0)
 
     @cached_property
@@ -90,7 +101,7 @@ class Stepped:
         """For each step the loss of all samples, and the gradients by name."""
         found = []
         for batches in zip(*self.batches, strict=True):
-            model = _whole(self.tied)
+            model = _whole(self.sizes["layers"], self.sizes["heads"], self.tied)
             model.zero_grad()
             every = zip(*chain.from_iterable(batches), strict=True)
             tokens, targets = (torch.cat(parts) for parts in every)
@@ -102,21 +113,20 @@ class Stepped:
         return found
 
     def gradients(self, run: Run) -> Finding:
-        """Passes if every rank's gradients are those of one rank, in both steps, but for what sums in another
+        """Passes if every rank's gradients are those of one rank, in all steps, but for what sums in another
         order come to: where the six numbers of a norm lie close together, some millionths.
         """
-        return compare.first_failure(
-            compare.close(
-                seen,
-                whole[name],
-                f"{self.where} the gradient of {name} in step {step} on rank {rank}",
-                rtol=1e-4,
-                atol=1e-5,
-            )
-            for step, (_, whole) in enumerate(self.of_one_rank)
-            for rank, reply in enumerate(run.results)
-            for name, seen in reply.gradients[step].items()
-        )
+        seen: list[Tensor | None] = []
+        right, names = list[Tensor](), list[str]()
+        for step, (_, whole) in enumerate(self.of_one_rank):
+            for rank, reply in enumerate(run.results):
+                gradients = reply.gradients[step]
+                seen += gradients.values()
+                right += [whole[name] for name in gradients]
+                names += [
+                    f"{self.where} the gradient of {name} in step {step} on rank {rank}" for name in gradients
+                ]
+        return compare.all_close(seen, right, names, rtol=1e-4, atol=1e-5)
 
     def mean_losses(self, run: Run) -> Finding:
         """Passes if the losses are the mean of all replicas', and tensors without a graph behind them."""
@@ -133,15 +143,13 @@ class Stepped:
         return compare.first_failure((*right, detached))
 
     def kept(self, run: Run) -> Finding:
-        findings = (
-            found
-            for rank, reply in enumerate(run.results)
-            for found in (
-                compare.equal(reply.changed, [], f"parameters that are not as they were on rank {rank}"),
-                compare.equal(reply.batches, self.own(rank), f"the batches of rank {rank} afterwards"),
-            )
-        )
-        return compare.first_failure(findings)
+        for rank, reply in enumerate(run.results):
+            if reply.changed:
+                what = f"parameters that are not as they were on rank {rank}"
+                return compare.equal(reply.changed, [], what)
+            if not compare.same(reply.batches, self.own(rank)):
+                return Finding(False, f"the batches of rank {rank} are not what they were.")
+        return Finding(True, "parameters and batches are as they were.")
 
     # --- Communication
 
@@ -170,7 +178,7 @@ class Stepped:
             allowed = {
                 "data": own if self.shape[0] > 1 else 0,
                 "tensor": self._of_the_model(rank),
-                "the two copies": STEPS * self._embedding(rank),
+                "the two copies": self.steps * self._embedding(rank),
                 "other groups": 0,
             }
             along = dict.fromkeys(allowed, 0)
@@ -195,11 +203,9 @@ class Stepped:
 
     def _of_the_model(self, rank: int) -> int:
         """Bytes that the model itself sums up along tensor: two tensors x_BTD a block in each pass."""
-        _, stage, _ = self.place(rank)
         if self.shape[2] == 1:
             return 0
-        blocks = len(torch.arange(SIZES["layers"]).tensor_split(self.shape[1])[stage])
-        return 4 * blocks * sum(self._crossing(tokens) for batch in self.own(rank) for tokens, _ in batch)
+        return 4 * sum(self._crossing(tokens) for batch in self.own(rank) for tokens, _ in batch)
 
     def _crossing(self, tokens: Tensor) -> int:
         return 4 * tokens.numel() * SIZES["width"]
@@ -215,12 +221,13 @@ class Stepped:
             nbytes = {line[near]: sum(crossing) for near in (stage - 1, stage + 1) if near in line}
             count = dict.fromkeys(nbytes, len(crossing))
             for end in self._ends(rank):
-                nbytes[end] = nbytes.get(end, 0) + STEPS * self._embedding(rank)
-                count[end] = count.get(end, 0) + STEPS
+                nbytes[end] = nbytes.get(end, 0) + self.steps * self._embedding(rank)
+                count[end] = count.get(end, 0) + self.steps
             for peer, (messages, sent) in _sent(run, rank).items():
                 if sent > nbytes.get(peer, 0) or messages > count.get(peer, 0):
                     told = f"{self.where} rank {rank} sends rank {peer} {sent:,} bytes in {messages} messages"
-                    needed = f"needed are {nbytes.get(peer, 0):,} in {count.get(peer, 0)}, in {STEPS} steps"
+                    counted = compare.counted(self.steps, "step")
+                    needed = f"needed are {nbytes.get(peer, 0):,} in {count.get(peer, 0)}, in {counted}"
                     return Finding(False, f"{told}; {needed}.", Kind.TOO_MUCH)
         return Finding(True, "Each micro-batch crosses each cut once in each direction.")
 
@@ -234,10 +241,11 @@ class Stepped:
             if stage + 1 not in line:
                 continue
             steps = [e.sequence for e in run.events if e.rank == rank and e.op == drivers.STEP]
+            second = math.inf if self.steps == 1 else steps[1]
             events = [
                 event
                 for event in run.communication(rank)
-                if event.peer == line[stage + 1] and event.sequence < steps[1] and event.nbytes > A_NUMBER
+                if event.peer == line[stage + 1] and event.sequence < second and event.nbytes > A_NUMBER
             ]
             back = min((event.end for event in events if event.op == "recv"), default=0.0)
             early = sum(event.op == "send" and event.start < back for event in events)
@@ -249,9 +257,9 @@ class Stepped:
 
 
 @cache
-def _whole(tied: bool) -> MeshTransformer:
+def _whole(layers: int, heads: int, tied: bool) -> MeshTransformer:
     """The model of one rank: its numbers follow from their names, so it is always the same."""
-    return MeshTransformer(drivers.config_of(SIZES, tied))
+    return MeshTransformer(drivers.config_of({**SIZES, "layers": layers, "heads": heads}, tied))
 
 
 def _sent(run: Run, rank: int) -> dict[int, tuple[int, int]]:

@@ -149,15 +149,15 @@ def _moving(graph: Graph, changed: Graph) -> set[int]:
 def reads_few(answer: Answer, rng: Rng) -> Finding:
     """Passes if few tasks were read that neither change nor move."""
     given = [_told(graph, changes) for graph, changes in local(rng)]
-    told = answer.call(drivers.resimulate, given)
+    told = answer.call(drivers.tasks_read, given)
     return compare.first_failure(
         compare.at_most(
-            len(reply["read"]),
+            len(read),
             READ * len({int(number) for number in change} | moved) + READ,
             f"{graph}; changes {change}; {compare.counted(len(moved), 'task')} moved; tasks read",
         )
-        for each, called in compare.side_by_side(given, told)
-        for (graph, change, changed), reply in compare.side_by_side(_steps(each), called.value)
+        for each, of_call in compare.side_by_side(given, told)
+        for (graph, change, changed), read in compare.side_by_side(_steps(each), of_call)
         for moved in (_moving(graph, changed),)
     )
 

@@ -103,8 +103,12 @@ def crowded(rng: Rng, count: int, devices: int) -> Graph:
     No two tasks become ready for one device at the same moment.
     """
     while True:
-        let_in = [(devices + number, float(rng.integer(1, 20 * count))) for number in range(count)]
-        tasks = [(rng.integer(0, devices - 1), float(rng.integer(1, 60))) for _ in range(count)]
+        let_in = [
+            (devices + number, float(seconds))
+            for number, seconds in enumerate(rng.integers(1, 20 * count, count).tolist())
+        ]
+        places, lasting = (rng.integers(*limits, count).tolist() for limits in ((0, devices - 1), (1, 60)))
+        tasks = list(zip(places, map(float, lasting), strict=True))
         edges = {(first, second + count) for first, second in enumerate(_shuffled(rng, range(count)))}
         edges |= {(a + count, b + count) for a, b in _edges(rng, count, 1)}
         graph = Graph([*let_in, *tasks], _shuffled(rng, sorted(edges)), devices + count + 1)
@@ -225,8 +229,7 @@ def _edges(rng: Rng, count: int, most: int) -> list[tuple[int, int]]:
 
 
 def _shuffled(rng: Rng, items: Sequence[Item]) -> list[Item]:
-    order = sorted(range(len(items)), key=lambda _: rng.integer(0, 10**9))
-    return [items[place] for place in order]
+    return [items[place] for place in rng.integers(0, 10**9, len(items)).argsort().tolist()]
 
 
 GRAPHS: dict[str, Callable[[Rng], Graph]] = {

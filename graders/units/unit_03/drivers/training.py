@@ -33,15 +33,15 @@ def training(
     """What a training's processes did, one after the other in one folder.
 
     recipe: batch_size, epochs, save_every, noisy (whether a step draws random numbers). samples: [N, 1 + F],
-    whose first column is the sample's number. values: [F], the weights at first. kills: one a process but the
-    last; ("step", 3): killed after its third step; ("torn", 1): killed in its first save, whose file is
-    damaged; ("save", 1): that file is damaged, but it is not killed; ("nothing", 0): not killed. A single
-    process is not forked: its error is told with its lines.
+    whose first column is the sample's number. values: [F], the weights at first. kills: one a process;
+    ("step", 3): killed after its third step; ("torn", 1): killed in its first save, whose file is
+    damaged; ("save", 1): that file is damaged, but it is not killed; ("nothing", 0): not killed. Where
+    there are none a single process is not forked: its error is told with its lines.
     """
     with tempfile.TemporaryDirectory() as name:
         diary = Diary(Path(os.path.realpath(name)))
         processes = []
-        for kill in (*kills, None):
+        for kill in kills or [("nothing", 0)]:
             begin = len(diary.read())
             body = partial(_train, answer, recipe, samples, values, diary, kill)
             came: PlainData = (
@@ -71,7 +71,7 @@ def _train(
     samples: Tensor,
     values: Tensor,
     diary: Diary,
-    kill: tuple[str, int] | None,
+    kill: tuple[str, int],
 ) -> Tensor:
     """One process: what a script does when it is started, the same every time."""
     torch.manual_seed(5)
@@ -82,7 +82,7 @@ def _train(
     def count(what: str) -> bool:
         """Whether this is where the process ends."""
         done[what] += 1
-        return kill is not None and tuple(kill) == (what, done[what])
+        return tuple(kill) == (what, done[what])
 
     def train_step(batch: Tensor) -> None:
         drawn = torch.rand_like(model.values) if recipe["noisy"] else torch.ones_like(model.values)

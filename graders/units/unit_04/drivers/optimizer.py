@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any
 from unittest.mock import Mock
 
@@ -10,23 +11,17 @@ from torch import Tensor
 
 from course_lib import mark
 from graders.grading.answer import AnswerFunction, PlainData
+from graders.units.drivers import between_marks
 from graders.units.models import copies_of, gradients_of, load_values
 from graders.units.optimizers import PlainSGD
 from graders.units.unit_04.models import Paths
 from graders.units.unit_04.optimizers import cleared, hands_on_state, raised_by, refused
 from graders.units.unit_04.replies import OwnReply, StepReply
 
-BEGINS = "training begins"
-"""The mark before each training."""
-
 
 def train(answer: AnswerFunction, trainings: list[list[Any]]) -> list[list[StepReply]]:
-    """What each step of each training left; see `_trained`."""
-    told = []
-    for training in trainings:
-        mark(BEGINS)
-        told.append(_trained(answer, *training))
-    return told
+    """What each step of each training left, between marks; see `_trained`."""
+    return between_marks(partial(_trained, answer), trainings)
 
 
 def _trained(

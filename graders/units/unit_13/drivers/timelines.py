@@ -1,6 +1,7 @@
 """Drivers of the simulations: task graphs as plain data, in and out."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from course_lib.planner.timelines import Task, Timeline, Watched
 from graders.grading.answer import AnswerFunction, PlainData
@@ -33,25 +34,47 @@ def resimulate(
     """What becomes of timelines with these fields, change after change: the tasks by number, as texts.
 
     Of each change the timeline afterwards, what the answer returned (a set of numbers sorted, else the name
-    of its type beside it), which tasks were read, and the change itself afterwards.
+    of its type beside it), and the change itself afterwards.
     """
 
     def told(fields: Mapping[str, PlainData], changes: list[dict[str, Plain]]) -> list[PlainData]:
-        timeline = Timeline(**{**fields, "tasks": [Task(*task) for task in fields["tasks"]]})
+        timeline = _timeline(fields)
         return [_changed(answer, timeline, change) for change in changes]
 
     return in_turn(told, calls, layouts)
 
 
-def _changed(answer: AnswerFunction, timeline: Timeline, change: Mapping[str, Plain]) -> dict[str, PlainData]:
+def tasks_read(answer: AnswerFunction, calls: list[list[PlainData]]) -> list[list[list[int]]]:
+    """Which tasks are read by calls as those of `resimulate`, of each change."""
+    told = []
+    for fields, changes in calls:
+        timeline = _timeline(fields)
+        told.append([_watched(answer, timeline, _given(change))[1] for change in changes])
+    return told
+
+
+def _timeline(fields: Mapping[str, PlainData]) -> Timeline:
+    return Timeline(**{**fields, "tasks": [Task(*task) for task in fields["tasks"]]})
+
+
+def _given(change: Mapping[str, Plain]) -> dict[int, Task]:
+    return {int(number): Task(*task) for number, task in change.items()}
+
+
+def _watched(answer: AnswerFunction, timeline: Timeline, given: dict[int, Task]) -> tuple[Any, list[int]]:
+    """What the answer returns, and the tasks that it reads."""
     timeline.tasks = watched = Watched(timeline.tasks)
-    given = {int(number): Task(*task) for number, task in change.items()}
     moved = answer(timeline, given)
-    read = sorted(watched.read)
+    return moved, sorted(watched.read)
+
+
+def _changed(answer: AnswerFunction, timeline: Timeline, change: Mapping[str, Plain]) -> dict[str, PlainData]:
+    given = _given(change)
+    moved, _ = _watched(answer, timeline, given)
     numbers = isinstance(moved, set | frozenset) and all(type(number) is int for number in moved)
     left = {str(number): (task.device, task.seconds) for number, task in given.items()}
     told = sorted(moved) if numbers else [type(moved).__name__]
-    return {**_fields(timeline), "moved": told, "read": read, "left": left}
+    return {**_fields(timeline), "moved": told, "left": left}
 
 
 def _fields(timeline: object) -> dict[str, PlainData]:
