@@ -1652,10 +1652,9 @@ assert 2 * runs["fp16"].traffic[0].sent == runs["none"].traffic[0].sent
 assert 1e-6 < error < 2e-3
 
 # %% [markdown]
-# Half the bytes, and an error far below the noise that a gradient of a small batch has anyway. Two warnings. The sum is
-# made in 16 bits, and 16-bit numbers end at 65,504, so many ranks with large gradients overflow. And numbers below
-# $3 \cdot 10^{-8}$ become zero, so small gradients want a scaled loss. On GPUs the conversion is nearly free; here, on
-# CPUs, it may cost more time than it saves. Unit 11 goes much further.
+# Half the bytes, and an error far below the noise of a small batch's gradient. Two warnings: the sum is made in 16 bits,
+# which end at 65,504, so many ranks with large gradients overflow; and numbers below $3 \cdot 10^{-8}$ become zero, so
+# small gradients want a scaled loss. Unit 11 goes further.
 #
 # ## 12 Horovod beside DistributedDataParallel
 #
@@ -1724,12 +1723,10 @@ first = ", ".join(
 guesses.measured(are_the_weights_the_same="yes" if difference < 1e-6 else "no", which_is_faster=first)
 
 # %% [markdown]
-# The weights are the same. Which one is faster is a matter of how long a step computes. DDP knows its buckets beforehand,
-# and sends one as soon as it is full. Horovod asks: a gradient waits for the next cycle and for the answer of the coordinator.
-# With cycles of 20 ms a step takes at least about as long as a cycle, even where it computes for less. With 1 ms it waits
-# far less. Then which of the two is ahead differs from machine to machine, and from run to run on a busy one: it
-# may well be Horovod. What Horovod gets for its question is freedom: any order of the tensors, a different graph in each
-# step, four frameworks.
+# The weights are the same. DDP knows its buckets beforehand, and sends one as soon as it is full. Horovod asks: a gradient
+# waits for the next cycle and for the coordinator's answer. With cycles of 20 ms a step takes at least about as long as a
+# cycle. With 1 ms it waits far less, and which of the two is faster differs from machine to machine. For its question
+# Horovod gets freedom: any order of the tensors, another graph in each step, four frameworks.
 
 # %% [markdown]
 # ## 13 When a worker dies
@@ -1890,12 +1887,9 @@ assert took["yours"] < 1.05 * defaults
 # | The loss starts well and then jumps | Rate scaled, no warm-up; or the warm-up and the optimizer have two different rates | One number, from which both are computed |
 # | Replicas differ | Broadcast before the optimizer existed, or before the checkpoint was read | Model, optimizer, wrapper, checkpoint, then broadcast |
 # | A resumed training jumps | The checkpoint was loaded before `hvd.DistributedOptimizer` made a new optimizer, without a state | Wrap, then load |
-# | Weights shrink a little at the start | `broadcast_optimizer_state` took a step with zero gradients, with weight decay | No broadcast of a new optimizer's state; after a checkpoint's, broadcast the parameters |
 # | A torn or mixed checkpoint | All ranks write the same file | `if hvd.rank() == 0:`, but never around a collective |
 # | "Gradients were computed more than backward_passes_per_step times" | Accumulation that Horovod was not told of | `backward_passes_per_step=n` |
 # | Clipping has no effect, or clips local gradients | Clipped before the sums are there | `optimizer.synchronize()`, clip, `with optimizer.skip_synchronize(): optimizer.step()` |
-# | "Tensor type torch.BFloat16Tensor is not supported." | 0.28.1 knows no bfloat16 | fp16 compression, or convert |
-# | Every epoch line comes twice | `verbose=2` on all ranks | `verbose=2 if hvd.rank() == 0 else 0` |
 # | Accuracy of rank 0 alone | No `MetricAverageCallback`, no `allreduce` of the metric | Sum counts over ranks, then divide |
 #
 # ### What the lecture concludes
@@ -1939,9 +1933,8 @@ assert took["yours"] < 1.05 * defaults
 # | PyTorch DDP (Li et al. 2020) | model + data | synchronous |
 # | DeepSpeed (Rasley et al. 2020) | model + data | synchronous |
 #
-# "Bounded asynchronous" is a mixture: workers may run ahead of each other, but only so far (unit 08). For Horovod and DDP the table is generous. What
-# they do is data parallelism; a model that is split within a worker can be trained with them too, but they do not split it. A second
-# lecture's table, after Nichols et al. ([arXiv:2111.04949](https://arxiv.org/abs/2111.04949)), has DDP as "data", and
+# "Bounded asynchronous": workers may run ahead of each other, but only so far (unit 08). What Horovod and DDP themselves do
+# is data parallelism; they do not split a model. A second lecture's table, after Nichols et al. ([arXiv:2111.04949](https://arxiv.org/abs/2111.04949)), has DDP as "data", and
 # says how far each framework had been taken:
 #
 # | Framework | Parallelism | Largest number of accelerators | Largest network (parameters) |
