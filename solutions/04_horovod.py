@@ -1725,8 +1725,8 @@ guesses.measured(are_the_weights_the_same="yes" if difference < 1e-6 else "no", 
 # %% [markdown]
 # The weights are the same. DDP knows its buckets beforehand, and sends one as soon as it is full. Horovod asks: a gradient
 # waits for the next cycle and for the coordinator's answer. With cycles of 20 ms a step takes at least about as long as a
-# cycle. With 1 ms it waits far less, and which of the two is faster differs from machine to machine. For its question
-# Horovod gets freedom: any order of the tensors, another graph in each step, four frameworks.
+# cycle. With 1 ms, either may be faster. For its question
+# Horovod gets freedom: any order of the tensors, another graph in each step.
 
 # %% [markdown]
 # ## 13 When a worker dies
@@ -1890,7 +1890,6 @@ assert took["yours"] < 1.05 * defaults
 # | A torn or mixed checkpoint | All ranks write the same file | `if hvd.rank() == 0:`, but never around a collective |
 # | "Gradients were computed more than backward_passes_per_step times" | Accumulation that Horovod was not told of | `backward_passes_per_step=n` |
 # | Clipping has no effect, or clips local gradients | Clipped before the sums are there | `optimizer.synchronize()`, clip, `with optimizer.skip_synchronize(): optimizer.step()` |
-# | Accuracy of rank 0 alone | No `MetricAverageCallback`, no `allreduce` of the metric | Sum counts over ranks, then divide |
 #
 # ### What the lecture concludes
 #
