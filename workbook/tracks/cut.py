@@ -153,14 +153,24 @@ def _given_note(name: str) -> NotebookNode:
 
 def _told(title: NotebookNode, unit: Unit, sections: Collection[str]) -> NotebookNode:
     """The first cell with a line that says what is left out."""
-    out = [each for each in sections_of(unit) if each not in sections and each.isdigit()]
+    out = [int(each) for each in sections_of(unit) if each not in sections and each.isdigit()]
     if not out:
         return title
     plural = "s" if len(out) > 1 else ""
     note = (
-        f"*Left out here: section{plural} {', '.join(out)}. What the text says of them is in the whole unit.*"
+        f"*Left out here: section{plural} {_in_ranges(out)}. The whole unit has what the text says of them.*"
     )
     return NotebookNode({**title, "source": f"{title.source}\n\n{note}"})
+
+
+def _in_ranges(numbers: Sequence[int]) -> str:
+    """`1, 3–5` for 1, 3, 4, 5."""
+    starts = [each for each in numbers if each - 1 not in numbers]
+    ends = [each for each in numbers if each + 1 not in numbers]
+    return ", ".join(
+        str(a) if a == b else f"{a}, {b}" if b == a + 1 else f"{a}–{b}"
+        for a, b in zip(starts, ends, strict=True)
+    )
 
 
 def _without_predictions(cells: Sequence[NotebookNode]) -> list[NotebookNode]:
