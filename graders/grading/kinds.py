@@ -25,8 +25,8 @@ HINTS = {
     "If they all wait in the same line, which of them could do something else first?",
     Kind.MISMATCH: "Write down each rank's calls in order, with the shapes. At which call do two ranks "
     "differ first, and which `if` or loop has led them there?",
-    Kind.TIMED_OUT: "Which loop does not end, or goes round far too often? Print what its condition reads, on "
-    "the smallest case.",
+    Kind.TIMED_OUT: "Which loop does not end, or goes round far too often? Print what its condition reads, "
+    "on the smallest case.",
     Kind.SCALED: "Where does this factor come from? Look for a number of ranks, batches or micro-batches "
     "that is multiplied or divided by once too often, or not at all.",
     Kind.REORDERED: "Give two or three ranks values that you recognise, such as the rank's number. Which "
