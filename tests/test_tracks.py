@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+from datetime import date
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -341,6 +342,25 @@ def test_use_puts_our_answer_in_place_which_earns_nothing(monkeypatch: pytest.Mo
     assert "it earns nothing" in str(check(names["shard_indices"]))
     assert "no exercise named" in str(use("no_such_thing"))
     assert "Say which" in str(use())
+
+
+def test_what_an_answer_calls_comes_with_it(monkeypatch: pytest.MonkeyPatch):
+    # Beside form_to_script stand two functions that it calls.
+    names: dict[str, object] = {}
+    monkeypatch.setattr("graders.student.use._namespace", lambda: names)
+    exec("import re", names)
+    assert "earns no points" in str(use("form_to_script"))
+    called = set(names["form_to_script"].__code__.co_names)  # type: ignore[attr-defined]
+    assert {"_whole", "_time"} <= called
+    assert {"_whole", "_time"} <= names["form_to_script"].__globals__.keys()  # type: ignore[attr-defined]
+
+
+def test_a_semester_has_days_and_a_day_has_hours():
+    semester = read_track("semester")
+    assert next(MORNING.times(semester)) == "until day 14"
+    dated = Calendar(9 * 60, date(2027, 2, 1)).times(semester)
+    assert next(dated) == "until 15 February 2027"
+    assert next(MORNING.times(read_track("half-day"))) == "09:00–09:45"
 
 
 def test_a_code_opens_the_answers_of_its_session(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from course_lib.runtime.processes.serialization import functions_of
 from graders.student.kernel_answer import namespace_of
-from graders.submissions.cells import definition_source
+from graders.submissions.read import read_submission
 
 if TYPE_CHECKING:
     from graders.grading.exercise import Exercise
@@ -32,7 +32,11 @@ def given_to(answer: object, exercise: "Exercise", names: Sequence[str]) -> Iter
     if unknown := [name for name in names if name not in others]:
         raise NotGiven(f'given="{unknown[0]}" is no other exercise of {exercise.unit}: {", ".join(others)}.')
     namespace = namespace_of(answer)
-    references = references_of(exercise.unit, names, namespace)
+    # They find what the namespace has, and one another.
+    found = dict(namespace)
+    for name in names:
+        put_reference(exercise.unit, name, found)
+    references = {name: found[name] for name in names}
     before = {name: namespace.get(name, _ABSENT) for name in references}
     namespace.update(references)
     try:
@@ -45,14 +49,11 @@ def given_to(answer: object, exercise: "Exercise", names: Sequence[str]) -> Iter
                 namespace[name] = own
 
 
-def references_of(unit: str, names: Sequence[str], namespace: dict[str, object]) -> dict[str, object]:
-    """The references by name. They find what the namespace has, and one another. Raises NotGiven."""
-    found = dict(namespace)
-    for name in names:
-        source, file = _source(unit, name), f"{_FILE}{name}>"
-        linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
-        exec(compile(source, file, "exec"), found)
-    return {name: found[name] for name in names}
+def put_reference(unit: str, name: str, namespace: dict[str, object]) -> None:
+    """Define a reference in a namespace, and what stands in its cell beside it. Raises NotGiven."""
+    source, file = _source(unit, name), f"{_FILE}{name}>"
+    linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
+    exec(compile(source, file, "exec"), namespace)
 
 
 def is_reference(answer: object) -> bool:
@@ -60,11 +61,16 @@ def is_reference(answer: object) -> bool:
     return any(function.__code__.co_filename.startswith(_FILE) for function in functions_of(answer))
 
 
+def reference_in(solutions: Path, name: str) -> str:
+    """The whole cell of a unit's solutions that has the answer: what it calls may stand beside it."""
+    return next(cell.source for cell in read_submission(solutions).cells if cell.defines(name))
+
+
 def _source(unit: str, name: str) -> str:
     """The source of a reference: of the solutions, or of the answers that a trainer's code has opened."""
     path = FOLDER / f"{unit}.py"
     if path.exists():
-        return definition_source(path.read_text(encoding="utf-8"), name)
+        return reference_in(path, name)
     from graders.student.sealed import opened_answer, sealed_file
 
     folder = Path.cwd()

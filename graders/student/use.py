@@ -14,7 +14,7 @@ def use(*names: str, code: str = "") -> Notice:
     code: whoever teaches tells it once a part is over, where answers are closed until then. What is given
     earns no points; yours comes back as soon as you run its cell again.
     """
-    from graders.student.given import NotGiven, references_of
+    from graders.student.given import NotGiven, put_reference
     from graders.student.sealed import WrongCode, open_with
 
     namespace = _namespace()
@@ -22,7 +22,7 @@ def use(*names: str, code: str = "") -> Notice:
         if code:
             open_with(code, Path.cwd())
         for name in names:
-            namespace.update(references_of(find_exercise(name).unit, [name], namespace))
+            put_reference(find_exercise(name).unit, name, namespace)
     except (NotGiven, NoSuchExercise, WrongCode) as error:
         return shown(Notice(str(error)))
     if not names:

@@ -31,19 +31,16 @@ class Calendar:
     first_day: date | None = None
 
     def times(self, track: Track) -> Iterator[str]:
-        """When each session is: `09:00–09:45`."""
+        """When each session is: `09:00–09:45`, or until when it is handed in."""
         minute = self.begins
         for session in track.sessions:
-            yield f"{_clock(minute)}–{_clock(minute + session.minutes)}"
+            if session.hand_in_day is None:
+                yield f"{_clock(minute)}–{_clock(minute + session.minutes)}"
+            elif self.first_day is None:
+                yield f"until day {session.hand_in_day}"
+            else:
+                yield f"until {self.first_day + timedelta(days=session.hand_in_day):%d %B %Y}"
             minute += session.minutes
-
-    def hand_in(self, track: Track) -> dict[str, date]:
-        """Unit -> the day on which it is handed in, for those that have one."""
-        return {
-            session.unit: self.first_day + timedelta(days=session.hand_in_day)
-            for session in track.sessions
-            if self.first_day is not None and session.hand_in_day is not None
-        }
 
 
 def _clock(minute: int) -> str:
@@ -111,10 +108,9 @@ def write_choice(track: Track, units: list[Unit], folder: Path) -> None:
 
 def write_index(track: Track, units: list[Unit], own: Places, calendar: Calendar) -> None:
     """Write the notebook that students open first."""
-    dates = calendar.hand_in(track)
     rows = [
         {
-            "when": f"{dates[session.unit]:%d %B %Y}" if session.unit in dates else when,
+            "when": when,
             "title": session.title,
             "where": _where(session),
             "exercises": ", ".join(f"`{name}`" for name in _exercises(session, units)),
@@ -122,7 +118,7 @@ def write_index(track: Track, units: list[Unit], own: Places, calendar: Calendar
         for session, when in zip(track.sessions, calendar.times(track), strict=True)
     ]
     first = next(answer.name for unit in units for answer in unit.answers)
-    notebook = templated_notebook(TEMPLATE, track=track, rows=rows, dates=dates, first_exercise=first)
+    notebook = templated_notebook(TEMPLATE, track=track, rows=rows, first_exercise=first)
     own.index.parent.mkdir(parents=True, exist_ok=True)
     own.index.write_text(nbformat.writes(notebook) + "\n", encoding="utf-8")
 

@@ -13,8 +13,8 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from course_lib.slurm.scripts import Job, Refused, render
 from course_lib.slurm.sites import Site
+from graders.student.given import reference_in
 from graders.student.sealed import FILE, sealed
-from graders.submissions.cells import definition_source
 from workbook.build import Efforts, UnitResult, build, run, tasks_of
 from workbook.errors import CommandFailed
 from workbook.pages import write_index
@@ -109,8 +109,8 @@ def _code() -> str:
 
 
 def _sealed(row: Row, installed: Places) -> Mapping[str, str]:
-    text = (installed.solutions / f"{row.session.unit}.py").read_text(encoding="utf-8")
-    answers = {name: definition_source(text, name) for name in row.exercises}
+    path = installed.solutions / f"{row.session.unit}.py"
+    answers = {name: reference_in(path, name) for name in row.exercises}
     return sealed(row.session.title, answers, row.code)
 
 
