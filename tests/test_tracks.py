@@ -422,7 +422,7 @@ def test_a_students_edition_holds_no_answer_and_works(tmp_path: Path):
     for words, status, said in (
         (["check", "notebooks/00_hello_ranks/00_hello_ranks.ipynb"], 1, "not attempted"),
         (["second-way", "amdahl_speedup"], 0, "Solve amdahl_speedup first"),
-        (["workbook"], 1, "the students' edition has none"),
+        (["workbook"], 1, "The students' edition has none"),
         (["track", "half-day", str(tmp_path / "track")], 1, "use a whole clone"),
         (["student-edition", str(folder)], 1, "is not empty"),
     ):

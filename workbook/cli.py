@@ -30,7 +30,7 @@ app.add_typer(slurm_commands.slurm, name="slurm")
 app.command()(slurm_commands.doctor)
 app.command()(beside_commands.beside)
 app.command()(track_commands.track)
-app.command()(track_commands.student_edition)
+app.command("student-edition")(track_commands.student_edition)
 
 Root = Annotated[Path, typer.Option(help="The folder that holds solutions/ and notebooks/.")]
 HERE = Path()

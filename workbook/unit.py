@@ -62,8 +62,8 @@ def read_units(solutions: Path) -> list[Unit]:
         complaints = [f"There are no units in {solutions}; a unit is a file named NN_name.py."]
         if not solutions.exists():
             complaints = [
-                f"There is no folder {solutions}: the students' edition has none. "
-                "make lab opens its notebooks."
+                f"There are no units in {solutions}, for there is no such folder. "
+                "The students' edition has none: make lab opens its notebooks."
             ]
     if complaints:
         raise BadUnit(complaints)
