@@ -29,7 +29,7 @@ from workbook.paths import Places
 from workbook.release import reading_minutes
 from workbook.tracks.cut import cut, sections_of
 from workbook.tracks.folder import Calendar, cut_units, efforts_of, write_folder
-from workbook.tracks.mistakes import mistakes_of, one_a_criterion
+from workbook.tracks.mistakes import mistakes_of
 from workbook.tracks.statements import statements_of
 from workbook.tracks.track import cut_to, read_track, track_names
 from workbook.tracks.trainer import write_trainer
@@ -294,7 +294,7 @@ def test_every_exercise_of_a_track_has_mistakes_to_tell(handed_out: SimpleNamesp
         found = mistakes_of(unit, ROOT)
         for session in handed_out.track.sessions_on(unit):
             for name in session.exercises:
-                told = one_a_criterion(found[name])
+                told = found[name]
                 rows = {row.name for row in exercises(unit)[name].rubric}
                 assert told
                 assert {each.criterion for each in told} <= rows

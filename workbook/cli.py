@@ -227,18 +227,18 @@ def new_unit(name: Annotated[str, typer.Argument(help="Two digits and small lett
     make_notebooks(Places(root), _efforts, write_released_cells)
 
 
-def _efforts_in(root: Path) -> "Efforts":
-    """The same in a folder of a track: of its exercises."""
-    from graders.grading.registry import counted
-
-    return lambda unit: counted(unit, root)
-
-
 def _efforts(unit: str) -> Mapping[str, "Effort"]:
     """The unit's exercises as their graders describe them; empty where it has no graders."""
     from graders.grading.registry import exercises
 
     return exercises(unit)
+
+
+def _efforts_in(root: Path) -> "Efforts":
+    """The same, in a folder of a track for its exercises only."""
+    from graders.grading.registry import counted
+
+    return lambda unit: counted(unit, root)
 
 
 def main() -> None:

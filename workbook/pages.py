@@ -24,10 +24,10 @@ from workbook.unit import BEGIN, END
 
 TEMPLATES = Path(__file__).parent / "templates"
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
+WIDGET_STATE = "application/vnd.jupyter.widget-state+json"
 CONTENTS = "<!-- contents -->"
 """Where the page's template has its list of sections."""
 _TO_A_NOTEBOOK = re.compile(r"\]\((?:\.\./)?(?:[^)/]+/)?([^)/]+)\.ipynb\)")
-WIDGET_STATE = "application/vnd.jupyter.widget-state+json"
 
 
 class BadFormula(ValueError):

@@ -175,7 +175,7 @@ def _answer_complaints(cell: NotebookNode, name: str) -> Iterator[str]:
     if not markers or markers != [BEGIN, END] * (len(markers) // 2):
         yield f"needs its answer between {BEGIN} and {END}, so that the build can take it out."
         return
-    definition = _definition(cell, name)
+    definition = definition_in(cell, name)
     if definition is None:
         yield f"defines no function or class named {name}."
         return
@@ -194,13 +194,18 @@ def _marker_lines(cell: NotebookNode) -> list[tuple[int, str]]:
     return [(number, line) for number, line in lines if line in (BEGIN, END)]
 
 
-def _definition(cell: NotebookNode, name: str) -> ast.FunctionDef | ast.ClassDef | None:
+def definition_in(cell: NotebookNode, name: str) -> ast.FunctionDef | ast.ClassDef | None:
     """The function or class of this name that the cell defines at its top level."""
     tree = _parsed(cell)
     for node in tree.body if tree else []:
         if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == name:
             return node
     return None
+
+
+def summary(definition: ast.FunctionDef | ast.ClassDef) -> str:
+    """The first paragraph of its docstring, in one line; empty if it has none."""
+    return (ast.get_docstring(definition) or "").split("\n\n")[0].replace("\n", " ")
 
 
 def _imports_check(cell: NotebookNode) -> bool:

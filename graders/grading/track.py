@@ -10,12 +10,17 @@ FILE = "track.json"
 
 def chosen_exercises(folder: Path) -> Mapping[str, Sequence[str]] | None:
     """Unit -> the exercises of the track whose folder this is or lies in; None where all count."""
+    path = file_of_track(FILE, folder)
+    if path is None:
+        return None
+    chosen: dict[str, list[str]] = json.loads(path.read_text(encoding="utf-8"))["exercises"]
+    return chosen
+
+
+def file_of_track(name: str, folder: Path) -> Path | None:
+    """The file of this name of the track whose folder this is or lies in; None where there is none."""
     folder = folder.resolve()
-    for path in (each / FILE for each in (folder, *folder.parents)):
-        if path.is_file():
-            chosen: dict[str, list[str]] = json.loads(path.read_text(encoding="utf-8"))["exercises"]
-            return chosen
-    return None
+    return next((each / name for each in (folder, *folder.parents) if (each / name).is_file()), None)
 
 
 def track_file(title: str, chosen: Mapping[str, Sequence[str]]) -> str:

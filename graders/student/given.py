@@ -73,10 +73,9 @@ def _source(unit: str, name: str) -> str:
         return reference_in(path, name)
     from graders.student.sealed import opened_answer, sealed_file
 
-    folder = Path.cwd()
-    if source := opened_answer(name, folder):
+    if source := opened_answer(name):
         return source
-    if sealed_file(folder):
+    if sealed_file(Path.cwd()):
         raise NotGiven(
             f'The answer to {name} is still closed. Whoever teaches tells its code: use("{name}", code="...")'
         )

@@ -3,15 +3,15 @@
 from html import escape
 from typing import Any
 
-from IPython.core.getipython import get_ipython
 from IPython.display import display
 
+from graders.student.display import shows_html
 from graders.student.hints import hint_text
 
 
 def offer_hint(exercise: str) -> None:
     """Show the button in a live notebook. Elsewhere `hint("...")`, which the table names, does the same."""
-    if getattr(get_ipython(), "kernel", None) is None:
+    if not shows_html():
         return
     import ipywidgets
 

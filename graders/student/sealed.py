@@ -7,17 +7,18 @@ import base64
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
 from cryptography.fernet import Fernet, InvalidToken
 
 from course_lib.home import course_home
+from graders.grading.track import file_of_track
 
 FILE = "answers.sealed"
-CODES = "codes.txt"
-"""In `course_home()`: the codes that have opened something, one a line."""
+OPENED = "opened.jsonl"
+"""In `course_home()`: a line for each code that opened something, with the answers by name as JSON."""
 
 
 class WrongCode(LookupError):
@@ -32,41 +33,33 @@ def sealed(title: str, answers: Mapping[str, str], code: str) -> dict[str, str]:
 
 
 def open_with(code: str, folder: Path) -> list[str]:
-    """Keep a code for later; the names of the answers that it opens. Raises WrongCode and OSError."""
-    opened = [*_opened(folder, [code])]
+    """Keep what a code opens for later; the names of the answers. Raises WrongCode and OSError."""
+    opened: dict[str, str] = {}
+    path = sealed_file(folder)
+    for session in json.loads(path.read_text(encoding="utf-8")) if path else ():
+        with suppress(InvalidToken):
+            opened |= json.loads(_cipher(code, bytes.fromhex(session["salt"])).decrypt(session["answers"]))
     if not opened:
         raise WrongCode(
             f'The code "{code}" opens nothing in {folder}. Ask whoever teaches for the right one.'
         )
-    with (course_home() / CODES).open("a", encoding="utf-8") as file:
-        file.write(f"{code}\n")
-    return [name for answers in opened for name in answers]
+    with (course_home() / OPENED).open("a", encoding="utf-8") as file:
+        file.write(json.dumps(opened) + "\n")
+    return list(opened)
 
 
-def opened_answer(name: str, folder: Path) -> str:
-    """The source of an answer that a code has opened; empty where none has."""
-    codes: list[str] = []
+def opened_answer(name: str) -> str:
+    """The source of an answer that a code has opened, the last if several have; empty where none has."""
+    lines: list[str] = []
     with suppress(OSError):
-        codes = (course_home() / CODES).read_text(encoding="utf-8").split()
-    return next((answers[name] for answers in _opened(folder, codes) if name in answers), "")
+        lines = (course_home() / OPENED).read_text(encoding="utf-8").splitlines()
+    found = [opened[name] for opened in map(json.loads, lines) if name in opened]
+    return found[-1] if found else ""
 
 
 def sealed_file(folder: Path) -> Path | None:
     """The file of the track that the folder is or lies in, if it has one."""
-    folders = (folder.resolve(), *folder.resolve().parents)
-    return next((each / FILE for each in folders if (each / FILE).is_file()), None)
-
-
-def _opened(folder: Path, codes: list[str]) -> Iterator[dict[str, str]]:
-    """The answers of each session that one of the codes opens."""
-    path = sealed_file(folder)
-    for session in json.loads(path.read_text(encoding="utf-8")) if path else ():
-        for code in codes:
-            with suppress(InvalidToken):
-                plain = _cipher(code, bytes.fromhex(session["salt"])).decrypt(session["answers"])
-                answers: dict[str, str] = json.loads(plain)
-                yield answers
-                break
+    return file_of_track(FILE, folder)
 
 
 def _cipher(code: str, salt: bytes) -> Fernet:

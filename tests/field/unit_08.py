@@ -1,6 +1,6 @@
 """Answers to exercises of unit 08."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 import torch.distributed as dist
@@ -13,6 +13,18 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 Batches = list[tuple[Tensor, Tensor]]
 
 
+def _steps(
+    model: nn.Module, optimizer: torch.optim.Optimizer, batches: Batches, loss_fn: Loss
+) -> Iterator[float]:
+    """A step a batch; the loss of each."""
+    for inputs, targets in batches:
+        optimizer.zero_grad()
+        loss = loss_fn(model(inputs), targets)
+        loss.backward()
+        optimizer.step()
+        yield loss.item()
+
+
 @field(UNIT, "local_sgd", "PeriodicModelAverager", lacks=["layers that only some ranks train"])
 def periodic_averager(
     model: nn.Module, optimizer: torch.optim.Optimizer, batches: Batches, loss_fn: Loss, period: int
@@ -23,12 +35,8 @@ def periodic_averager(
     # It counts steps from 0: without these it would average after the first one already.
     averager = PeriodicModelAverager(period=period, warmup_steps=period - 1)
     losses = []
-    for inputs, targets in batches:
-        optimizer.zero_grad()
-        loss = loss_fn(model(inputs), targets)
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
+    for loss in _steps(model, optimizer, batches, loss_fn):
+        losses.append(loss)
         averager.average_parameters(parameters)
     if len(batches) % period:
         PeriodicModelAverager(period=1).average_parameters(parameters)
@@ -45,13 +53,7 @@ def post_local_sgd(
 
     averager = PeriodicModelAverager(period=period, warmup_steps=period - 1)
     averaging = PostLocalSGDOptimizer(optimizer, averager)
-    losses = []
-    for inputs, targets in batches:
-        averaging.zero_grad()
-        loss = loss_fn(model(inputs), targets)
-        loss.backward()
-        averaging.step()
-        losses.append(loss.item())
+    losses = [*_steps(model, averaging, batches, loss_fn)]
     if len(batches) % period:
         average_parameters_or_parameter_groups(averaging.param_groups, dist.group.WORLD)
     return losses

@@ -84,14 +84,8 @@ def _kept(cells: Sequence[_Cell], exercises: Collection[str]) -> Iterator[Notebo
     for number, cell in enumerate(cells):
         name = cell.node.metadata.get("exercise")
         if not cell.stays:
-            if name and any(number == cell_number for cell_number, _ in needed):
-                given.append(_reference(cell.node))
-            else:
-                given += [
-                    statement.source
-                    for position, statement in enumerate(cell.statements)
-                    if (number, position) in needed
-                ]
+            sources = [cell.statements[position].source for position in sorted(needed.get(number, ()))]
+            given += [reference(cell.node)] if sources and name else sources
             continue
         if given and cell.node.cell_type == "code":
             yield _given_cell(given)
@@ -100,23 +94,23 @@ def _kept(cells: Sequence[_Cell], exercises: Collection[str]) -> Iterator[Notebo
             yield cell.node
         else:
             yield _given_note(name)
-            yield _given_cell([_reference(cell.node)])
+            yield _given_cell([reference(cell.node)])
 
 
-def _needed(cells: Sequence[_Cell]) -> set[tuple[int, int]]:
-    """The statements of cells that go which cells that stay need: the cell's number, and its place there.
+def _needed(cells: Sequence[_Cell]) -> dict[int, list[int]]:
+    """The statements of cells that go which cells that stay need: the cell's number -> their places there.
 
     From the end to the beginning: what is wanted at a statement is taken from the last that defines it.
     """
     defined = definitions(statement for cell in cells for statement in cell.statements)
-    needed: set[tuple[int, int]] = set()
+    needed: dict[int, list[int]] = {}
     wanted: set[str] = set()
     for number, cell in reversed(list(enumerate(cells))):
         for position, statement in reversed(list(enumerate(cell.statements))):
             if not cell.stays and not statement.defines & wanted:
                 continue
             if not cell.stays:
-                needed.add((number, position))
+                needed.setdefault(number, []).append(position)
             wanted -= statement.defines
             wanted |= _with_what_they_call(statement.uses, defined)
     return needed
@@ -134,7 +128,8 @@ def _with_what_they_call(names: Collection[str], defined: dict[str, frozenset[st
     return found
 
 
-def _reference(cell: NotebookNode) -> str:
+def reference(cell: NotebookNode) -> str:
+    """What an exercise's cell holds, without the marks of the solution."""
     return without_markers(cell.source).strip("\n")
 
 

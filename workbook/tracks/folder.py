@@ -113,7 +113,12 @@ def write_index(track: Track, units: list[Unit], own: Places, calendar: Calendar
             "when": when,
             "title": session.title,
             "where": _where(session),
-            "exercises": ", ".join(f"`{name}`" for name in _exercises(session, units)),
+            "exercises": ", ".join(
+                f"`{name}`"
+                for unit in units
+                if unit.name == session.unit
+                for name in session.exercises_of(unit)
+            ),
         }
         for session, when in zip(track.sessions, calendar.times(track), strict=True)
     ]
@@ -121,12 +126,6 @@ def write_index(track: Track, units: list[Unit], own: Places, calendar: Calendar
     notebook = templated_notebook(TEMPLATE, track=track, rows=rows, first_exercise=first)
     own.index.parent.mkdir(parents=True, exist_ok=True)
     own.index.write_text(nbformat.writes(notebook) + "\n", encoding="utf-8")
-
-
-def _exercises(session: Session, units: list[Unit]) -> list[str]:
-    """The session's exercises, in the unit's order."""
-    answers = [answer.name for unit in units if unit.name == session.unit for answer in unit.answers]
-    return [name for name in answers if name in session.exercises or session.takes_all]
 
 
 def _where(session: Session) -> str:

@@ -4,6 +4,8 @@ import ast
 from dataclasses import dataclass
 from pathlib import Path
 
+from workbook.unit import summary
+
 
 @dataclass(frozen=True, slots=True)
 class Mistake:
@@ -14,7 +16,7 @@ class Mistake:
 
 
 def mistakes_of(unit: str, root: Path) -> dict[str, list[Mistake]]:
-    """Exercise -> mistakes, as `tests/wrong_answers` has them; nothing where there are no tests.
+    """Exercise -> a mistake for each criterion, as `tests/wrong_answers` has them; nothing without tests.
 
     They are read, not imported: the tests are no part of what is installed.
     """
@@ -28,11 +30,10 @@ def mistakes_of(unit: str, root: Path) -> dict[str, list[Mistake]]:
                 exercise = ast.literal_eval(decorator.args[0])
                 options = {each.arg: each.value for each in decorator.keywords}
                 criterion = ast.literal_eval(options["fails"]) if "fails" in options else ""
-                sentence = (ast.get_docstring(node) or "").split("\n\n")[0].replace("\n", " ")
-                found.setdefault(exercise, []).append(Mistake(str(criterion), sentence))
-    return found
+                found.setdefault(exercise, []).append(Mistake(str(criterion), summary(node)))
+    return {exercise: _one_a_criterion(mistakes) for exercise, mistakes in found.items()}
 
 
-def one_a_criterion(mistakes: list[Mistake]) -> list[Mistake]:
+def _one_a_criterion(mistakes: list[Mistake]) -> list[Mistake]:
     """The first mistake of each criterion: what is usual stands first in the tests."""
     return list({each.criterion: each for each in reversed(mistakes)}.values())[::-1]

@@ -4,29 +4,31 @@ Figures are what the units' own cells drew when the solutions were executed. rev
 that it opens anywhere; the key S shows the speaker's notes.
 """
 
-import ast
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from itertools import pairwise
 from pathlib import Path
 
 import nbformat
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from nbconvert.filters.markdown_mistune import MarkdownWithMath
 from nbformat import NotebookNode
 
+from graders.grading.page import page_templates
 from workbook.build import Efforts
 from workbook.pages import MathMLRenderer, static_notebook
 from workbook.paths import Places
 from workbook.tracks.cut import FOLDED, in_sections, questions_in
 from workbook.tracks.folder import Calendar
-from workbook.tracks.mistakes import mistakes_of, one_a_criterion
+from workbook.tracks.mistakes import Mistake
 from workbook.tracks.track import Session, Track
+from workbook.unit import definition_in, summary
 
 TEMPLATES = Path(__file__).parents[1] / "templates" / "track"
 REVEAL = TEMPLATES / "reveal"
+Mistakes = Mapping[str, Mapping[str, Sequence[Mistake]]]
+"""Unit -> exercise -> what students get wrong."""
 _FIGURE = re.compile(r"<img [^>]*>")
 _ALT = re.compile(r'alt="([^"]*)"')
 _LEAD = 260
@@ -46,20 +48,23 @@ class Slide:
     kind: str = field(default="section")
 
 
-def write_slides(track: Track, own: Places, root: Path, efforts: Efforts, calendar: Calendar) -> Path:
-    """Write slides.html of the executed solutions in a trainer's folder. root: of the whole workbook."""
-    slides = [*_slides(track, own, root, efforts, calendar)]
-    environment = Environment(loader=FileSystemLoader(TEMPLATES), undefined=StrictUndefined, autoescape=True)
+def write_slides(track: Track, own: Places, mistakes: Mistakes, efforts: Efforts, calendar: Calendar) -> Path:
+    """Write slides.html of the executed solutions in a trainer's folder."""
+    slides = [*_slides(track, own, mistakes, efforts, calendar)]
     assets = {
         path.name.replace(".", "_"): path.read_text(encoding="utf-8") for path in sorted(REVEAL.glob("*.*s"))
     }
-    text = environment.get_template("slides.html.j2").render(track=track, slides=slides, **assets)
+    text = (
+        page_templates(TEMPLATES).get_template("slides.html.j2").render(track=track, slides=slides, **assets)
+    )
     path = own.root / "slides.html"
     path.write_text(text, encoding="utf-8")
     return path
 
 
-def _slides(track: Track, own: Places, root: Path, efforts: Efforts, calendar: Calendar) -> Iterator[Slide]:
+def _slides(
+    track: Track, own: Places, mistakes: Mistakes, efforts: Efforts, calendar: Calendar
+) -> Iterator[Slide]:
     yield Slide(track.title, f"<p>{escape(track.about)}</p>", kind="title")
     met: set[str] = set()
     for session, when in zip(track.sessions, calendar.times(track), strict=True):
@@ -77,12 +82,13 @@ def _slides(track: Track, own: Places, root: Path, efforts: Efforts, calendar: C
             items = "".join(f"{number}. {item}\n" for number, item in enumerate(several, start=first + 1))
             yield Slide("Before you measure: guess", _html(items))
         met.add(session.unit)
-        yield from _of_sections(session, notebook, efforts, root)
+        yield from _of_sections(session, notebook, efforts, mistakes[session.unit])
 
 
-def _of_sections(session: Session, notebook: NotebookNode, efforts: Efforts, root: Path) -> Iterator[Slide]:
+def _of_sections(
+    session: Session, notebook: NotebookNode, efforts: Efforts, mistakes: Mapping[str, Sequence[Mistake]]
+) -> Iterator[Slide]:
     """The slides of a session's sections, each followed by those of its exercises."""
-    mistakes = mistakes_of(session.unit, root)
     sections: dict[str, list[NotebookNode]] = {}
     for cell, section in in_sections(notebook.cells):
         if section and (session.takes_all or section in session.sections):
@@ -93,7 +99,7 @@ def _of_sections(session: Session, notebook: NotebookNode, efforts: Efforts, roo
             if not session.takes_all and name not in session.exercises:
                 continue
             effort = efforts(session.unit)[name]
-            notes = [f"{each.criterion}: {each.sentence}" for each in one_a_criterion(mistakes.get(name, []))]
+            notes = [f"{each.criterion}: {each.sentence}" for each in mistakes.get(name, ())]
             body = (
                 f"<p>{escape(specification)}</p><p class='question'>{_html(effort.hints[0], inline=True)}</p>"
                 f"<p class='small'>{effort.minutes} minutes · {effort.points:g} points · "
@@ -132,11 +138,8 @@ def _exercises(cells: Sequence[NotebookNode]) -> Iterator[tuple[str, str]]:
     """The names of a section's exercises, with the first sentence of what each must do."""
     for cell in cells:
         name = cell.metadata.get("exercise")
-        if name is None:
-            continue
-        for node in ast.parse(cell.source).body:
-            if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == name:
-                yield name, (ast.get_docstring(node) or "").split("\n\n")[0].replace("\n", " ")
+        if name and (definition := definition_in(cell, name)):
+            yield name, summary(definition)
 
 
 def _predictions(cells: Sequence[NotebookNode]) -> list[str]:

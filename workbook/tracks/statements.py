@@ -65,9 +65,8 @@ def _names(source: str, node: ast.stmt) -> tuple[frozenset[str], frozenset[str]]
         # What calls itself needs no earlier one of its name.
         uses -= defines
     elif isinstance(node, ast.For | ast.With | ast.If | ast.Try | ast.While):
-        uses -= {
-            name for name, line in _first(node, ast.Store).items() if line < _first(node, ast.Load)[name]
-        }
+        read = _first(node, ast.Load)
+        uses -= {name for name, place in _first(node, ast.Store).items() if place < read[name]}
     return frozenset(defines), frozenset(uses - _BUILTINS)
 
 

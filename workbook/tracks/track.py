@@ -34,6 +34,11 @@ class Session:
     def takes_all(self) -> bool:
         return ALL in self.exercises
 
+    def exercises_of(self, unit: Unit) -> list[str]:
+        """Those to write, in the order of the unit."""
+        names = [answer.name for answer in unit.answers]
+        return [name for name in names if self.takes_all or name in self.exercises]
+
 
 @dataclass(frozen=True)
 class Track:

@@ -3,24 +3,23 @@
 import json
 import secrets
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import jupytext
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from course_lib.slurm.scripts import Job, Refused, render
 from course_lib.slurm.sites import Site
-from graders.student.given import reference_in
+from graders.grading.page import page_templates
 from graders.student.sealed import FILE, sealed
 from workbook.build import Efforts, UnitResult, build, run, tasks_of
 from workbook.errors import CommandFailed
 from workbook.pages import write_index
 from workbook.paths import Places
+from workbook.tracks.cut import reference
 from workbook.tracks.folder import Calendar, cut_units, efforts_of, write_choice
-from workbook.tracks.mistakes import mistakes_of, one_a_criterion
+from workbook.tracks.mistakes import mistakes_of
 from workbook.tracks.slides import TEMPLATES, write_slides
 from workbook.tracks.track import Session, Track
 from workbook.unit import Unit
@@ -56,18 +55,19 @@ def write_trainer(
     chosen = efforts_of(units, efforts)
     _write_course(track, units, own, installed)
     rows = [*_rows(track, units, calendar)]
-    answers = [_sealed(row, installed) for row in rows if row.code]
+    answers = [*_closed(units, rows)]
     (handed_out / FILE).write_text(json.dumps(answers, indent=1) + "\n", encoding="utf-8")
     _execute(units, own, chosen)
-    write_slides(track, own, installed.root, efforts, calendar)
-    environment = Environment(loader=FileSystemLoader(TEMPLATES), undefined=StrictUndefined, autoescape=True)
-    text = environment.get_template("trainer.html.j2").render(
+    mistakes = {unit.name: mistakes_of(unit.name, installed.root) for unit in units}
+    write_slides(track, own, mistakes, efforts, calendar)
+    template = page_templates(TEMPLATES).get_template("trainer.html.j2")
+    text = template.render(
         track=track,
         rows=rows,
-        mistakes=[*_mistakes(units, installed.root)],
+        mistakes={name: found for each in mistakes.values() for name, found in each.items()},
         site=site,
         script=_script(track, site),
-        hints={name: each.hints for unit in units for name, each in efforts(unit.name).items()},
+        efforts={name: effort for unit in units for name, effort in chosen(unit.name).items()},
         units=units,
     )
     (folder / "index.html").write_text(text, encoding="utf-8")
@@ -95,31 +95,25 @@ def _execute(units: list[Unit], own: Places, efforts: Efforts) -> None:
 
 
 def _rows(track: Track, units: list[Unit], calendar: Calendar) -> Iterator[Row]:
-    names = {unit.name: [answer.name for answer in unit.answers] for unit in units}
+    named = {unit.name: unit for unit in units}
     for session, when in zip(track.sessions, calendar.times(track), strict=True):
-        exercises = [
-            name for name in names.get(session.unit, ()) if session.takes_all or name in session.exercises
-        ]
+        exercises = session.exercises_of(named[session.unit]) if session.unit else []
         yield Row(session, when, tuple(exercises), _code() if exercises else "")
+
+
+def _closed(units: list[Unit], rows: list[Row]) -> Iterator[dict[str, str]]:
+    """For each session that has a code its answers, which the code opens."""
+    cells = [cell for unit in units for cell in unit.notebook.cells if "exercise" in cell.metadata]
+    references = {cell.metadata.exercise: reference(cell) for cell in cells}
+    for row in rows:
+        if row.code:
+            answers = {name: references[name] for name in row.exercises}
+            yield sealed(row.session.title, answers, row.code)
 
 
 def _code() -> str:
     """What can be read out in a room and typed."""
     return "".join(secrets.choice(_SYLLABLES) for _ in range(6))
-
-
-def _sealed(row: Row, installed: Places) -> Mapping[str, str]:
-    path = installed.solutions / f"{row.session.unit}.py"
-    answers = {name: reference_in(path, name) for name in row.exercises}
-    return sealed(row.session.title, answers, row.code)
-
-
-def _mistakes(units: list[Unit], root: Path) -> Iterator[tuple[str, list[Any]]]:
-    """Of each exercise what students get wrong, one mistake a criterion."""
-    for unit in units:
-        mistakes = mistakes_of(unit.name, root)
-        for answer in unit.answers:
-            yield answer.name, one_a_criterion(mistakes.get(answer.name, []))
 
 
 def _script(track: Track, site: Site) -> str:
