@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint_sequential
 
 from course_lib import BadLaunch, Cluster, Run, launch, mark
-from course_lib.models import Transformer, TransformerConfig
+from course_lib.models import Transformer
 from course_lib.runtime.communication.events import Event, Kind
 from course_lib.runtime.communication.memory import Memory, MemoryNotRecorded
 from course_lib.runtime.communication.memory_tracker import call_followed
@@ -179,7 +179,7 @@ def test_shapes_alone_hold_what_data_would(device: str) -> None:
         mark("done")
 
     # Its inputs are made by an operation.
-    weights = 4 * TransformerConfig().parameters
+    weights = 4 * sum(weight.numel() for weight in Transformer().parameters())
     expected = {"parameters": weights, "gradients": weights, "activations": 2 * 64 * 8}
     assert held(launch(f, device, ranks=2, memory=True), "done") == [expected] * 2
 
