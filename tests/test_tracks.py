@@ -38,6 +38,10 @@ from workbook.unit import Unit, read_unit
 ROOT = Path(__file__).parents[1]
 MORNING = Calendar(9 * 60)
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
+EXECUTED = "half-day"
+"""The track that `handed_out` executes."""
+in_one_process = pytest.mark.xdist_group("tracks")
+"""For tests of `handed_out`, which takes a minute to make."""
 
 
 @pytest.mark.parametrize("name", track_names())
@@ -52,7 +56,7 @@ def test_a_session_takes_the_time_that_is_stated(name: str):
             assert needed <= session.minutes <= max(needed + 20, 1.25 * needed), (session.title, needed)
 
 
-@pytest.mark.parametrize("name", [name for name in track_names() if name != "semester"])
+@pytest.mark.parametrize("name", [name for name in track_names() if name not in ("semester", EXECUTED)])
 def test_what_is_cut_out_runs_by_itself(name: str, tmp_path: Path):
     # A semester has whole units, which `make workbook` executes.
     units = cut_units(read_track(name), Places(ROOT))
@@ -212,13 +216,14 @@ def test_statements_tell_what_they_define_and_use():
 def handed_out(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
     """The folders of the shortest track: what students get, and the trainer's."""
     folder = tmp_path_factory.mktemp("track")
-    track = read_track("half-day")
+    track = read_track(EXECUTED)
     students, trainer = folder / "students", folder / "trainer"
     told = [*write_folder(track, students, Places(ROOT), exercises, MORNING)]
     told += write_trainer(track, trainer, students, Places(ROOT), exercises, MORNING, site_named("lonestar6"))
     return SimpleNamespace(track=track, students=students, trainer=trainer, told=told)
 
 
+@in_one_process
 def test_only_the_exercises_of_the_track_count(handed_out: SimpleNamespace, monkeypatch: pytest.MonkeyPatch):
     assert "9 exercises, 58 points" in handed_out.told[0]
     unit = "02_data_parallel"
@@ -247,6 +252,7 @@ def test_only_the_exercises_of_the_track_count(handed_out: SimpleNamespace, monk
     assert definition_source((ROOT / f"solutions/{unit}.py").read_text(), "train_ddp") not in text
 
 
+@in_one_process
 def test_what_has_been_worked_in_stays(handed_out: SimpleNamespace, tmp_path: Path):
     shutil.copytree(handed_out.students, tmp_path / "mine")
     path = tmp_path / "mine/notebooks/09_memory/09_memory.ipynb"
@@ -258,7 +264,7 @@ def test_what_has_been_worked_in_stays(handed_out: SimpleNamespace, tmp_path: Pa
     assert "def zero_memory(): ..." in path.read_text()
 
 
-@pytest.mark.xdist_group("nbgrader")
+@in_one_process
 def test_a_track_is_released_and_graded_as_units_are(handed_out: SimpleNamespace):
     unit, root = "09_memory", handed_out.trainer
     done = run_here(root, "release", unit)
@@ -274,6 +280,7 @@ def test_a_track_is_released_and_graded_as_units_are(handed_out: SimpleNamespace
     assert [each["name"] for each in told["report"]["exercises"]] == ["zero_memory"]
 
 
+@in_one_process
 def test_the_trainers_page_has_times_codes_and_mistakes(handed_out: SimpleNamespace):
     page = (handed_out.trainer / "index.html").read_text()
     for words in (
@@ -289,6 +296,7 @@ def test_the_trainers_page_has_times_codes_and_mistakes(handed_out: SimpleNamesp
     assert 'use(\\"rank_coordinates\\")' in index
 
 
+@in_one_process
 def test_every_exercise_of_a_track_has_mistakes_to_tell(handed_out: SimpleNamespace):
     for unit in handed_out.track.units:
         found = mistakes_of(unit, ROOT)
@@ -301,6 +309,7 @@ def test_every_exercise_of_a_track_has_mistakes_to_tell(handed_out: SimpleNamesp
     assert not mistakes_of("02_data_parallel", Path("/nowhere"))
 
 
+@in_one_process
 @pytest.mark.skipif(CHROMIUM is None, reason="install Chromium: apt-get install chromium")
 def test_slides_fit_on_the_screen_and_ask_for_nothing_from_elsewhere(handed_out: SimpleNamespace):
     from playwright.sync_api import sync_playwright
@@ -387,6 +396,7 @@ def test_a_code_opens_the_answers_of_its_session(monkeypatch: pytest.MonkeyPatch
     assert open_with("dadido", tmp_path) == ["other"]
 
 
+@in_one_process
 def test_the_codes_on_the_trainers_page_open_what_was_handed_out(
     handed_out: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
