@@ -1,7 +1,7 @@
 """The simulator's predictions beside published measurements: `python -m benchmarks.published` prints them.
 
 Rows, machines, what went in and where it is from: `course_lib.published`. Unit 12 draws them, and
-tests/test_published.py holds the errors.
+tests/test_published.py holds the errors. Steps and peaks of one H100 are unit 01's.
 """
 
 import statistics
@@ -12,13 +12,13 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import measure
-from course_lib.published import Row, predictions
+from course_lib.published import Row, on_h100, predictions
 
 
 def rows() -> Iterator[measure.Row]:
     """What all predictions take, printed with their errors."""
     start = time.perf_counter()
-    predicted = list(predictions())
+    predicted = [*predictions(), *on_h100.rows()]
     seconds = time.perf_counter() - start
     show_errors(predicted)
     yield measure.at_most(f"predicting {len(predicted)} published measurements", seconds, 60.0)
@@ -42,4 +42,4 @@ def show_errors(predicted: Sequence[Row]) -> None:
 
 
 if __name__ == "__main__":
-    show_errors(list(predictions()))
+    show_errors([*predictions(), *on_h100.rows()])

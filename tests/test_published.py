@@ -11,14 +11,11 @@ import torch.distributed as dist
 from course_lib import Cluster, Link, launch
 from course_lib.launch.failures import RankFailed
 from course_lib.models import TransformerConfig
-from course_lib.published import Row, h100, predictions, transformers
+from course_lib.published import Row, h100, on_h100, predictions, transformers
 from course_lib.training.mesh_step import Job, Mesh, memory_bytes, step_time
 from course_lib.training.pipeline import Costs, cost, schedule_of
 from course_lib.training.sharded_block import ShardedBlock
 from tests.answers import solved
-from workbook.gpu.computing import META, forward_backward, new_batch, new_model
-from workbook.gpu.memory import two_steps
-from workbook.gpu.sizes import Net
 
 pytestmark = pytest.mark.xdist_group("published")
 
@@ -178,22 +175,33 @@ def test_what_a_program_does_beside_its_blocks_is_counted_once_a_step_or_once_a_
     assert transformers.message_seconds(two, piped) == pytest.approx(2 * 6 * (hop + gathered))
 
 
-@pytest.mark.parametrize("of_h100", h100.STEPS, ids=str)
-def test_what_is_said_of_the_h100_is_what_the_simulator_says(of_h100: h100.Step) -> None:
-    """The roofline beside each measured step, from the two rates that were measured on that card."""
-    net = Net(of_h100.layers, of_h100.width, of_h100.batch, of_h100.tokens)
-    model = new_model(net, 32_768, META, getattr(torch, of_h100.precision))
+@pytest.fixture(scope="module")
+def of_h100() -> list[Row]:
+    return list(on_h100.rows())
+
+
+def test_steps_of_the_h100_are_met_by_its_rates_and_its_queue(of_h100: list[Row]) -> None:
+    """Transformers: within 15 % in all but two of ten, none is off by 21 %. SmallCNN is said to be missed."""
+    errors = [row.error for row in of_h100 if "layers" in row.what and row.unit == "ms a step"]
+    assert len(errors) == 10
+    assert sum(abs(error) > 0.15 for error in errors) == 2
+    assert max(map(abs, errors)) < 0.21
+    missed = [row.error for row in of_h100 if row.what.startswith("SmallCNN")]
+    assert [round(error, 1) for error in missed] == [-0.3, -0.4]
+
+
+def test_peaks_of_the_h100_are_met_to_within_a_five_hundredth(of_h100: list[Row]) -> None:
+    """Six of eight to 40 kB."""
+    peaks = [row for row in of_h100 if row.unit == "GiB at the peak"]
+    assert len(peaks) == 8
+    assert max(abs(row.error) for row in peaks) < 0.002
+    assert sum(abs(row.predicted - row.measured) * 2**20 < 40 for row in peaks) == 6
+
+
+@pytest.mark.parametrize("step", h100.STEPS[:1], ids=str)
+def test_without_a_queue_a_step_takes_its_roofline(step: h100.Step) -> None:
+    """The two rates that were measured on that card, with nothing else known of it."""
     cluster = Cluster(
-        flops=h100.MATMUL_FLOPS[of_h100.precision], memory_bandwidth=h100.COPY_BANDWIDTH, name="H100"
+        flops=h100.MATMUL_FLOPS[step.precision], memory_bandwidth=h100.COPY_BANDWIDTH, name="H100"
     )
-    run = launch(forward_backward, model, *new_batch(net, META), ranks=1, cluster=cluster)
-    assert 1e3 * run.seconds == pytest.approx(of_h100.roofline, rel=2e-3)
-
-
-@pytest.mark.parametrize("of_h100", h100.PEAKS, ids=str)
-def test_what_is_said_of_the_h100s_memory_is_what_the_tracker_says(of_h100: h100.Peak) -> None:
-    """Two steps of AdamW, on tensors without data."""
-    net = Net(of_h100.layers, of_h100.width, of_h100.batch, of_h100.tokens)
-    model = new_model(net, 32_768, META, getattr(torch, of_h100.precision))
-    run = launch(two_steps, model, *new_batch(net, META), ranks=1, memory=True)
-    assert run.memory[0].peak == pytest.approx(of_h100.tracked, rel=2e-3)
+    assert 1e3 * on_h100.run_step(step, cluster=cluster).seconds == pytest.approx(step.roofline, rel=2e-3)

@@ -9,6 +9,7 @@ in `course_lib.cluster.presets`.
 from dataclasses import dataclass, field, replace
 from math import isfinite
 
+from course_lib.cluster.device import Device
 from course_lib.errors import BadLaunch
 
 
@@ -78,6 +79,8 @@ class Cluster:
         products; None: they take no virtual time.
     host: what copies between a device and its node's main memory have to themselves, in each direction; see
         `course_lib.training.host_memory`. None: they take no virtual time.
+    device: a `Device` with more than these two rates, such as a host that queues operations; flops and
+        memory_bandwidth are then its.
     disturbances: slow, lost and uneven parts, added by `with_straggler`, `with_slow_link`, `with_slow_node`,
         `with_lost_rank` and `with_jitter`. Each returns a new cluster; they add up:
 
@@ -97,8 +100,10 @@ class Cluster:
     cards_per_node: int | None = None
     host: Link | None = None
     disturbances: Disturbances = UNDISTURBED
+    device: Device | None = None
 
     def __post_init__(self) -> None:
+        self._take_rates()
         if self.nodes < 1 or self.devices_per_node < 1:
             raise BadLaunch(
                 f"A cluster needs at least one node and one device a node; "
@@ -110,6 +115,26 @@ class Cluster:
                 f"cards; got cards_per_node={self.cards_per_node}. If one device has several cards, "
                 f"multiply the bandwidth of inter_node."
             )
+
+    def _take_rates(self) -> None:
+        """Those of the device, which nobody may give otherwise."""
+        if self.device is None:
+            return
+        for name in ("flops", "memory_bandwidth"):
+            own, its = getattr(self, name), getattr(self.device, name)
+            if own not in (None, its):
+                raise BadLaunch(f"The cluster's device has {name}={its}; the cluster was given {own}.")
+            object.__setattr__(self, name, its)
+
+    @property
+    def computes(self) -> Device:
+        """What computes for each rank."""
+        return self.device or Device(self.flops, self.memory_bandwidth)
+
+    @property
+    def computing_takes_time(self) -> bool:
+        """Whether an operation takes its device or its host any virtual time."""
+        return (self.flops, self.memory_bandwidth, self.computes.dispatch_seconds) != (None, None, 0)
 
     @property
     def size(self) -> int:
@@ -139,7 +164,7 @@ class Cluster:
         """
         self._check_rank(rank)
         _check_slowdown(slowdown)
-        if self.flops is None and self.memory_bandwidth is None:
+        if not self.computing_takes_time:
             raise BadLaunch(
                 "On this cluster computing takes no virtual time, so a straggler would change nothing. "
                 "Give it flops and memory_bandwidth, or use one of course_lib.cluster.presets."

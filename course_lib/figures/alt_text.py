@@ -55,6 +55,10 @@ def _rank_in_words(rank: int, events: Sequence[Event], held: int) -> str:
     parts = [_calls(events)]
     if computing:
         parts.append(f"computing for {seconds_in_words(computing)}")
+    for kind in ("queues", "waits"):
+        of_host = sum(event.seconds for event in events if event.kind is Kind.HOST and event.op == kind)
+        if of_host:
+            parts.append(f"its host {kind} for {seconds_in_words(of_host)}")
     if held:
         parts.append(f"holding at most {bytes_in_words(held)}")
     if phases:

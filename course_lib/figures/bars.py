@@ -57,6 +57,8 @@ _PAINTS: Mapping[Category, _Paint] = {
     Category.RECEIVE: _Paint(COLOURS["yellow"], "\\\\\\", "#A79A00", "receive"),
     Category.COLLECTIVE: _Paint(COLOURS["bluish_green"], "xx", "#005E45", "collective"),
     Category.COPY: _Paint(COLOURS["reddish_purple"], "..", "#7A4A66", "copy to or from the host"),
+    Category.QUEUES: _Paint("#B9B9B9", "", _EDGE, "host queues"),
+    Category.WAITS: _Paint("white", "....", "#8A8A8A", "host waits"),
 }
 
 _PHASE_COLOURS = ("#F4DCEB", "#DDE8F4", "#F7E8CC", "#DDEFE8", "#E6E6E6", "#F9DCCB")
@@ -131,8 +133,8 @@ def _collection(bars: Sequence[Bar], paint: _Paint, view: View, detailed: bool) 
 
 
 def _names(event: Event) -> tuple[str, ...]:
-    """What may be written into a bar, the longest first. That a bar means computing, its colour says."""
-    if event.kind is Kind.COMPUTE:
+    """What may be written into a bar, the longest first. Of computing and the host the colour says it."""
+    if event.kind in (Kind.COMPUTE, Kind.HOST):
         return ()
     if event.kind is Kind.POINT_TO_POINT and event.peer is not None:
         preposition = "to" if category(event) is Category.SEND else "from"

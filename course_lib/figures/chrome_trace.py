@@ -2,7 +2,8 @@
 
 The format is Chrome's Trace Event Format, JSON object form: a node is a process, a rank two threads of it:
 what the rank did itself, and what ran beside it (asynchronous calls). A viewer nests the slices of a thread,
-so slices that overlap without one being within the other get further threads. A message is a flow arrow from
+so slices that overlap without one being within the other get further threads. The host of a device with a queue
+is a thread, too. A message is a flow arrow from
 the slice of its send to that of its receive. What a rank holds in memory is a counter of its node. Times
 are microseconds with three decimals: whole nanoseconds.
 """
@@ -22,7 +23,9 @@ from course_lib.runtime.communication.messages import Message, messages
 TraceEvent = dict[str, Any]
 
 _TRACKS_A_RANK = 1000
-"""Thread numbers from rank * this on belong to a rank; the asynchronous ones start in the middle."""
+"""Thread numbers from rank * this on belong to a rank; its host's and the asynchronous ones start later."""
+
+_HOST = _TRACKS_A_RANK // 4
 
 _ASYNCHRONOUS = _TRACKS_A_RANK // 2
 
@@ -103,15 +106,19 @@ def _tracks(events: Sequence[Event], rank: int) -> list[_Track]:
     first = rank * _TRACKS_A_RANK
     own = [_Track(first, f"rank {rank}")]
     beside: list[_Track] = []
+    host: list[_Track] = []
     for event in sorted(events, key=lambda e: (e.start, -e.end, e.kind is not Kind.SPAN, e.sequence)):
-        tracks = beside if event.asynchronous else own
+        name, tracks, number = f"rank {rank}", own, first
+        if event.kind is Kind.HOST:
+            name, tracks, number = f"{name} host", host, first + _HOST
+        elif event.asynchronous:
+            name, tracks, number = f"{name} asynchronous", beside, first + _ASYNCHRONOUS
         if any(track.take(event) for track in tracks):
             continue
-        name = f"rank {rank} asynchronous" if event.asynchronous else f"rank {rank}"
         name += f" ({len(tracks) + 1})" if tracks else ""
-        tracks.append(_Track(first + len(tracks) + (_ASYNCHRONOUS if event.asynchronous else 0), name))
+        tracks.append(_Track(number + len(tracks), name))
         tracks[-1].take(event)
-    return [*own, *beside]
+    return [*own, *host, *beside]
 
 
 def _trace_event(slice_: _Slice, node: int, thread: int) -> TraceEvent:

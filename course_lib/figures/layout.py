@@ -1,7 +1,7 @@
 """Where on a page the events of a run stand: rows of ranks, lanes within a row, a unit of time.
 
 Pure arithmetic without drawing. Within a rank's row, from top to bottom: the phases that the program named,
-what the rank did itself (computing and blocking calls), and at half height what ran beside it (asynchronous
+what its host did, if its device has a queue, what the rank did itself (computing and blocking calls), and at half height what ran beside it (asynchronous
 calls), one lane for each that run at the same time; last, if the run has recorded it, what it held in memory.
 """
 
@@ -35,6 +35,8 @@ class Category(Enum):
     RECEIVE = "receive"
     COLLECTIVE = "collective"
     COPY = "copy to or from the host"
+    QUEUES = "host queues"
+    WAITS = "host waits"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +66,7 @@ class Layout:
     gap: float
     """What of the row's height is left free at its bottom; nothing if there are very many rows."""
     span_lanes: int
+    has_hosts: bool
 
     def row_top(self, row: int) -> float:
         """Top of a row."""
@@ -75,7 +78,8 @@ class Layout:
 
     def main_middle(self, row: int) -> float:
         """The middle of a row's main lane, where its label stands."""
-        return self.row_top(row) + self.span_lanes * SPAN_HEIGHT + MAIN_HEIGHT / 2
+        above = self.span_lanes * SPAN_HEIGHT + self.has_hosts * ASYNCHRONOUS_HEIGHT
+        return self.row_top(row) + above + MAIN_HEIGHT / 2
 
     @property
     def height(self) -> float:
@@ -108,6 +112,8 @@ def category(event: Event) -> Category:
         return Category.COLLECTIVE
     if event.kind is Kind.COPY:
         return Category.COPY
+    if event.kind is Kind.HOST:
+        return Category.WAITS if event.op == "waits" else Category.QUEUES
     return Category.RECEIVE if event.op in RECEIVES else Category.SEND
 
 
@@ -116,7 +122,9 @@ def arrange(events: Iterable[Event], ranks: Sequence[int]) -> Layout:
     rows = [_Row.of(of_rank, most_lanes(len(ranks))) for of_rank in _by_rank(events, ranks)]
     span_lanes = max((_lanes(row.phases) for row in rows), default=0)
     asynchronous_lanes = max((_lanes(row.beside) for row in rows), default=0)
-    main_top = span_lanes * SPAN_HEIGHT
+    has_hosts = any(row.host for row in rows)
+    host_top = span_lanes * SPAN_HEIGHT
+    main_top = host_top + has_hosts * ASYNCHRONOUS_HEIGHT
     beside_top = main_top + MAIN_HEIGHT
     gap = GAP if len(ranks) <= 64 else 0.0
     row_height = beside_top + asynchronous_lanes * ASYNCHRONOUS_HEIGHT + gap
@@ -129,6 +137,7 @@ def arrange(events: Iterable[Event], ranks: Sequence[int]) -> Layout:
     for number, row in enumerate(rows):
         top = number * row_height
         phases.extend(Bar(event, top + lane * SPAN_HEIGHT, SPAN_HEIGHT) for event, lane in row.phases)
+        bars.extend(Bar(event, top + host_top, ASYNCHRONOUS_HEIGHT) for event in row.host)
         bars.extend(Bar(event, top + main_top, MAIN_HEIGHT) for event in row.own)
         bars.extend(
             Bar(event, top + beside_top + lane * ASYNCHRONOUS_HEIGHT, ASYNCHRONOUS_HEIGHT)
@@ -136,7 +145,7 @@ def arrange(events: Iterable[Event], ranks: Sequence[int]) -> Layout:
         )
         marks.extend(Bar(event, top, row_height - gap) for event in row.marks)
     return Layout(
-        tuple(ranks), tuple(bars), tuple(phases), tuple(marks), has_memory, row_height, gap, span_lanes
+        tuple(ranks), tuple(bars), tuple(phases), tuple(marks), has_memory, row_height, gap, span_lanes, has_hosts
     )
 
 
@@ -176,6 +185,7 @@ class _Row:
 
     phases: list[tuple[Event, int]]
     marks: list[Event]
+    host: list[Event]
     own: list[Event]
     beside: list[tuple[Event, int]]
     has_memory: bool
@@ -183,10 +193,11 @@ class _Row:
     @classmethod
     def of(cls, events: Sequence[Event], most: int) -> "_Row":
         named = [event for event in events if event.kind is Kind.SPAN]
-        others = [event for event in events if event.kind not in (Kind.SPAN, Kind.MEMORY)]
+        others = [event for event in events if event.kind not in (Kind.SPAN, Kind.MEMORY, Kind.HOST)]
         return cls(
             phases=list(in_lanes([event for event in named if event.end > event.start], most)),
             marks=[event for event in named if event.end <= event.start],
+            host=[event for event in events if event.kind is Kind.HOST],
             own=[event for event in others if not event.asynchronous],
             beside=list(in_lanes([event for event in others if event.asynchronous], most)),
             has_memory=any(event.kind is Kind.MEMORY for event in events),

@@ -39,8 +39,9 @@ def run(request: LaunchRequest) -> Run:
             "Call launch outside of the function that you launch."
         )
     with _alone_in_the_process(request.timeout):
-        # A rank that is captured has no clock yet by which its memory could be told.
-        captures = moves_shapes_only(request.arguments) and not request.memory
+        # A rank that is captured has no clock yet by which its memory, or its host's lead, could be told.
+        in_step = not request.cluster.computes.dispatch_seconds
+        captures = moves_shapes_only(request.arguments) and not request.memory and in_step
         captured = _captured(request) if captures else None
         outcome = captured or _in_turns(request)
     return outcome.run()

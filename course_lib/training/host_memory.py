@@ -43,10 +43,14 @@ class Copy(Protocol):
 
 
 class HostMemory:
-    """This rank's memory on the host. nbytes: what lies there now."""
+    """This rank's memory on the host. nbytes: what lies there now.
 
-    def __init__(self) -> None:
+    leaving: copies to the host that may be under way at a time; None: any number.
+    """
+
+    def __init__(self, leaving: int | None = LEAVING) -> None:
         self.nbytes = 0
+        self._most_leaving = leaving
         self._links: dict[torch.device, _Link] = {}
         self._leaving: deque[tuple[Copy, Tensor]] = deque()
         """Copies to the host with their sources, whose memory is needed until they are over."""
@@ -54,13 +58,13 @@ class HostMemory:
     def to_host(self, tensor: Tensor) -> "HostTensor":
         """Begin to copy a tensor to the host, after the copies that go there already.
 
-        Returns at once, but on a GPU where LEAVING copies are under way: then the oldest is waited for. The
-        tensor's memory stays taken until the copy is over, and no longer for its sake.
+        Returns at once, but on a device that lags behind, where `leaving` copies are under way: then the
+        oldest is waited for. The tensor's memory stays taken until the copy is over, and no longer.
         """
         if tensor.device not in self._links:
             self._links[tensor.device] = _link_of(tensor.device)
         self._let_go()
-        if len(self._leaving) >= LEAVING:
+        if self._most_leaving is not None and len(self._leaving) >= self._most_leaving:
             self._leaving[0][0].synchronize()
             self._let_go()
         held = HostTensor(self, tensor, self._links[tensor.device])
@@ -155,13 +159,13 @@ class _VirtualCopy:
 
     @property
     def over(self) -> bool:
-        return self.engine.now(self.rank) >= self.end
+        return self.engine.host_now(self.rank) >= self.end
 
     def wait(self) -> None:
         self.engine.wait_until(self.rank, self.end)
 
     def synchronize(self) -> None:
-        """Nothing to do: a simulated rank computes in step with its program, which is never ahead."""
+        self.engine.host_wait(self.rank, self.end)
 
 
 class _VirtualLink:

@@ -119,6 +119,8 @@ class _SocketEngine:
         """Asynchronous calls that may not be over, with their inputs as the grader knows them."""
         self._clock: float | None = 0.0
         """This rank's, as the last reply had it; None if it has computed since."""
+        self._host_clock = 0.0
+        """Its host's, of the same reply."""
 
     def group(self, name: str, members: Sequence[int]) -> Group:
         key = (name, tuple(members))
@@ -159,6 +161,14 @@ class _SocketEngine:
     def now(self, rank: int) -> float:
         return float(self._ask({"do": "now"})["now"]) if self._clock is None else self._clock
 
+    def host_now(self, rank: int) -> float:
+        self.now(rank)
+        return self._host_clock
+
+    def host_wait(self, rank: int, until: float | None = None) -> None:
+        self._clock = None
+        self._tell({"do": "host_wait", "clock": until}, 0)
+
     def copy(self, rank: int, nbytes: int, to_host: bool, earliest: float) -> float:
         asked: dict[str, Any] = {"do": "copy", "nbytes": nbytes, "to_host": to_host, "earliest": earliest}
         return float(self._ask(asked)["end"])
@@ -193,7 +203,7 @@ class _SocketEngine:
             if "stop" in reply:
                 # The launch is over, and nobody asks what would become of this rank.
                 os._exit(SERVED)
-        self._clock = float(reply["now"])
+        self._clock, self._host_clock = float(reply["now"]), float(reply["host"])
         if "raise" in reply:
             kind = getattr(builtins, reply["raise"], RuntimeError)
             raise (kind if issubclass(kind, Exception) else RuntimeError)(reply["message"])

@@ -133,8 +133,9 @@ class RankServer:
             reply = {"raise": type(self._error).__name__, "message": bounded(str(self._error))}
             self._error = None
         self._channel.settimeout(max(0.01, self._deadline - time.monotonic()))
-        # With each reply the rank's clock, for which it would have to ask at the next phase's ends.
-        send_frame(self._channel, encode({**reply, "now": self._scheduler.now(self._rank)}))
+        # With each reply the rank's clocks, for which it would have to ask at the next phase's ends.
+        clocks = {"now": self._scheduler.now(self._rank), "host": self._scheduler.host_now(self._rank)}
+        send_frame(self._channel, encode({**reply, **clocks}))
 
     def _break_off(self, kind: FailureKind, what: str) -> None:
         self._outcome.broken.append(RankBroken(self._rank, kind, what))
@@ -175,6 +176,9 @@ class RankServer:
             if type(seconds) not in (float, int) or not 0 <= seconds < 1e9:
                 raise CodecError("it computes for a time that there is not")
             self._scheduler.compute(self._rank, seconds)
+
+    def _host_wait(self, call: Any) -> None:
+        self._scheduler.host_wait(self._rank, rank_calls.host_wait_from_plain(call))
 
     def _span(self, call: Any) -> None:
         check_fields(call, rank_calls.SPAN_FIELDS, "a phase")
@@ -271,6 +275,7 @@ class RankServer:
         "post": _post,
         "change": _change,
         "compute": _compute,
+        "host_wait": _host_wait,
         "span": _span,
         "memory": _memory,
     }

@@ -131,9 +131,19 @@ def copy_from_plain(plain: Any) -> tuple[int, bool, float]:
 def clock_from_plain(plain: Any) -> float:
     """The virtual time that a rank waits for, in seconds. Raises CodecError."""
     check_fields(plain, {"do": (str,), "clock": (float, int)}, "a wait")
-    if not 0 <= plain["clock"] < _MOST_SECONDS:
+    return _instant(plain["clock"])
+
+
+def host_wait_from_plain(plain: Any) -> float | None:
+    """The virtual time that a rank's host waits for; None: for its device. Raises CodecError."""
+    check_fields(plain, {"do": (str,), "clock": (float, int, type(None))}, "a host's wait")
+    return None if plain["clock"] is None else _instant(plain["clock"])
+
+
+def _instant(clock: float) -> float:
+    if not 0 <= clock < _MOST_SECONDS:
         raise CodecError("it waits for a time that there is not")
-    return float(plain["clock"])
+    return float(clock)
 
 
 _MESSAGES = ("send", "recv")

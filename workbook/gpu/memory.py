@@ -11,13 +11,14 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import save_on_cpu, saved_tensors_hooks
 
-from course_lib import launch
+from course_lib import Cluster, launch
+from course_lib.cluster.device import Device
 from course_lib.figures.style import bar_figure
-from course_lib.models import Transformer, next_token_loss
+from course_lib.models import Transformer
+from course_lib.published.on_h100 import META, new_batch, new_model, two_steps
 from course_lib.training.host_memory import HostMemory
 from graders.guest.run_cells import run_cells
 from graders.submissions.read import read_submission
-from workbook.gpu.computing import META, new_batch, new_model
 from workbook.gpu.measure import Row, Table, dtype_name, median_seconds, peak_bytes
 from workbook.gpu.sizes import DTYPES, Net, Sizes
 
@@ -46,11 +47,10 @@ def peaks(device: torch.device, sizes: Sizes) -> Table:
 
 def _peak(net: Net, dtype: torch.dtype, device: torch.device, vocabulary: int) -> Row:
     gc.collect()
-    allocated = peak_bytes(
-        lambda: two_steps(new_model(net, vocabulary, device, dtype), *new_batch(net, device)), device
-    )
-    shapes = new_model(net, vocabulary, META, dtype), *new_batch(net, META)
-    tracked = launch(two_steps, *shapes, ranks=1, memory=True).memory[0].peak
+    allocated = peak_bytes(lambda: two_steps(*_model_and_batch(net, vocabulary, device, dtype)), device)
+    cluster = Cluster(device=Device(cuda_kernels=device.type == "cuda"))
+    shapes = _model_and_batch(net, vocabulary, META, dtype)
+    tracked = launch(two_steps, *shapes, ranks=1, cluster=cluster, memory=True).memory[0].peak
     return {
         "model": str(net),
         "precision": dtype_name(dtype),
@@ -60,13 +60,11 @@ def _peak(net: Net, dtype: torch.dtype, device: torch.device, vocabulary: int) -
     }
 
 
-def two_steps(model: Transformer, tokens_BT: Tensor, targets_BT: Tensor) -> None:
-    """The optimizer's state comes with the first."""
-    optimizer = torch.optim.AdamW(model.parameters())
-    for _ in range(2):
-        next_token_loss(model(tokens_BT), targets_BT).backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
-        optimizer.zero_grad()
+def _model_and_batch(
+    net: Net, vocabulary: int, device: torch.device, dtype: torch.dtype
+) -> tuple[Transformer, Tensor, Tensor]:
+    model = new_model(net.layers, net.width, net.tokens, vocabulary=vocabulary, device=device, dtype=dtype)
+    return model, *new_batch(net.batch, net.tokens, device)
 
 
 # --- Activations on the host

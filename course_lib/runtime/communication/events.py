@@ -20,6 +20,8 @@ class Kind(StrEnum):
     POINT_TO_POINT = "point-to-point"
     COLLECTIVE = "collective"
     COMPUTE = "compute"
+    HOST = "host"
+    """The host of a device that has a queue: `op` is "queues" or "waits"."""
     SPAN = "span"
     """A phase that the program itself named with `span`, or an instant that it named with `mark`."""
     COPY = "copy"

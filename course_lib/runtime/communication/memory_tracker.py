@@ -2,7 +2,8 @@
 
 Every operation of the rank's thread is seen, forward and backward (a `TorchDispatchMode`); a storage is held
 from the operation that made it until nobody refers to it, be it a variable or the graph of autograd. What an
-operation allocates and frees within itself is not seen, nor is memory that is no tensor's.
+operation allocates and frees within itself is not seen (but told, if it is known: `Device.cuda_kernels`), nor
+is memory that is no tensor's.
 """
 
 import threading
@@ -40,10 +41,19 @@ class MemoryRecorder(Protocol):
         ...
 
 
-def call_followed(recorder: MemoryRecorder, function: Callable[..., Any], arguments: Sequence[Any]) -> Any:
-    """function(*arguments), with what the rank holds meanwhile recorded."""
+def call_followed(
+    recorder: MemoryRecorder,
+    function: Callable[..., Any],
+    arguments: Sequence[Any],
+    temporary_bytes: Callable[[Any, Any], int] | None = None,
+) -> Any:
+    """function(*arguments), with what the rank holds meanwhile recorded.
+
+    temporary_bytes(operation, result): what an operation takes and gives back before it is over, if that is
+    known.
+    """
     _watch_torch()
-    tracker = MemoryTracker(recorder)
+    tracker = MemoryTracker(recorder, temporary_bytes)
     _active.add(tracker)
     try:
         tracker.given(arguments)
@@ -66,9 +76,12 @@ class _Held:
 class MemoryTracker(EagerDispatchMode):
     """While it is entered, each tensor operation of the thread is the rank's."""
 
-    def __init__(self, recorder: MemoryRecorder) -> None:
+    def __init__(
+        self, recorder: MemoryRecorder, temporary_bytes: Callable[[Any, Any], int] | None = None
+    ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._recorder = recorder
+        self._temporary_bytes = temporary_bytes
         self._held: dict[int, _Held] = {}
         self._bytes = dict.fromkeys(MemoryKind, 0)
         self._hooks = WeakIdKeyDictionary()
@@ -93,6 +106,9 @@ class MemoryTracker(EagerDispatchMode):
         result = func(*args, **kwargs)
         for tensor in _tensors(result):
             self._see(tensor, MemoryKind.ACTIVATIONS)
+        if self._temporary_bytes and (nbytes := self._temporary_bytes(func, result)):
+            self._change(MemoryKind.ACTIVATIONS, nbytes)
+            self._change(MemoryKind.ACTIVATIONS, -nbytes)
         return result
 
     def given(self, arguments: Sequence[Any]) -> None:

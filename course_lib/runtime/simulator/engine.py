@@ -48,7 +48,15 @@ class RankEngine(Protocol):
         ...
 
     def now(self, rank: int) -> float:
-        """The rank's clock, in virtual seconds."""
+        """The rank's clock, in virtual seconds: when its device has done what it was given so far."""
+        ...
+
+    def host_now(self, rank: int) -> float:
+        """When the rank's host has given its device all that; earlier, if the program runs ahead."""
+        ...
+
+    def host_wait(self, rank: int, until: float | None = None) -> None:
+        """The host waits for its device, or until an instant. Nothing happens if the two go in step."""
         ...
 
     def copy(self, rank: int, nbytes: int, to_host: bool, earliest: float) -> float:

@@ -16,6 +16,7 @@ from course_lib.runtime.communication.errors import RankTraceback
 from course_lib.runtime.communication.events import span_recorder
 from course_lib.runtime.request import LaunchRequest, PerRank, moves_shapes_only
 from course_lib.runtime.simulator.backend import BACKEND
+from course_lib.runtime.simulator.cuda_kernels import temporary_bytes
 from course_lib.runtime.simulator.engine import RankEngine, RankStopped, current_engine, current_rank
 from course_lib.runtime.simulator.private_copy import private_copy
 from course_lib.runtime.simulator.roofline import ComputeClock
@@ -137,12 +138,13 @@ class RankMains:
             with self._clock(rank):
                 return call.func(*arguments)
 
-        return call_followed(_Recorder(self._engine, rank), clocked, call.args)
+        temporary = temporary_bytes if self._request.cluster.computes.cuda_kernels else None
+        return call_followed(_Recorder(self._engine, rank), clocked, call.args, temporary)
 
     def _clock(self, rank: int) -> AbstractContextManager[Any]:
         """Counts what the rank computes, if the cluster says how fast that is."""
         cluster = self._request.cluster
-        if cluster.flops is None and cluster.memory_bandwidth is None:
+        if not cluster.computing_takes_time:
             return nullcontext()
         return ComputeClock(self._engine, rank, cluster)
 

@@ -2,7 +2,7 @@
 
 Every tensor operation takes the longer of its floating-point operations over the device's rate and the bytes
 of its tensors over the memory's (the roofline: S. Williams, A. Waterman, D. Patterson, Communications of the
-ACM 52(4), 2009).
+ACM 52(4), 2009). It begins when the host has queued it, at the earliest.
 """
 
 import math
@@ -13,9 +13,12 @@ import torch
 from torch.utils.flop_counter import flop_registry
 
 from course_lib.cluster.topology import Cluster
+from course_lib.runtime.device_rules import tensors_in, waits
 from course_lib.runtime.eager_mode import EagerDispatchMode
+from course_lib.runtime.simulator.cuda_kernels import times_moved
 from course_lib.runtime.simulator.engine import RankEngine
 
+_HALF = (torch.bfloat16, torch.float16)
 _COMMUNICATION = ("c10d", "_c10d_functional", "_dtensor")
 
 
@@ -26,8 +29,12 @@ class ComputeClock(EagerDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self._engine = engine
         self._rank = rank
-        self._flops = cluster.flops or math.inf
-        self._memory_bandwidth = cluster.memory_bandwidth or math.inf
+        device = cluster.computes
+        self._queues = device.dispatch_seconds > 0
+        self._times_moved = times_moved if device.cuda_kernels else None
+        self._flops = device.flops or math.inf
+        self._half_flops = device.half_flops
+        self._memory_bandwidth = device.memory_bandwidth or math.inf
 
     def __torch_dispatch__(
         self,
@@ -37,6 +44,8 @@ class ComputeClock(EagerDispatchMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
+        if self._queues and not self._engine.communicating and waits(func, args, kwargs, _there):
+            self._engine.host_wait(self._rank)
         result = func(*args, **kwargs)
         if self._engine.communicating or func.namespace in _COMMUNICATION or func.is_view:
             return result
@@ -47,11 +56,20 @@ class ComputeClock(EagerDispatchMode):
         """Time of one operation, in seconds."""
         flops = 0 if self._flops == math.inf else flops_of(func, args, kwargs, result)
         nbytes = 0 if self._memory_bandwidth == math.inf else nbytes_of((*args, *kwargs.values(), result))
+        if self._times_moved:
+            nbytes *= self._times_moved(func)
+        if flops and self._half_flops and tensors_in(args)[0].dtype in _HALF:
+            return max(flops / self._half_flops, nbytes / self._memory_bandwidth)
         return self.seconds_of(flops, nbytes)
 
     def seconds_of(self, flops: int, nbytes: int) -> float:
         """Time of an operation with so many floating-point operations, whose tensors have so many bytes."""
         return max(flops / self._flops, nbytes / self._memory_bandwidth)
+
+
+def _there(device: torch.device) -> bool:
+    """A simulated rank's tensors all lie on its device."""
+    return True
 
 
 def flops_of(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> int:

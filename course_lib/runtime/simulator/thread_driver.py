@@ -190,13 +190,21 @@ class ThreadDriver:
         self._check_open()
         self._take_turns(rank, self.virtual_time.wait_until(rank, clock))
 
+    def host_now(self, rank: int) -> float:
+        """When the rank's host has queued all that its device was given."""
+        return self.virtual_time.host_now(rank)
+
+    def host_wait(self, rank: int, until: float | None = None) -> None:
+        """The rank's host waits for its device, or until an instant."""
+        self.virtual_time.host_wait(rank, until)
+
     def record_span(self, rank: int, label: str, start: float, end: float) -> None:
         """Add a phase that the program has named."""
         self.virtual_time.record(rank, label, Kind.SPAN, start, end)
 
     def record_memory(self, rank: int, kind: str, nbytes: int) -> None:
         """Add that the rank now holds so many bytes of a `MemoryKind`."""
-        now = self.now(rank)
+        now = self.host_now(rank)
         self.virtual_time.record(rank, kind, Kind.MEMORY, now, now, nbytes)
 
     def _check_open(self) -> None:

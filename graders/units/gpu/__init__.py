@@ -16,8 +16,9 @@ import torch
 from torch import Tensor
 from torch._ops import OpOverload
 
+from course_lib.runtime.device_rules import name_of
 from course_lib.runtime.eager_mode import EagerDispatchMode
-from graders.units.gpu.rules import HOST, NAME, name_of, waits
+from graders.units.gpu.rules import HOST, NAME, waits
 from graders.units.gpu.tensors import DATA, WAITS, computed, entered, gpu, on_host, plain, set_data
 
 __all__ = ["HOST", "WAITS", "Gpu", "gpu", "on_host", "plain"]

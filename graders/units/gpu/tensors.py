@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from torch._ops import OpOverload
 from torch.utils._pytree import tree_map_only
 
-from graders.units.gpu.rules import HOST, NAME, is_there, refuse_mixed, tensors_in
+from course_lib.runtime.device_rules import tensors_in
+from graders.units.gpu.rules import HOST, NAME, is_there, refuse_mixed
 
 WAITS = "waits"
 """What a log gets each time that somebody waits for the device."""

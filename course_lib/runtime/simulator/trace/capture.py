@@ -92,6 +92,13 @@ class CaptureEngine:
         """The position of this read in the program: a trace's own time, which `record_span` understands."""
         return self.trace.write(_CLOCK_READ)
 
+    def host_now(self, rank: int) -> float:
+        """Refused: a device with a queue is not captured."""
+        self.trace.refuse("the host's clock")
+
+    def host_wait(self, rank: int, until: float | None = None) -> None:
+        """Nothing: what is captured goes in step with its program."""
+
     def copy(self, rank: int, nbytes: int, to_host: bool, earliest: float) -> float:
         """Refused: when a copy begins, only time can tell."""
         self.trace.refuse("a copy between device and host")
