@@ -7,9 +7,9 @@ import torch
 from torch import Tensor, nn
 
 from course_lib import Cluster, Link, Run, launch
+from course_lib.cluster.device import Device
 from course_lib.runtime.communication.events import Kind
-from course_lib.training import host_memory
-from course_lib.training.host_memory import LEAVING, HostMemory
+from course_lib.training.host_memory import HostMemory
 from course_lib.training.out_of_core import DoesNotFit, step
 
 LINK = Link(latency=1.0, bandwidth=100.0)
@@ -43,41 +43,22 @@ def test_what_comes_back_is_what_went(on: str) -> None:
     assert run.results == [([True] * 3, [48 + 12, 12, 0])]
 
 
-class Late:
-    """A copy of a device that the program is ahead of: it is over when it is waited for."""
-
-    def __init__(self) -> None:
-        self.over = False
-
-    def wait(self) -> None:
-        self.over = True
-
-    synchronize = wait
+def twenty_leave(x: Tensor, leaving: int | None) -> None:
+    host = HostMemory(leaving)
+    held = [host.to_host(x * number) for number in range(20)]
+    del held
 
 
-class LateLink:
-    """A link whose copies are late. Keeps them all."""
-
-    def __init__(self) -> None:
-        self.copies: list[Late] = []
-
-    def to_host(self, tensor: Tensor) -> tuple[Tensor, Late]:
-        self.copies.append(Late())
-        return tensor.clone(), self.copies[-1]
-
-
-def test_two_copies_leave_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    # Invariant: where the program is ahead of its device, the oldest copy is waited for before a third
-    # begins, and what has left is let go.
-    link, host, kept = LateLink(), HostMemory(), []
-    monkeypatch.setattr(host_memory, "_link_of", lambda device: link)
-    for number in range(5):
-        tensor = torch.ones(3)
-        kept.append(host.to_host(tensor))
-        del tensor
-        under_way = [not copy.over for copy in link.copies]
-        assert under_way == [False] * (number - 1) + [True] * min(number + 1, LEAVING)
-        assert len(host._leaving) == sum(under_way)
+@pytest.mark.parametrize(("leaving", "most"), [(1, 3), (2, 4), (4, 6), (None, 21)])
+def test_so_many_copies_leave_at_a_time(leaving: int | None, most: int) -> None:
+    # Invariant: where the program is ahead of its device, the oldest copy is waited for before one too many
+    # begins, and what has left is let go. On the device are those that leave, one at work, and the loop's.
+    queued = Cluster(device=Device(memory_bandwidth=1e3, dispatch_seconds=1e-6), host=LINK)
+    run = launch(twenty_leave, torch.ones(25), leaving, ranks=1, cluster=queued, memory=True)
+    assert run.memory[0].peak_of("activations") <= most * 100
+    in_step = Cluster(memory_bandwidth=1e3, host=LINK)
+    with_its_device = launch(twenty_leave, torch.ones(25), leaving, ranks=1, cluster=in_step)
+    assert not [event for event in with_its_device.events if event.kind is Kind.HOST]
 
 
 @pytest.mark.gpu

@@ -145,7 +145,15 @@ def arrange(events: Iterable[Event], ranks: Sequence[int]) -> Layout:
         )
         marks.extend(Bar(event, top, row_height - gap) for event in row.marks)
     return Layout(
-        tuple(ranks), tuple(bars), tuple(phases), tuple(marks), has_memory, row_height, gap, span_lanes, has_hosts
+        tuple(ranks),
+        tuple(bars),
+        tuple(phases),
+        tuple(marks),
+        has_memory,
+        row_height,
+        gap,
+        span_lanes,
+        has_hosts,
     )
 
 

@@ -9,6 +9,7 @@ from dataclasses import asdict
 from operator import attrgetter
 from typing import Any
 
+from course_lib.cluster.device import Device
 from course_lib.cluster.topology import Cluster, Disturbances, Link
 from course_lib.launch.failures import Deadlock
 from course_lib.runtime.communication.errors import PendingCall
@@ -18,15 +19,16 @@ from graders.protocol.codec import CodecError
 
 
 def cluster_to_plain(cluster: Cluster) -> PlainData:
-    """A cluster with its links and disturbances as a dictionary of dictionaries."""
+    """A cluster with its links, device and disturbances as a dictionary of dictionaries."""
     return asdict(cluster)
 
 
 def cluster_from_plain(plain: Mapping[str, Any]) -> Cluster:
     """The cluster of `cluster_to_plain`. Only a worker reads it, and a grader has written it."""
     links = {name: plain[name] and Link(**plain[name]) for name in ("intra_node", "inter_node", "host")}
+    device = plain["device"] and Device(**plain["device"])
     disturbances = Disturbances(**plain["disturbances"])
-    return Cluster(**{**plain, **links, "disturbances": disturbances})
+    return Cluster(**{**plain, **links, "device": device, "disturbances": disturbances})
 
 
 def events_to_plain(events: Sequence[Event]) -> PlainData:
