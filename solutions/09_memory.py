@@ -1134,9 +1134,9 @@ six_layers = nn.Sequential(*(nn.Linear(WIDTH, WIDTH, bias=False) for layer in ra
 inputs = torch.randn(SAMPLES, WIDTH)
 
 
-def offloaded_step(model: nn.Module, x: Tensor, ahead: int | None) -> list[Tensor]:
+def offloaded_step(model: nn.Module, x: Tensor, ahead: int | None, leaving: int | None = 2) -> list[Tensor]:
     """The gradients of a step; ahead=None: with everything kept."""
-    offload = HostOffload(HostMemory(), model.parameters(), ahead or 0)
+    offload = HostOffload(HostMemory(leaving), model.parameters(), ahead or 0)
     hooks = nullcontext() if ahead is None else saved_tensors_hooks(offload.pack, offload.unpack)
     with hooks, span("forward"):
         loss = model(x).square().mean()
@@ -1178,11 +1178,42 @@ assert sum(event.nbytes for event in copies) == 2 * 7 * one_layer
 # have stayed. Each tensor more ahead costs a layer's activations, and gains nothing where one copy is shorter than one
 # backward.
 #
-# A real GPU lags behind its program, which queues operations faster than the GPU works them off. A tensor that leaves
-# stays in the GPU's memory until its copy is over, so copies would pile up. Therefore `to_host` lets at most two leave at
-# a time: before a third it waits for the oldest. (A simulated device works in step with its program, and never waits
-# there.) Below are steps of 12 layers of width 4096 on an H100 (`course_lib.published.h100`), and of eight small layers
-# on this machine. On a CPU their time says little: the host's memory is the device's own.
+# This device works in step with its program. A real GPU lags behind: its program, the host, queues operations faster than
+# the GPU works them off (unit 01). A tensor that leaves stays in the GPU's memory until its copy is over, so copies pile up.
+# Therefore `to_host` lets at most two leave at a time: before a third it waits for the oldest. `HostMemory(leaving=...)`
+# changes how many. Here the same device has a queue, and the model twice as many layers:
+
+# %% demo=true
+# %%needs HostOffload
+from course_lib.cluster.device import Device
+
+lagging = Cluster(device=Device(device.flops, device.memory_bandwidth, dispatch_seconds=50e-6), host=device.host)
+ways = {
+    "all kept": (None, None),
+    "copies without a bound": (1, None),
+    "at most 1 copy leaving": (1, 1),
+    "at most 2 copies leaving": (1, 2),
+}
+twelve_layers = nn.Sequential(*(nn.Linear(WIDTH, WIDTH, bias=False) for layer in range(12)))
+queued = {
+    way: launch(offloaded_step, twelve_layers, inputs, *numbers, ranks=1, cluster=lagging, memory=True)
+    for way, numbers in ways.items()
+}
+for way, run in queued.items():
+    print(f"{way:24}: {run.seconds * 1e3:5.1f} ms,", end=" ")
+    print(f"at most {run.memory[0].peak_of('activations') / one_layer:4.1f} layers' activations on the device")
+queued["copies without a bound"].timeline(title="copies without a bound")
+
+# %% demo=true jupyter={"source_hidden": true}
+# %%holds HostOffload
+layers_held = [run.memory[0].peak_of("activations") / one_layer for run in queued.values()]
+assert layers_held[1] > layers_held[0], layers_held
+assert max(layers_held[2:]) < 0.6 * layers_held[0], layers_held
+
+# %% [markdown]
+# Without a bound the program has queued the whole of forward, and taken memory for all of it, before the second copy is over:
+# it needs more than with everything kept. Below are steps of 12 layers of width 4096 on an H100
+# (`course_lib.published.h100`), and of eight small layers on this machine. On a CPU their time says little: the host's memory is the device's own.
 
 # %% demo=true
 # %%needs HostOffload

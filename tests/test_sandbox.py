@@ -419,10 +419,13 @@ def test_without_a_sandbox_nobody_else_s_process_is_ended(
     monkeypatch.setattr(backends, "BACKENDS", ())
     backend_here.cache_clear()
     request.addfinalizer(backend_here.cache_clear)
-    with subprocess.Popen(["sleep", "600"]) as other:
+    other = subprocess.Popen(["sleep", "600"])
+    try:
         assert points(graded("def double(x):\n    os._exit(113)", TOTAL)) == [0, 2]
         assert other.poll() is None
+    finally:
         other.kill()
+        other.wait()
 
 
 def test_sandbox_that_does_not_work_gives_no_grades(

@@ -2,10 +2,9 @@
 
 The format is Chrome's Trace Event Format, JSON object form: a node is a process, a rank two threads of it:
 what the rank did itself, and what ran beside it (asynchronous calls). A viewer nests the slices of a thread,
-so slices that overlap without one being within the other get further threads. The host of a device with a queue
-is a thread, too. A message is a flow arrow from
-the slice of its send to that of its receive. What a rank holds in memory is a counter of its node. Times
-are microseconds with three decimals: whole nanoseconds.
+so slices that overlap without one being within the other get further threads. The host of a device with a
+queue is a thread, too. A message is a flow arrow from the slice of its send to that of its receive. What a
+rank holds in memory is a counter of its node. Times are microseconds with three decimals: whole nanoseconds.
 """
 
 import json

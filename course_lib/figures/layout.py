@@ -1,8 +1,9 @@
 """Where on a page the events of a run stand: rows of ranks, lanes within a row, a unit of time.
 
 Pure arithmetic without drawing. Within a rank's row, from top to bottom: the phases that the program named,
-what its host did, if its device has a queue, what the rank did itself (computing and blocking calls), and at half height what ran beside it (asynchronous
-calls), one lane for each that run at the same time; last, if the run has recorded it, what it held in memory.
+what its host did, if its device has a queue, what the rank did itself (computing and blocking calls), and at
+half height what ran beside it (asynchronous calls), one lane for each that run at the same time; last, if the
+run has recorded it, what it held in memory.
 """
 
 from collections import defaultdict

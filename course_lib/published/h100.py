@@ -91,7 +91,7 @@ OFFLOADS = (
 )
 """HostOffload of unit 09, with a bound on the copies that leave, and torch's `save_on_cpu`.
 
-The record does not say what stands between the linear layers. With a GELU the peak of everything kept is right.
+The record does not say what stands between the linear layers. With a GELU the peak of everything kept is met.
 """
 
 OFFLOADS_H200 = (

@@ -250,7 +250,7 @@ class VirtualTime:
         state, engine = self.ranks[rank], to_host and not self._one_engine
         if self._dispatch:
             self._queue(state)
-        # What leaves has to be computed first. What comes back need not wait: a host that is ahead asks early.
+        # What leaves has to be computed first. What comes back need not wait: a host ahead asks early.
         asked = state.clock if to_host else self.host_now(rank)
         start = max(asked, self._host_free.get((rank, engine), 0.0), earliest)
         end = start + (self._host.seconds(nbytes) if self._host else 0.0)
