@@ -1187,7 +1187,9 @@ assert sum(event.nbytes for event in copies) == 2 * 7 * one_layer
 # %%needs HostOffload
 from course_lib.cluster.device import Device
 
-lagging = Cluster(device=Device(device.flops, device.memory_bandwidth, dispatch_seconds=50e-6), host=device.host)
+lagging = Cluster(
+    device=Device(device.flops, device.memory_bandwidth, dispatch_seconds=50e-6), host=device.host
+)
 ways = {
     "all kept": (None, None),
     "copies without a bound": (1, None),
@@ -1201,7 +1203,9 @@ queued = {
 }
 for way, run in queued.items():
     print(f"{way:24}: {run.seconds * 1e3:5.1f} ms,", end=" ")
-    print(f"at most {run.memory[0].peak_of('activations') / one_layer:4.1f} layers' activations on the device")
+    print(
+        f"at most {run.memory[0].peak_of('activations') / one_layer:4.1f} layers' activations on the device"
+    )
 queued["copies without a bound"].timeline(title="copies without a bound")
 
 # %% demo=true jupyter={"source_hidden": true}

@@ -1,19 +1,25 @@
 """Running a notebook: its kernel meets no other on a port, and one that does not start is a sentence."""
 
+import asyncio
 import gc
 import json
 import os
 import tempfile
+import time
 from pathlib import Path
+from typing import Any
 
 import nbformat
 import pytest
+import zmq
+import zmq.asyncio
+from jupyter_client.session import Session
 from jupyter_core.utils import run_sync
 from nbformat.v4 import new_code_cell, new_notebook
 
 from workbook import execute as execution
 from workbook.execute import ExecutionFailed, execute
-from workbook.run_notebook import OwnSocketsManager
+from workbook.run_notebook import LooksAgain, OwnSocketsManager
 
 CONNECTION = """
 import json
@@ -75,3 +81,25 @@ def test_a_kernel_that_does_not_start_is_a_sentence(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(execution, "START_SECONDS", 1)
     with pytest.raises(ExecutionFailed, match="The notebook's kernel was not ready within 1 s"):
         execute(written(tmp_path, "1"), tmp_path / "out" / "executed.ipynb", {})
+
+
+def test_a_reply_is_heard_whose_wake_up_a_message_to_the_kernel_has_taken() -> None:
+    # Invariant: what nbclient sends for a widget, past asyncio, leaves no reply unheard.
+    async def waits_while_somebody_sends() -> dict[str, Any]:
+        context, session = zmq.asyncio.Context(), Session()
+        with context.socket(zmq.DEALER) as here, zmq.Context().socket(zmq.ROUTER) as kernel:
+            kernel.linger = here.linger = 0
+            port = kernel.bind_to_random_port("tcp://127.0.0.1")
+            here.connect(f"tcp://127.0.0.1:{port}")
+            channel = LooksAgain(here, session)
+            channel.send(session.msg("first"))
+            identity = kernel.recv_multipart()[0]
+            waiting = asyncio.ensure_future(channel.get_msg(timeout=600))
+            await asyncio.sleep(0.2)
+            session.send(kernel, "reply", ident=identity)
+            # It arrives while asyncio is not looking, and the next message takes its wake-up.
+            time.sleep(0.2)
+            channel.send(session.msg("second"))
+            return await asyncio.wait_for(waiting, 60)
+
+    assert asyncio.run(waits_while_somebody_sends())["msg_type"] == "reply"

@@ -3,18 +3,23 @@
 jupyter_client gives a kernel five TCP ports that were free a moment ago. Kernels that start side by side can
 be given the same ones, and then one of them waits for ever. Here a kernel's sockets are files in a folder of
 its own.
+
+nbclient answers a widget on the socket on which it waits for the kernel's reply, and jupyter_client sends
+past asyncio there: then nobody is told of a reply that has come meanwhile. Here one looks every second.
 """
 
 import tempfile
 import weakref
 from contextlib import ExitStack
+from queue import Empty
 from typing import Any
 
 from jupyter_client.asynchronous.client import AsyncKernelClient
+from jupyter_client.channels import AsyncZMQSocketChannel
 from jupyter_client.manager import AsyncKernelManager
 from papermill.cli import papermill
 from papermill.engines import NBClientEngine, papermill_engines
-from traitlets import default
+from traitlets import Type, default
 
 from course_lib.scratch import scratch_folder
 
@@ -26,8 +31,26 @@ class KernelNotStarted(RuntimeError):
     """A kernel was not there in time; the message says after how long, and what to look at."""
 
 
+class LooksAgain(AsyncZMQSocketChannel):
+    """A channel that finds a message of which it was not told."""
+
+    async def get_msg(  # type: ignore[override]  # jupyter_client says so of its own, too
+        self, timeout: float | None = None
+    ) -> dict[str, Any]:
+        left = float("inf") if timeout is None else timeout
+        while True:
+            try:
+                return await super().get_msg(timeout=min(1.0, left))
+            except Empty:
+                left -= 1.0
+                if left <= 0:
+                    raise
+
+
 class _Client(AsyncKernelClient):
-    """Says in a sentence that a kernel did not start."""
+    """Says in a sentence that a kernel did not start, and hears every reply."""
+
+    shell_channel_class = Type(LooksAgain)
 
     async def _async_wait_for_ready(self, timeout: float | None = None) -> None:
         try:
