@@ -681,6 +681,7 @@ guesses.measured(
 
 # %% demo=true
 # %%needs measure_throughput
+from course_lib.cluster import presets
 from course_lib.models import Transformer, TransformerConfig, next_token_loss
 from course_lib.published import h100, on_h100
 
@@ -693,11 +694,12 @@ def tiny_step() -> None:
     tiny.zero_grad()
 
 
+h100_card = presets.one_h100().device
 in_bfloat16 = [step for step in h100.STEPS if step.precision == "bfloat16"]
 smallest = in_bfloat16[0]
 here = 1e3 * milliseconds(tiny_step) / smallest.operations
 print(f"microseconds an operation: {here:.0f} on this machine's {device.type}", end=", ")
-print(f"{1e6 * h100.CARD.dispatch_seconds:.0f} on the H100")
+print(f"{1e6 * h100_card.dispatch_seconds:.0f} on the H100")
 told = {
     "roofline": [step.roofline / step.measured for step in in_bfloat16],
     "roofline and queue": [1e3 * on_h100.run_step(step).seconds / step.measured for step in in_bfloat16],
@@ -718,9 +720,9 @@ assert round(max(told["roofline"]), 1) == 0.8
 assert min(told["roofline and queue"]) > 0.79
 assert sum(part > 0.86 for part in told["roofline and queue"]) == 3
 assert (smallest.operations, round(smallest.roofline, 1), round(smallest.measured, 1)) == (291, 3.6, 14.7)
-assert round(1e6 * h100.CARD.dispatch_seconds) == 44
-assert round(1e3 * h100.CARD.dispatch_seconds * smallest.operations) == 13
-assert round(h100.CARD.half_flops / h100.CARD.flops) == 15
+assert round(1e6 * h100_card.dispatch_seconds) == 44
+assert round(1e3 * h100_card.dispatch_seconds * smallest.operations) == 13
+assert round(h100_card.half_flops / h100_card.flops) == 15
 in_float32 = [step.roofline / step.measured for step in h100.STEPS if step.precision == "float32"]
 assert len(in_float32) == 5
 assert min(in_float32) > 0.87

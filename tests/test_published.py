@@ -201,7 +201,5 @@ def test_peaks_of_the_h100_are_met_to_within_a_five_hundredth(of_h100: list[Row]
 @pytest.mark.parametrize("step", h100.STEPS[:1], ids=str)
 def test_without_a_queue_a_step_takes_its_roofline(step: h100.Step) -> None:
     """The two rates that were measured on that card, with nothing else known of it."""
-    cluster = Cluster(
-        flops=h100.MATMUL_FLOPS[step.precision], memory_bandwidth=h100.COPY_BANDWIDTH, name="H100"
-    )
+    cluster = Cluster(flops=on_h100.CARD.flops, memory_bandwidth=on_h100.CARD.memory_bandwidth)
     assert 1e3 * on_h100.run_step(step, cluster=cluster).seconds == pytest.approx(step.roofline, rel=2e-3)

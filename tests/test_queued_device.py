@@ -202,7 +202,7 @@ def test_a_cuda_kernel_holds_more_than_its_result() -> None:
 
 
 def test_a_device_crosses_to_another_process_and_back() -> None:
-    cluster = Cluster(device=h100.CARD, host=h100.HOST_LINK)
+    cluster = on_h100.CARD
     assert cluster_from_plain(cluster_to_plain(cluster)) == cluster
 
 

@@ -4,46 +4,25 @@ Source: measured for this workbook on 2026-11-26, on one NVIDIA H100 80GB HBM3 w
 2.11.0+cu130, NCCL 2.28.9; medians, timed by CUDA events. `course gpu` measures such steps on another machine.
 
 Transformers: `course_lib.models.Transformer` with heads of 64, a vocabulary of 32,768 and a tied head; a step
-is `next_token_loss`, backward and `zero_grad`.
+is `next_token_loss`, backward and `zero_grad`. The card's own rates are those of `presets.one_h100`.
 """
 
 from dataclasses import dataclass
 
-from course_lib.cluster.device import Device
-from course_lib.cluster.topology import Link
-
-MATMUL_FLOPS = {"float32": 49.76e12, "bfloat16": 737.2e12}
-"""FLOP/s of a large matrix product, by precision; float32 without TF32."""
-
-COPY_BANDWIDTH = 2899e9
-"""Bytes/s that a large copy on the device reads and writes."""
-
-QUEUEING_SECONDS = {
+SMALL_STEPS = {
     "transformer, 4 layers, D=64": 44.2e-6,
     "transformer, 12 layers, D=64": 46.5e-6,
     "SmallCNN, one image": 74.4e-6,
 }
-"""Of steps that are too small to keep the GPU busy: seconds a tensor operation, all of them the host's."""
-
-
-CARD = Device(
-    flops=MATMUL_FLOPS["float32"],
-    half_flops=MATMUL_FLOPS["bfloat16"],
-    memory_bandwidth=COPY_BANDWIDTH,
-    dispatch_seconds=QUEUEING_SECONDS["transformer, 4 layers, D=64"],
-    cuda_kernels=True,
-)
-"""The card and its host as a simulated device: what was measured of them, and nothing of the steps below."""
-
-HOST_LINK = Link(latency=10e-6, bandwidth=4 * 12.0e9)
-"""PCIe 5.0 x16, four times PCIe 3.0 x16: 12.0 GB/s (NVIDIA/nccl v2.28.7, src/graph/topo.h, PCI_BW)."""
+"""Of steps that are too small to keep the GPU busy: seconds a tensor operation, all of them the host's. The
+first is what `presets.one_h100` takes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
     """Forward and backward. tokens: of a sample. operations: tensor operations of forward and backward.
 
-    roofline: milliseconds by the simulator with the two rates above, and no queue. measured: milliseconds.
+    roofline: milliseconds by the simulator with the card's rates and no queue. measured: milliseconds.
     """
 
     precision: str

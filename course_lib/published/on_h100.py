@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from course_lib.cluster import presets
 from course_lib.cluster.topology import Cluster
 from course_lib.launch import launch
 from course_lib.launch.run import Run
@@ -51,7 +52,7 @@ def two_steps(model: Transformer, tokens_BT: Tensor, targets_BT: Tensor) -> None
         optimizer.zero_grad()
 
 
-CARD = Cluster(device=h100.CARD, host=h100.HOST_LINK, name="one H100")
+CARD = presets.one_h100()
 
 
 def run_step(measured: h100.Step, cluster: Cluster = CARD) -> Run:
