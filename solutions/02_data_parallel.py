@@ -736,6 +736,7 @@ class BucketedDDP(nn.Module):
 
 # %% demo=true
 # %%needs broadcast_parameters average_gradients BucketedDDP
+from course_lib.cluster.device import Device
 from course_lib.training.data_parallel import Replication
 from course_lib.training.step_timing import step_limits, timed_step
 
@@ -751,10 +752,14 @@ def in_buckets(kib: int) -> Replication:
     return Replication("BucketedDDP", partial(BucketedDDP, bucket_bytes=kib * 1024), BucketedDDP.finish)
 
 
-def step_with(replication: Replication, latency_us: float):
-    """One step of eight linear layers of width 256 on devices of 100 GFLOP/s and a network of 20 Gbit/s."""
+def step_with(replication: Replication, latency_us: float, dispatch_us: float = 0):
+    """One step of eight linear layers of width 256 on devices of 100 GFLOP/s and a network of 20 Gbit/s.
+
+    dispatch_us: microseconds in which a program queues an operation; 0: it goes in step with its device.
+    """
     link = Link(latency=latency_us * 1e-6, bandwidth=2.5e9)
-    cluster = Cluster(nodes=ranks, inter_node=link, flops=1e11, memory_bandwidth=1e11)
+    device = Device(flops=1e11, memory_bandwidth=1e11, dispatch_seconds=dispatch_us * 1e-6)
+    cluster = Cluster(nodes=ranks, inter_node=link, device=device)
     return launch(timed_step, replication, 8, 256, 64, cluster=cluster)
 
 
@@ -824,6 +829,26 @@ if ranks == 4:
 # %% [markdown]
 # All all-reduces take equally long, and the step ends when the last of them does: 2.8 ms after its beginning instead of 3.5 ms,
 # with four ranks. Only what is sent after backward makes the step longer. The broadcast at the start takes 2.3 ms, once.
+#
+# **On a GPU** the program runs ahead of its device (unit 01). An all-reduce waits in a queue of its own, a **stream**, until
+# backward has computed its bucket. `work.wait()` then makes the device wait, and the program goes on:
+
+# %% demo=true
+# %%needs broadcast_parameters average_gradients BucketedDDP
+on_streams = step_with(in_buckets(514), latency_us=20, dispatch_us=2)
+draw_step(on_streams, "The same with a queue")
+
+# %% demo=true jupyter={"source_hidden": true}
+# %%holds broadcast_parameters average_gradients BucketedDDP
+queued_by = max(event.end for event in on_streams.events if event.kind == "host" and event.rank == 0)
+start, end = step_limits(on_streams)
+if ranks == 4:
+    assert milliseconds(on_streams) < 1.1 * milliseconds(overlapped)
+    assert (queued_by - start) < 0.5 * (end - start)
+
+# %% [markdown]
+# The host has queued the whole step before half of its time is over. The step takes as long as before: a queue costs nothing while it is
+# not empty.
 #
 # ### How large should a bucket be?
 #
