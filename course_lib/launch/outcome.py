@@ -82,15 +82,15 @@ class Outcome:
             self._raise_timed_out()
         if self.failures:
             report = rank_failed_report(self.failures, self.waiting)
-            raise RankFailed(report, self.failures, self._record())
+            raise RankFailed(report, self.failures, self.record())
         if self.ending is Ending.STUCK:
             self._raise_stuck()
-        finished = self._record()
+        finished = self.record()
         if finished.unmatched and not self.virtual_time.lost:
             raise LeftOpen(left_open_report(finished.unmatched), finished)
         return finished
 
-    def _record(self) -> Run:
+    def record(self) -> Run:
         """The run as it stands, complete or not."""
         return Run(
             results=self.results,
@@ -114,7 +114,7 @@ class Outcome:
 
     def _raise_timed_out(self) -> NoReturn:
         places = {rank: "\n".join(f"    at {line}" for line in lines) for rank, lines in self.places.items()}
-        raise TimedOut(timed_out_report(self.request.timeout, places, self.waiting), self._record())
+        raise TimedOut(timed_out_report(self.request.timeout, places, self.waiting), self.record())
 
     def _raise_stuck(self) -> NoReturn:
         mismatches = self.virtual_time.network.mismatches()
@@ -124,9 +124,9 @@ class Outcome:
         finished = [state.number for state in self.virtual_time.ranks if state.finished]
         if lost := self.virtual_time.lost:
             report = lost_report(self.waiting, cycle, finished, lost)
-            raise RankLost(report, self.waiting, cycle, finished, self._record(), lost=lost)
+            raise RankLost(report, self.waiting, cycle, finished, self.record(), lost=lost)
         report = deadlock_report(self.waiting, cycle, finished)
-        raise Deadlock(report, self.waiting, cycle, finished, self._record())
+        raise Deadlock(report, self.waiting, cycle, finished, self.record())
 
     def _raise_mismatch(self, mismatch: Mismatch) -> NoReturn:
         calls = [self.virtual_time.network.pending(operation) for operation in mismatch.calls]
@@ -134,4 +134,4 @@ class Outcome:
             report = message_mismatch_report(calls)
         else:
             report = mismatch_report(calls, mismatch.position, mismatch.calls[0].call.group.members)
-        raise CollectiveMismatch(report, calls, self._record())
+        raise CollectiveMismatch(report, calls, self.record())

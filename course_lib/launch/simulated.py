@@ -38,7 +38,7 @@ def run(request: LaunchRequest) -> Run:
             "This is a simulated rank already, and a rank cannot launch ranks. "
             "Call launch outside of the function that you launch."
         )
-    with _alone_in_the_process(request.timeout):
+    with alone_in_the_process(request.timeout):
         # A rank that is captured has no clock yet by which its memory, or its host's lead, could be told.
         in_step = not request.cluster.computes.dispatch_seconds
         captures = moves_shapes_only(request.arguments) and not request.memory and in_step
@@ -51,7 +51,7 @@ _running = threading.Lock()
 
 
 @contextmanager
-def _alone_in_the_process(seconds: float) -> Iterator[None]:
+def alone_in_the_process(seconds: float) -> Iterator[None]:
     """Let no other launch of another thread swap what belongs to the process, such as `os.environ`."""
     if not _running.acquire(timeout=min(seconds, threading.TIMEOUT_MAX)):
         raise BadLaunch(

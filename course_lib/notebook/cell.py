@@ -66,12 +66,22 @@ def run_cell(cell: Cell, names: Mapping[str, Any]) -> str | None:
     or if the value is None.
     """
     namespace: dict[str, Any] = {"__name__": "__main__", **names}
-    _bind_functions(namespace)
+    bind_functions(namespace)
+    return value_as_text(cell, namespace)
+
+
+def value_as_text(cell: Cell, namespace: dict[str, Any]) -> str | None:
+    """Run a cell in a namespace that lasts, and tell the value of its last expression as `run_cell` does."""
+    remember(cell)
+    value = last_value(cell, namespace)
+    return None if value is None else str(pretty(value))  # type: ignore[no-untyped-call]
+
+
+def remember(cell: Cell) -> None:
+    """Let tracebacks of this process show the cell's lines."""
     linecache.cache.setdefault(
         cell.file, (len(cell.text), None, cell.text.splitlines(keepends=True), cell.file)
     )
-    value = last_value(cell, namespace)
-    return None if value is None else str(pretty(value))  # type: ignore[no-untyped-call]
 
 
 def last_value(cell: Cell, namespace: dict[str, Any]) -> Any:
@@ -86,7 +96,7 @@ def last_value(cell: Cell, namespace: dict[str, Any]) -> Any:
     return None if cell.text.rstrip().endswith(";") else value
 
 
-def _bind_functions(namespace: dict[str, Any]) -> None:
+def bind_functions(namespace: dict[str, Any]) -> None:
     """Let the notebook's functions read and set the rank's variables, as they do in the notebook.
 
     A function that came to a rank brought copies of the variables that it uses, other functions among them.

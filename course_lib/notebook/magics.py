@@ -1,4 +1,5 @@
 """`%%ranks 4`: run a notebook's cell on every rank, and show each rank's output apart.
+`%ranks start 4`: ranks that stay, for `%%ranks` and `%%rank 2` (`course_lib.notebook.staying_magics`).
 `%%needs my_answer`: run a cell that uses answers, or say which of them is still to be written.
 `%%holds my_answer`: run a folded cell that asserts what the text says, if the answers are there and right.
 
@@ -14,7 +15,6 @@ import argparse
 import html
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import torch
@@ -28,8 +28,9 @@ from course_lib.errors import BadLaunch
 from course_lib.figures.style import rank_colour
 from course_lib.launch import launch
 from course_lib.launch.failures import LaunchError
-from course_lib.launch.run import Run
+from course_lib.notebook import staying_magics
 from course_lib.notebook.cell import CellSyntaxError, last_value, run_cell, running_cell
+from course_lib.notebook.staying_engine import RankAnswer
 from course_lib.notebook.verdicts import not_right
 from course_lib.runtime.communication.torch_versions import before
 from course_lib.runtime.communication.wording import ranks_in_words
@@ -44,23 +45,7 @@ _TORCH = "torch>="
 """How it names the first PyTorch that can do what the cell does."""
 
 
-@dataclass(frozen=True, slots=True)
-class RankOutput:
-    """What one rank, or several alike, printed; and the value of the cell's last expression, as text."""
-
-    printed: str
-    value: str | None
-
-    @property
-    def text(self) -> str:
-        """Both, the value after an arrow."""
-        shown = [self.printed.rstrip("\n")] if self.printed.strip() else []
-        if self.value is not None:
-            shown.append(f"→ {self.value}")
-        return "\n".join(shown) or "(no output)"
-
-
-def ranks(line: str, cell: str) -> None:
+def ranks(line: str, cell: str | None = None) -> Any:
     """Run the cell on every rank of an initialised process group, each with a copy of your variables.
 
         %%ranks 4                     on 4 simulated ranks
@@ -70,32 +55,63 @@ def ranks(line: str, cell: str) -> None:
         %%ranks 4 --run run           keep the Run in a variable: run.timeline(), run.traffic
 
     Shows what each rank printed and the value of the last expression, which `Run.results` has as text. What
-    the cell assigns does not come back.
+    the cell assigns does not come back; on ranks that stay it lasts: see `%ranks start` in
+    `course_lib.notebook.staying_magics`.
     """
     shell = get_ipython()
     assert shell is not None
     parser = _parser()
+    if cell is None:
+        options, words = parser.parse_known_args(["0", *shlex.split(line)])
+        return staying_magics.command(words, options, _cluster(shell.user_ns, options.cluster), shell.user_ns)
     options = parser.parse_args(shlex.split(line))
     if options.ranks is None and options.cluster is None:
+        if staying_magics.present() is not None:
+            return _on_those_that_stay(line, cell, None, "ranks")
         parser.error("how many ranks?")
     code = running_cell(shell, f"%%ranks {line}\n{cell}")
     names = {name: shell.user_ns[name] for name in code.names & set(shell.user_ns)}
     cluster = _cluster(shell.user_ns, options.cluster)
     try:
-        run = launch(run_cell, code, names, ranks=options.ranks, on=options.on, cluster=cluster, quiet=True)
+        run = launch(
+            run_cell,
+            code,
+            names,
+            ranks=options.ranks,
+            on=options.on,
+            cluster=cluster,
+            timeout=options.timeout,
+            quiet=True,
+        )
     except LaunchError as error:
         if error.run is not None:
-            _show([RankOutput(printed, None) for printed in error.run.outputs])
+            _show({rank: RankAnswer(printed, None) for rank, printed in enumerate(error.run.outputs)})
         raise
-    _show(_outputs(run))
+    _show({rank: RankAnswer(*each) for rank, each in enumerate(zip(run.outputs, run.results, strict=True))})
     if options.run:
         shell.user_ns[options.run] = run
+    return None
+
+
+def rank(line: str, cell: str) -> None:
+    """Run the cell on some of the ranks that stay: `%%rank 2`, `%%rank 0,3`."""
+    _on_those_that_stay(line, cell, staying_magics.chosen_ranks(line), "rank")
+
+
+def _on_those_that_stay(line: str, cell: str, chosen: list[int] | None, magic: str) -> None:
+    try:
+        _show(staying_magics.run(line, cell, chosen, magic))
+    except (LaunchError, KeyboardInterrupt):
+        there = staying_magics.present()
+        _show({rank: RankAnswer(text, None) for rank, text in (there.printed if there else {}).items()})
+        raise
 
 
 def load_ipython_extension(shell: InteractiveShell) -> None:
     """Called by `%load_ext course_lib.notebook.magics`."""
-    for magic in (ranks, needs, holds):
+    for magic in (needs, holds, rank):
         InteractiveShell.register_magic_function(shell, magic, magic_kind="cell")
+    InteractiveShell.register_magic_function(shell, ranks, magic_kind="line_cell")
 
 
 def needs(line: str, cell: str) -> Any:
@@ -219,6 +235,7 @@ def _parser() -> _Parser:
     parser.add_argument("--on", default="simulated")
     parser.add_argument("--cluster")
     parser.add_argument("--run")
+    parser.add_argument("--timeout", type=float, default=60.0)
     return parser
 
 
@@ -231,13 +248,9 @@ def _cluster(variables: Mapping[str, Any], name: str | None) -> Cluster | None:
     return cluster
 
 
-def _outputs(run: Run) -> list[RankOutput]:
-    return [RankOutput(printed, value) for printed, value in zip(run.outputs, run.results, strict=True)]
-
-
-def _show(outputs: list[RankOutput]) -> None:
+def _show(outputs: Mapping[int, RankAnswer]) -> None:
     """Show each rank's output under its number; nothing at all if no rank has any."""
-    if all(not output.printed.strip() and output.value is None for output in outputs):
+    if all(not output.printed.strip() and output.value is None for output in outputs.values()):
         return
     groups = _groups(outputs)
     plain = "\n".join(
@@ -256,11 +269,11 @@ def _show(outputs: list[RankOutput]) -> None:
     display({"text/plain": plain, "text/html": table}, raw=True)  # type: ignore[no-untyped-call]
 
 
-def _groups(outputs: list[RankOutput]) -> list[tuple[RankOutput, list[int]]]:
+def _groups(outputs: Mapping[int, RankAnswer]) -> list[tuple[RankAnswer, list[int]]]:
     """Outputs with the ranks that have them, in the order of the lowest rank."""
     if len(outputs) <= _MOST_APART:
-        return [(output, [rank]) for rank, output in enumerate(outputs)]
-    groups: dict[RankOutput, list[int]] = {}
-    for rank, output in enumerate(outputs):
+        return [(output, [rank]) for rank, output in outputs.items()]
+    groups: dict[RankAnswer, list[int]] = {}
+    for rank, output in outputs.items():
         groups.setdefault(output, []).append(rank)
     return list(groups.items())

@@ -209,6 +209,15 @@ class CallMatcher:
         del self._slots[group, position]
         return calls
 
+    def forget_open(self) -> None:
+        """Calls that have not met never will, and the next collectives of a group's members meet."""
+        self._messages = MessageQueues()
+        self._slots.clear()
+        self.mismatched_messages.clear()
+        for group in {group for group, _ in self._next_slot}:
+            position = max(self._next_slot[group, member] for member in group.members)
+            self._next_slot.update({(group, member): position for member in group.members})
+
     # --- Asking
 
     def mismatches(self) -> list[Mismatch]:

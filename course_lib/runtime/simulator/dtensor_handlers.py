@@ -42,6 +42,11 @@ class DTensorHandlers:
             self._tables[resumed] = dict(self._kernels_table(dispatcher))
         dispatcher._custom_op_handlers = self._tables[resumed]
 
+    def leave(self, rank: int) -> None:
+        """Keep the table of the present rank, which will be resumed."""
+        if (dispatcher := _dispatcher()) is not None:
+            self._tables[rank] = dispatcher._custom_op_handlers
+
     def _kernels_table(self, dispatcher: Any) -> _Table:
         """The kernel's; that of a new dispatcher, if DTensor was first imported by a rank."""
         if self._kernels is None:

@@ -121,6 +121,14 @@ class OpenBuffers:
             if call.op == "send" and buffers:
                 self._sent[operation] = _content(buffers[0])
 
+    def forget(self) -> None:
+        """All open calls: they have been broken off."""
+        for operation in list(self._hidden):
+            self._show(operation)
+        for open_ones in (self._open, self._sent, self._of_futures):
+            open_ones.clear()
+        self._over_here.clear()
+
     def hand_to_future(self, operation: Operation, hide: bool = False) -> None:
         """The call's data is there, and a future tells when the call is over. That may go unseen: time tells
         it too. Until then nobody but a callback may write what the call has written.

@@ -104,6 +104,10 @@ class RandomStates:
         if new.torch_state is not old.torch_state:
             torch.default_generator.set_state(new.torch_state.tensor)
 
+    def leave(self, rank: int) -> None:
+        """Keep torch's state for the present rank, which will be resumed."""
+        self._ranks[rank].torch_state = TorchState.read(torch.default_generator)
+
     def _by_rank(
         self, kernels: Callable[..., Any], source: Callable[[RandomState], object]
     ) -> Callable[..., Any]:

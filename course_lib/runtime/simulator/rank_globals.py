@@ -80,7 +80,14 @@ class SwappedGlobals:
             self._random_states.entered(),
             self._dtensor_handlers.entered(),
         ):
-            yield
+            try:
+                yield
+            finally:
+                if self._present is not None:
+                    # For ranks that stay, and go on later.
+                    self._random_states.leave(self._present)
+                    self._dtensor_handlers.leave(self._present)
+                    self._present = None
 
     def resume(self, rank: int) -> None:
         """Put the globals of `rank` in place of those of the rank that ran before it."""

@@ -108,7 +108,7 @@ class RankMains:
             except self._stops:
                 raise
             except BaseException as error:
-                self.failures.append(self._with_advice(_rank_traceback(rank, error)))
+                self.failures.append(self._with_advice(rank_traceback(rank, error)))
 
         return main
 
@@ -170,7 +170,7 @@ class _Recorder:
         self._engine.record_memory(self._rank, kind, nbytes)
 
 
-def _rank_traceback(rank: int, error: BaseException) -> RankTraceback:
+def rank_traceback(rank: int, error: BaseException) -> RankTraceback:
     """What ended `rank`, as text that can cross to another process."""
     frames = own_lines(traceback.walk_tb(error.__traceback__))
     lines = [f"    at {frame}" for frame in frames]

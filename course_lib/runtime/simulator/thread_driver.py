@@ -79,21 +79,27 @@ class ThreadDriver:
         A body must not raise. Whatever happens, KeyboardInterrupt included, no rank runs on afterwards.
         """
         try:
-            with cheap_turns():
-                for number, body in enumerate(bodies):
-                    self._locks[number].acquire()
-                    self._threads.append(rank_thread(number, partial(self._live, number, body)))
-                    self._threads[number].start()
-            with rare_collections(), free_programs():
-                self._pass_turn_on()
-                ended = self._all_done.acquire(timeout=timeout)
-            if not ended:
-                return Ending.OUT_OF_TIME
-            return Ending.FINISHED if self.virtual_time.all_done else Ending.STUCK
+            self._start(bodies)
+            return self._go_on(timeout)
         finally:
             self.stacks = self._stacks()
             self.waiting = self.virtual_time.waiting()
             self._unwind()
+
+    def _start(self, bodies: Sequence[Callable[[], None]]) -> None:
+        with cheap_turns():
+            for number, body in enumerate(bodies):
+                self._locks[number].acquire()
+                self._threads.append(rank_thread(number, partial(self._live, number, body)))
+                self._threads[number].start()
+
+    def _go_on(self, timeout: float) -> Ending:
+        with rare_collections(), free_programs():
+            self._pass_turn_on()
+            ended = self._all_done.acquire(timeout=timeout)
+        if not ended:
+            return Ending.OUT_OF_TIME
+        return Ending.FINISHED if self.virtual_time.all_done else Ending.STUCK
 
     # --- For the rank that holds the turn
 
@@ -257,6 +263,9 @@ class ThreadDriver:
         self._locks[rank].acquire()
         if self._stopping:
             raise RankStopped
+        self._take_turn(rank)
+
+    def _take_turn(self, rank: int) -> None:
         self.running = rank
         self._resuming = True
         try:

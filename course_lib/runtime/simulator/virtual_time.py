@@ -113,6 +113,19 @@ class VirtualTime:
             return True
         return False
 
+    def due(self, rank: int) -> None:
+        """A rank that had finished goes on, at its clock."""
+        self.ranks[rank].finished = False
+        heapq.heappush(self._ready, (self.ranks[rank].clock, rank))
+
+    def forget_open(self) -> None:
+        """What ranks were at when a run broke off: nobody waits any more, and no call is open."""
+        self._ready.clear()
+        self.network.forget_open()
+        for state in self.ranks:
+            state.waits_for = state.computing_since = None
+            state.finished = True
+
     # --- Communication
 
     def post(self, operation: Operation) -> Turns:

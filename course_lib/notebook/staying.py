@@ -1,0 +1,169 @@
+"""Ranks that stay: `with ranks(4) as four: four.run("...")`, each with variables of its own that last.
+
+In a notebook `%ranks start 4`, then `%%ranks` cells run on them (`course_lib.notebook.staying_magics`).
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+from course_lib.cluster.topology import Cluster
+from course_lib.errors import BadLaunch
+from course_lib.launch.run import Run
+from course_lib.notebook.cell import Cell, remember
+from course_lib.notebook.staying_engine import RankAnswer, StayingEngine
+from course_lib.runtime.request import PerRank
+
+
+class Ranks:
+    """Ranks that stay until `stop`, or until the `with` block ends. Made by `ranks`.
+
+    four[2]["loss"] is a copy of rank 2's variable.
+    """
+
+    def __init__(self, engine: StayingEngine, on: str) -> None:
+        self.on = on
+        self._engine = engine
+        self._number = 0
+        self._given: dict[str, Any] = {}
+        """Name -> the notebook's object that the ranks have got."""
+        self.running = True
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def __len__(self) -> int:
+        return self._engine.size
+
+    def __getitem__(self, rank: int) -> "RankVariables":
+        self._check((rank,))
+        return RankVariables(self._engine, rank)
+
+    def run(self, code: str, on: Iterable[int] | None = None) -> list[RankAnswer]:
+        """Run Python code on all ranks, or on some of them; what each printed, and its last value as text.
+
+        Raises what `launch` raises. The ranks can be used afterwards: what the code has set by then is set,
+        and no call is open.
+        """
+        self._number += 1
+        cell = Cell(f"#\n{code}", f"<ranks {id(self)}, {self._number}>")
+        cell.parse()
+        remember(cell)
+        return list(self.run_cell(cell, {}, on).values())
+
+    def run_cell(
+        self, cell: Cell, variables: Mapping[str, Any], on: Iterable[int] | None = None
+    ) -> dict[int, RankAnswer]:
+        """Run a notebook's cell. variables: the notebook's; those that the cell mentions are copied to the
+        ranks when they are first used, and again when the notebook has others.
+        """
+        chosen = tuple(range(len(self))) if on is None else tuple(dict.fromkeys(on))
+        self._check(chosen)
+        return self._engine.run(cell, self._news(cell, variables, chosen), chosen)
+
+    def put(self, name: str, value: Any) -> None:
+        """Give every rank a copy of a value under a name, or with `per_rank(values)` each its own."""
+        if not name.isidentifier():
+            raise BadLaunch(f"{name!r} is no name of a variable.")
+        if isinstance(value, PerRank) and len(value) != len(self):
+            raise BadLaunch(f"per_rank has {len(value)} values, and there are {len(self)} ranks.")
+        self._engine.run(Cell("#\n", "<put>"), {name: value}, tuple(range(len(self))))
+
+    @property
+    def printed(self) -> dict[int, str]:
+        """What each rank has printed in the last cell, also if it broke off."""
+        return self._engine.printed
+
+    @property
+    def last(self) -> Run:
+        """All that the ranks have done so far: its timeline, traffic and events."""
+        return self._engine.record()
+
+    def timeline(self, **options: Any) -> Any:
+        """What all ranks have done so far, as a figure; see `Run.timeline`."""
+        return self.last.timeline(**options)
+
+    def status(self) -> str:
+        """How many ranks there are, where, and what each has defined."""
+        clock = f", {self.last.seconds:.6f} s on their clock" if self.on == "simulated" else ""
+        head = f"{len(self)} ranks on {self.on}{clock}."
+        lines = [f"rank {rank}: {', '.join(self._engine.defined(rank)) or '-'}" for rank in range(len(self))]
+        return "\n".join([head, *lines])
+
+    def stop(self) -> None:
+        """End the ranks; their variables are gone."""
+        if self.running:
+            self.running = False
+            self._engine.close()
+
+    def _news(self, cell: Cell, variables: Mapping[str, Any], chosen: tuple[int, ...]) -> dict[str, Any]:
+        """What the cell uses of the notebook's variables and the ranks have not, or have an older one of."""
+        there = set.intersection(*(set(self._engine.defined(rank)) for rank in chosen))
+        news = {}
+        for name in sorted(cell.names & set(variables)):
+            given = self._given.get(name, _NOTHING)
+            if name not in there or (given is not _NOTHING and given is not variables[name]):
+                news[name] = self._given[name] = variables[name]
+        return news
+
+    def _check(self, chosen: tuple[int, ...]) -> None:
+        if not self.running:
+            raise BadLaunch("These ranks have ended. Start others: %ranks start 4, or ranks(4).")
+        for rank in chosen:
+            if not 0 <= rank < len(self):
+                raise BadLaunch(f"There is no rank {rank}: the ranks are 0 to {len(self) - 1}.")
+
+
+_NOTHING = object()
+
+
+@dataclass(frozen=True, slots=True)
+class RankVariables:
+    """Copies of one rank's variables, by name."""
+
+    engine: StayingEngine
+    rank: int
+
+    def __getitem__(self, name: str) -> Any:
+        try:
+            return self.engine.fetch(self.rank, name)
+        except KeyError:
+            known = ", ".join(self.engine.defined(self.rank)) or "nothing"
+            raise BadLaunch(f"Rank {self.rank} has no {name!r}; it has {known}.") from None
+
+
+def ranks(
+    number: int | None = None,
+    *,
+    on: str = "simulated",
+    cluster: Cluster | None = None,
+    timeout: float = 60.0,
+    seed: int = 0,
+) -> Ranks:
+    """Start ranks that stay.
+
+    number: how many; by default as many as `cluster` holds. on: "simulated" or "processes". timeout: seconds
+    of real time that a cell may take. The rest as `launch` has it. Raises BadLaunch.
+    """
+    if number is None and cluster is None:
+        raise BadLaunch("How many ranks? Say ranks(4), or give a cluster.")
+    size = number if number is not None else cluster.size if cluster else 0
+    if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+        raise BadLaunch(f"There can be 1 rank or more; got {size!r}.")
+    where = cluster or Cluster(devices_per_node=size)
+    if size > where.size:
+        raise BadLaunch(f"{size} ranks do not fit on a cluster of {where.size} devices.")
+    if timeout <= 0:
+        raise BadLaunch(f"timeout is {timeout} s; it must be above 0.")
+    if on == "simulated":
+        from course_lib.notebook.staying_simulated import SimulatedRanks
+
+        return Ranks(SimulatedRanks(size, where, timeout, seed), on)
+    if on == "processes":
+        from course_lib.notebook.staying_processes import ProcessRanks
+
+        return Ranks(ProcessRanks(size, where, timeout, seed), on)
+    raise BadLaunch(f'Ranks stay on "simulated" or on "processes"; got "{on}".')
