@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 
 from course_lib import LaunchError, launch, per_rank, span
+from course_lib.notebook.staying import ranks
 
 
 def sums(x: int) -> dict[str, Any]:
@@ -95,6 +96,15 @@ def outcome(function: Any, *arguments: Any, **options: Any) -> dict[str, Any]:
     return seen | {"seconds": time.perf_counter() - started, "steps": steps()}
 
 
+def stays() -> dict[str, Any]:
+    """Ranks that stay, over all nodes, from one cell to the next."""
+    with ranks(on="slurm") as four:
+        four.run("import socket, torch, torch.distributed as dist\nx = torch.tensor(dist.get_rank() + 1)")
+        values = [answer.value for answer in four.run("dist.all_reduce(x); socket.gethostname(), x.item()")]
+        seen = {"values": values, "fetched": four[3]["x"].item(), "steps": steps()}
+    return seen | {"steps after": steps_after_an_end()}
+
+
 def main(output: Path) -> None:
     other = subprocess.Popen(["srun", "--overlap", "-N1", "-n1", "--job-name=bystander", "sleep", "300"])
     os.environ["COLOUR"] = "blue"
@@ -107,6 +117,7 @@ def main(output: Path) -> None:
         "again": outcome(sums, per_rank([1, 2, 3, 4])),
         "deadline": outcome(never_ends, timeout=1) | {"steps": steps_after_an_end()},
         "too many": outcome(sums, 1, ranks=5),
+        "stays": stays(),
     }
     other.kill()
     output.write_text(json.dumps(outcomes))

@@ -10,6 +10,7 @@ from typing import Any, Self
 from course_lib.cluster.topology import Cluster
 from course_lib.errors import BadLaunch
 from course_lib.launch.run import Run
+from course_lib.launch.slurm import place
 from course_lib.notebook.cell import Cell, remember
 from course_lib.notebook.staying_engine import RankAnswer, StayingEngine
 from course_lib.runtime.request import PerRank
@@ -145,9 +146,12 @@ def ranks(
 ) -> Ranks:
     """Start ranks that stay.
 
-    number: how many; by default as many as `cluster` holds. on: "simulated" or "processes". timeout: seconds
-    of real time that a cell may take. The rest as `launch` has it. Raises BadLaunch.
+    number: how many; by default as many as `cluster` holds, or on "slurm" as the allocation has tasks. on:
+    "simulated", "processes" or "slurm". timeout: seconds of real time that a cell may take. The rest as
+    `launch` has it. Raises BadLaunch.
     """
+    if on == "slurm" and cluster is None:
+        number, cluster = place(number)
     if number is None and cluster is None:
         raise BadLaunch("How many ranks? Say ranks(4), or give a cluster.")
     size = number if number is not None else cluster.size if cluster else 0
@@ -162,8 +166,8 @@ def ranks(
         from course_lib.notebook.staying_simulated import SimulatedRanks
 
         return Ranks(SimulatedRanks(size, where, timeout, seed), on)
-    if on == "processes":
+    if on in ("processes", "slurm"):
         from course_lib.notebook.staying_processes import ProcessRanks
 
-        return Ranks(ProcessRanks(size, where, timeout, seed), on)
-    raise BadLaunch(f'Ranks stay on "simulated" or on "processes"; got "{on}".')
+        return Ranks(ProcessRanks(size, where, timeout, seed, on), on)
+    raise BadLaunch(f'Ranks stay on "simulated", "processes" or "slurm"; got "{on}".')

@@ -12,7 +12,6 @@ stays on the rank. What it uses of the notebook's variables is copied to the ran
 name. The stop button ends the cell on all ranks, and not the ranks.
 """
 
-import atexit
 import shlex
 from collections.abc import Mapping
 from typing import Any
@@ -96,6 +95,3 @@ def _there() -> Ranks:
     if not _present:
         raise BadLaunch("No ranks have been started. %ranks start 4 starts four; %%ranks 4 runs one cell.")
     return _present[0]
-
-
-atexit.register(stop)

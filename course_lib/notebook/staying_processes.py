@@ -1,10 +1,14 @@
-"""Cells on real processes that stay: one launch, whose ranks ask this process for the next cell."""
+"""Cells on real processes that stay, here or on a Slurm allocation's nodes: one launch, whose ranks ask this
+process for the next cell. A second connection tells a rank to stop its cell; when it closes the rank ends.
+"""
 
+import atexit
 import contextlib
 import io
 import os
 import pickle
 import signal
+import socket
 import threading
 import traceback
 from collections.abc import Mapping, Sequence
@@ -58,11 +62,14 @@ class _Reply:
     failure: RankTraceback | None = None
 
 
-def serve(rank: int, address: str, key: bytes) -> None:
+def serve(rank: int, address: Any, key: bytes) -> None:
     """Do what the notebook's process asks for, until it says that this is all. Runs on a rank."""
     namespace: dict[str, Any] = {"__name__": "__main__"}
-    with Client(address, authkey=key) as notebook:
-        notebook.send((rank, os.getpid()))
+    with ExitStack() as both:
+        over = threading.Event()
+        notebook, control = (both.enter_context(_connected(kind, rank, address, key)) for kind in _KINDS)
+        both.callback(over.set)
+        threading.Thread(target=_obey, args=(control, over), daemon=True).start()
         while True:
             try:
                 task = notebook.recv()
@@ -73,6 +80,27 @@ def serve(rank: int, address: str, key: bytes) -> None:
             if task is None:
                 return
             notebook.send(_done(rank, task, namespace))
+
+
+_KINDS = ("cells", "control")
+
+
+def _connected(kind: str, rank: int, address: Any, key: bytes) -> "Connection[Any, Any]":
+    connection = Client(address, authkey=key)
+    connection.send((kind, rank))
+    return connection
+
+
+def _obey(control: "Connection[Any, Any]", over: threading.Event) -> None:
+    """Stop the cell whenever told to; end the rank, whatever it is at, when nobody is there to tell."""
+    while True:
+        try:
+            control.recv()
+        except (EOFError, OSError):
+            if over.is_set():
+                return
+            os._exit(0)
+        os.kill(os.getpid(), signal.SIGINT)
 
 
 def _done(rank: int, task: _Task, namespace: dict[str, Any]) -> _Reply:
@@ -97,11 +125,13 @@ def _done(rank: int, task: _Task, namespace: dict[str, Any]) -> _Reply:
 class ProcessRanks:
     """See `course_lib.notebook.staying_engine.StayingEngine`."""
 
-    def __init__(self, size: int, cluster: Cluster, timeout: float, seed: int) -> None:
+    def __init__(self, size: int, cluster: Cluster | None, timeout: float, seed: int, on: str) -> None:
         self.size = size
         self.printed: dict[int, str] = {}
-        self._cluster, self._timeout, self._seed = cluster, timeout, seed
+        self._cluster, self._timeout, self._seed, self._on = cluster, timeout, seed, on
         self._start()
+        # Where nobody stops them before this process ends.
+        atexit.register(self.close)
 
     def _start(self) -> None:
         self._run: Run | None = None
@@ -109,25 +139,29 @@ class ProcessRanks:
         self._defined: list[list[str]] = [[] for _ in range(self.size)]
         self._open = ExitStack()
         key = os.urandom(16)
-        address = str(self._open.enter_context(scratch_folder()) / "s")
-        listener = self._open.enter_context(Listener(address, authkey=key))
+        here = str(self._open.enter_context(scratch_folder()) / "s")
+        listener = self._open.enter_context(
+            Listener(here if self._on == "processes" else ("0.0.0.0", 0), authkey=key)
+        )
+        address = here if self._on == "processes" else (socket.gethostname(), listener.address[1])
         self._thread = threading.Thread(target=self._launch, args=(address, key), daemon=True)
         self._thread.start()
         self._connections: dict[int, Connection[Any, Any]] = {}
-        self._pids: dict[int, int] = {}
+        self._control: dict[int, Connection[Any, Any]] = {}
         listener._listener._socket.settimeout(0.2)  # type: ignore[attr-defined]
         deadline = monotonic() + _START_SECONDS
-        while len(self._connections) < self.size:
+        while len(self._connections) + len(self._control) < 2 * self.size:
             if not self._thread.is_alive() or monotonic() > deadline:
-                self._raise_ended()
+                self._end()
+                raise self._error or TimedOut(f"The ranks did not come up within {_START_SECONDS:g} s.")
             try:
                 connection = listener.accept()
             except TimeoutError:
                 continue
-            rank, pid = connection.recv()
-            self._connections[rank], self._pids[rank] = connection, pid
+            kind, rank = connection.recv()
+            (self._connections if kind == "cells" else self._control)[rank] = connection
 
-    def _launch(self, address: str, key: bytes) -> None:
+    def _launch(self, address: Any, key: bytes) -> None:
         try:
             self._run = launch(
                 serve,
@@ -135,7 +169,7 @@ class ProcessRanks:
                 address,
                 key,
                 ranks=self.size,
-                on="processes",
+                on=self._on,
                 cluster=self._cluster,
                 timeout=_FOR_EVER,
                 seed=self._seed,
@@ -194,6 +228,7 @@ class ProcessRanks:
 
     def close(self) -> None:
         """End the ranks."""
+        atexit.unregister(self.close)
         for connection in self._connections.values():
             with contextlib.suppress(OSError):
                 connection.send(None)
@@ -232,7 +267,7 @@ class ProcessRanks:
         """Stop the cell on all ranks, and not the ranks, unless they are in a call that cannot be stopped."""
         for rank in chosen:
             if rank not in replies:
-                os.kill(self._pids[rank], signal.SIGINT)
+                self._control[rank].send("interrupt")
         self._collect(chosen, replies, _GRACE_SECONDS)
         if len(replies) < len(chosen):
             self._restart()
@@ -253,11 +288,7 @@ class ProcessRanks:
         self._start()
 
     def _end(self) -> None:
-        if self._thread.is_alive():
-            for pid in self._pids.values():
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            self._thread.join(_START_SECONDS)
-        for connection in self._connections.values():
+        for connection in (*self._control.values(), *self._connections.values()):
             connection.close()
+        self._thread.join(_START_SECONDS)
         self._open.close()

@@ -66,8 +66,8 @@ class _StayingDriver(ThreadDriver):
             lock.release()
             thread.join(GRACE_SECONDS)
 
-    def next_task(self, rank: int) -> Task | None:
-        """What a rank does next; None if that is all. It waits until there is something."""
+    def next_task(self, rank: int) -> Task:
+        """What a rank does next. It waits until there is something."""
         state = self.virtual_time.ranks[rank]
         if not self._stopping:
             self._take_turns(rank, self.virtual_time.end_computing(rank))
@@ -77,6 +77,11 @@ class _StayingDriver(ThreadDriver):
         else:
             self._pass_turn_on()
         self._locks[rank].acquire()
+        while not (self.over or rank in self._tasks):
+            # The task was taken back before the rank had its turn.
+            state.finished = True
+            self._all_done.release()
+            self._locks[rank].acquire()
         if self.over:
             raise RankStopped
         self._take_turn(rank)
@@ -167,9 +172,7 @@ class StayingRanks:
         self._buffers[rank] = open_buffers.get()
         while True:
             try:
-                task = self._driver.next_task(rank)
-                if task is not None:
-                    task()
+                self._driver.next_task(rank)()
             except RankStopped:
                 if self._driver.over:
                     raise

@@ -1,0 +1,360 @@
+"""Ranks that stay: variables, groups and clocks last from cell to cell, and they outlive a cell's mistake."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from IPython.core.displaypub import CapturingDisplayPublisher
+from IPython.core.interactiveshell import InteractiveShell
+
+from course_lib import (
+    BadLaunch,
+    Cluster,
+    CollectiveMismatch,
+    Deadlock,
+    Link,
+    RankFailed,
+    TimedOut,
+    launch,
+    per_rank,
+)
+from course_lib.cluster.device import Device
+from course_lib.notebook.staying import Ranks, ranks
+from course_lib.runtime.communication.events import Kind
+from course_lib.scratch import scratch_folder
+
+pytestmark = pytest.mark.xdist_group("staying")
+
+BEGIN = "import torch, torch.distributed as dist\nrank = dist.get_rank()\nx = torch.tensor(float(rank))"
+
+
+@pytest.fixture(params=["simulated", "processes"])
+def three(request: pytest.FixtureRequest) -> Iterator[Ranks]:
+    with ranks(3, on=request.param, timeout=60) as there:
+        there.run(BEGIN)
+        yield there
+
+
+def values(there: Ranks, code: str, on: Any = None) -> list[str | None]:
+    return [answer.value for answer in there.run(code, on)]
+
+
+def sums_up(there: Ranks) -> bool:
+    """Whether all ranks meet in a collective."""
+    code = "import torch, torch.distributed as dist\nt = torch.ones(1)\ndist.all_reduce(t)\nt.item()"
+    return values(there, code) == ["3.0"] * 3
+
+
+def test_what_a_cell_sets_the_next_one_has(three: Ranks) -> None:
+    assert values(three, "dist.all_reduce(x)\nx.item()") == ["3.0"] * 3
+    assert values(three, "y = x + rank\ny.item()", on=[2, 0]) == ["5.0", "3.0"]
+    assert three[2]["y"] == torch.tensor(5.0)
+    with pytest.raises(BadLaunch, match=r"Rank 1 has no 'y'; it has .*x"):
+        three[1]["y"]
+    assert [answer.printed for answer in three.run("print('rank', rank)")] == [
+        f"rank {r}\n" for r in range(3)
+    ]
+
+
+def test_a_group_made_in_one_cell_serves_in_the_next(three: Ranks) -> None:
+    three.run("pair = dist.new_group([0, 2])")
+    three.run("if rank != 1: dist.all_reduce(x, group=pair)")
+    assert values(three, "x.item()") == ["2.0", "1.0", "2.0"]
+
+
+def test_a_model_is_built_in_one_cell_stepped_in_the_next_and_looked_at_in_the_third(three: Ranks) -> None:
+    three.run(
+        "from torch.nn.parallel import DistributedDataParallel\ntorch.manual_seed(rank)\n"
+        "model = DistributedDataParallel(torch.nn.Linear(2, 1))\n"
+        "optimizer = torch.optim.SGD(model.parameters(), 0.1)"
+    )
+    for _ in range(2):
+        three.run(
+            "optimizer.zero_grad()\nmodel(torch.full((4, 2), x.item())).square().mean().backward()\n"
+            "optimizer.step()"
+        )
+    three.run("weight = model.module.weight.detach()")
+    first, *others = [three[rank]["weight"] for rank in range(3)]
+    assert all(torch.equal(first, other) for other in others)
+
+
+def test_values_are_put_and_copied(three: Ranks) -> None:
+    given = [1, 2]
+    three.put("same", given)
+    three.put("own", per_rank([10, 20, 30]))
+    three.run("same.append(own)")
+    assert values(three, "same") == [f"[1, 2, {own}]" for own in (10, 20, 30)]
+    assert given == [1, 2]
+    fetched = three[0]["same"]
+    fetched.append(0)
+    assert values(three, "len(same)") == ["3"] * 3
+    with pytest.raises(BadLaunch, match="per_rank has 2 values, and there are 3 ranks"):
+        three.put("own", per_rank([1, 2]))
+
+
+def test_an_error_on_all_ranks_leaves_them_as_they_are(three: Ranks) -> None:
+    with pytest.raises(RankFailed, match="division by zero"):
+        three.run("z = 1\nprint('here')\n1 / 0")
+    assert three.printed == dict.fromkeys(range(3), "here\n")
+    assert values(three, "z") == ["1"] * 3
+    assert sums_up(three)
+
+
+MISTAKES = {
+    "one fails": ("if rank == 1: 1 / 0\ndist.barrier()", RankFailed, "rank 1 failed with ZeroDivisionError"),
+    "deadlock": ("dist.recv(x, (rank + 1) % 3)", Deadlock, "rank 0 waits for rank 1 to send"),
+    "mismatch": (
+        "dist.all_reduce(torch.ones(2 + rank)) if rank else dist.barrier()",
+        CollectiveMismatch,
+        "all_reduce",
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_ranks_are_there_after_a_mistake(three: Ranks, mistake: str) -> None:
+    code, kind, says = MISTAKES[mistake]
+    with pytest.raises(kind, match=says) as told:
+        three.run(code)
+    assert "line 2" in str(told.value), "the cell's own line, the first being its magic's"
+    assert sums_up(three)
+    if three.on == "simulated":
+        assert values(three, "rank") == ["0", "1", "2"], "variables are as the cell left them"
+    else:
+        assert "their variables are gone" in str(told.value)
+
+
+def test_a_call_may_be_open_from_one_cell_to_the_next(three: Ranks) -> None:
+    three.run("work = dist.isend(x, 1) if rank == 0 else None")
+    three.run("if rank == 1: dist.recv(x, 0)")
+    assert values(three, "work and work.wait()\nx.item()") == ["0.0", "0.0", "2.0"]
+
+
+def test_a_cell_that_takes_too_long_is_ended() -> None:
+    for on in ("simulated", "processes"):
+        with ranks(2, on=on, timeout=2) as two:
+            with pytest.raises(TimedOut):
+                two.run("while True: pass")
+            assert values(two, "1 + 1") == ["2", "2"]
+
+
+def test_the_stop_button_ends_the_cell_and_not_the_ranks(three: Ranks) -> None:
+    timer = threading.Timer(1.5, os.kill, [os.getpid(), signal.SIGINT])
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        three.run("import time\nkept = rank\ndist.barrier()\nwhile True: time.sleep(0.01)")
+    assert values(three, "kept") == ["0", "1", "2"]
+    assert sums_up(three)
+
+
+def test_a_killed_process_is_told_and_replaced() -> None:
+    with ranks(3, on="processes") as three:
+        three.run(BEGIN)
+        with pytest.raises(RankFailed, match="rank 2 failed with SIGKILL"):
+            three.run("import os, signal\nif rank == 2: os.kill(os.getpid(), signal.SIGKILL)\ndist.barrier()")
+        assert sums_up(three)
+
+
+def test_clock_traffic_and_timeline_go_on_from_cell_to_cell() -> None:
+    cluster = Cluster(devices_per_node=2, intra_node=Link(1.0, 1e9))
+    with ranks(cluster=cluster) as two:
+        two.run(BEGIN)
+        for number in range(1, 4):
+            two.run("dist.barrier()")
+            assert two.last.seconds == pytest.approx(number * two.last.events[0].seconds)
+        assert two.last.traffic[0].calls == {"barrier": 3}
+        assert "3 barrier" in two.timeline().alt
+
+
+def test_a_device_with_a_queue_goes_on_too() -> None:
+    queue = Device(flops=1e3, dispatch_seconds=1.0)
+    with ranks(1, cluster=Cluster(device=queue)) as one:
+        one.run("import torch\nx = torch.ones(10, 10)")
+        before = one.last.seconds
+        one.run("y = x @ x")
+        one.run("y.sum().item()")
+        assert one.last.seconds > before + 2
+        assert [event.op for event in one.last.events if event.kind is Kind.HOST][:2] == ["queues", "waits"]
+
+
+def test_every_rank_draws_its_own_random_numbers_on_and_the_notebook_its_own() -> None:
+    def drawn() -> tuple[Any, ...]:
+        torch.manual_seed(3)
+        random.seed(3)
+        return torch.rand(1), random.random()
+
+    alone = drawn()
+    torch.manual_seed(3)
+    random.seed(3)
+    with ranks(2, seed=5) as two:
+        first = values(two, "import torch, random\ntorch.rand(1).item(), random.random()")
+        assert launch(torch.rand, 1, ranks=1, seed=1).seconds == 0
+        second = values(two, "torch.rand(1).item(), random.random()")
+    assert first[0] == first[1] != second[0] == second[1]
+    assert (torch.rand(1), random.random()) == alone
+
+
+def test_simulated_ranks_leave_no_thread() -> None:
+    before = threading.active_count()
+    with ranks(8) as eight:
+        eight.run(BEGIN)
+        assert threading.active_count() == before + 8
+    assert threading.active_count() == before
+    with pytest.raises(BadLaunch, match="These ranks have ended"):
+        eight.run("1")
+
+
+KERNEL = """
+import os, sys, time
+from course_lib.notebook.staying import ranks
+if __name__ == "__main__":
+    there = ranks(2, on="processes")
+    there.run("import os")
+    print(*[answer.value for answer in there.run("os.getpid()")], flush=True)
+    if sys.argv[1] == "waits":
+        time.sleep(300)
+"""
+
+
+@pytest.mark.parametrize("end", ["returns", "killed"])
+def test_processes_end_with_the_notebook_whatever_ends_it(tmp_path: Path, end: str) -> None:
+    script = tmp_path / "kernel.py"
+    script.write_text(KERNEL)
+    command = [sys.executable, str(script), "waits" if end == "killed" else "returns"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as kernel:
+        assert kernel.stdout is not None
+        pids = [int(pid) for pid in kernel.stdout.readline().split()]
+        assert len(pids) == 2
+        if end == "killed":
+            kernel.kill()
+        kernel.wait(60)
+    deadline = time.monotonic() + 60
+    while any(map(_is_there, pids)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not any(map(_is_there, pids))
+    with scratch_folder():  # sweeps what the killed one could not
+        pass
+
+
+def _is_there(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: ranks(), "How many ranks"),
+        (lambda: ranks(0), "1 rank or more; got 0"),
+        (lambda: ranks(4, cluster=Cluster()), "do not fit"),
+        (lambda: ranks(2, on="paper"), '"simulated", "processes" or "slurm"; got "paper"'),
+        (lambda: ranks(2, timeout=0), "above 0"),
+        (lambda: ranks(cluster=Cluster().with_lost_rank(0)), "cannot stay"),
+        (lambda: launch(lambda: ranks(2), ranks=1), "a rank cannot start ranks"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(make: Any, says: str) -> None:
+    with pytest.raises((BadLaunch, RankFailed), match=says):
+        make()
+
+
+# --- In a notebook
+
+
+@pytest.fixture
+def shell() -> Iterator[InteractiveShell]:
+    InteractiveShell.clear_instance()
+    shell = InteractiveShell.instance()
+    shell.display_pub = CapturingDisplayPublisher()
+    run(shell, "%load_ext course_lib.notebook.magics\nimport torch\nimport torch.distributed as dist")
+    yield shell
+    run(shell, "%ranks stop")
+    InteractiveShell.clear_instance()
+
+
+def run(shell: InteractiveShell, cell: str) -> None:
+    shell.run_cell(cell, store_history=True).raise_error()
+
+
+def shown(shell: Any) -> str:
+    return str(shell.display_pub.outputs[-1]["data"]["text/plain"])
+
+
+def test_cells_of_a_notebook_run_on_ranks_that_stay(shell: InteractiveShell) -> None:
+    run(shell, "%ranks start 4")
+    run(shell, "%%ranks\nx = torch.tensor(dist.get_rank())")
+    run(shell, "%%ranks\ndist.all_reduce(x)\nx")
+    assert shown(shell) == "\n".join(f"rank {rank}:\n    → tensor(6)" for rank in range(4))
+    run(shell, "%%rank 0,2-3\nx * dist.get_rank()")
+    assert shown(shell) == "rank 0:\n    → tensor(0)\nrank 2:\n    → tensor(12)\nrank 3:\n    → tensor(18)"
+    run(shell, "%%ranks 2\ndist.get_world_size()")
+    assert shown(shell).count("→ 2") == 2, "with a number: a launch of its own"
+    run(shell, "%%rank 1\nx")
+    assert shown(shell) == "rank 1:\n    → tensor(6)"
+
+
+def test_a_notebooks_variable_is_copied_when_a_cell_first_uses_it_and_when_it_is_new(shell: Any) -> None:
+    run(shell, "%ranks start 2")
+    run(shell, "def double(x):\n    return 2 * x")
+    run(shell, "%%ranks\ndouble(dist.get_rank() + 1)")
+    assert shown(shell) == "rank 0:\n    → 2\nrank 1:\n    → 4"
+    run(shell, "def double(x):\n    return x + x + 1")
+    run(shell, "%%ranks\ndouble(dist.get_rank() + 1)")
+    assert shown(shell) == "rank 0:\n    → 3\nrank 1:\n    → 5"
+    run(shell, "seen = [0]")
+    run(shell, "%%ranks\nseen.append(1)")
+    run(shell, "%%ranks\nseen")
+    assert shown(shell) == "rank 0:\n    → [0, 1]\nrank 1:\n    → [0, 1]"
+    run(shell, "%ranks put seen")
+    run(shell, "%%ranks\nseen")
+    assert shown(shell) == "rank 0:\n    → [0]\nrank 1:\n    → [0]"
+
+
+def test_a_mistake_is_told_with_the_cells_line_and_what_was_printed(shell: Any) -> None:
+    run(shell, "%ranks start 2")
+    with pytest.raises(Deadlock, match="cell In") as told:
+        run(shell, "%%ranks\nprint('before')\ndist.recv(torch.ones(1), 1 - dist.get_rank())")
+    assert "line 3" in str(told.value)
+    assert "before" in shown(shell)
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("%ranks begin", "none of %ranks start 4, status"),
+        ("%ranks start four", "how many ranks?"),
+        ("%ranks start --cluster no_cluster", "'no_cluster' does not"),
+        ("%ranks put nothing_here", "no variable 'nothing_here'"),
+        ("%%rank 7\n1", "There is no rank 7: the ranks are 0 to 1"),
+        ("%%rank two\n1", "which ranks?"),
+    ],
+)
+def test_a_line_that_makes_no_sense_is_a_sentence(shell: Any, line: str, says: str) -> None:
+    run(shell, "%ranks start 2")
+    with pytest.raises(BadLaunch, match=says):
+        run(shell, line)
+
+
+def test_without_ranks_a_sentence_says_how_to_start_some(shell: Any) -> None:
+    with pytest.raises(BadLaunch, match="%ranks start 4 starts four"):
+        run(shell, "%ranks status")
+
+
+def test_status_and_timeline(shell: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    run(shell, "%ranks start 2")
+    run(shell, "%%ranks\nx = torch.ones(1)\ndist.all_reduce(x)")
+    run(shell, "%ranks status")
+    assert "2 ranks on simulated" in capsys.readouterr().out
+    run(shell, "figure = %ranks timeline")
+    assert "1 all_reduce" in shell.user_ns["figure"].alt
