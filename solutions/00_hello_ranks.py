@@ -710,6 +710,31 @@ dist.all_reduce(mine)
 mine.item()
 
 # %% [markdown]
+# Such a cell starts new ranks each time. To look at something step by step, have ranks that **stay**: `%ranks start 4` starts them,
+# and cells under `%%ranks`, without a number, run on them. What a cell assigns is there in the next one. `%%rank 1` runs on one rank alone.
+
+# %% demo=true
+# %ranks start $ranks --on $on
+
+# %% demo=true
+# %%ranks
+mine = torch.tensor([dist.get_rank() + 1])
+
+# %% demo=true
+# %%ranks
+dist.all_reduce(mine)
+
+# %% demo=true
+# %%rank 1
+mine.item(), dist.get_world_size()
+
+# %% demo=true
+# %ranks stop
+
+# %% [markdown]
+# A mistake in a cell, such as a rank that waits for ever, is told with its line, and the ranks are there for the next cell.
+# [docs/debugging.md](../../docs/debugging.md) brings a script of your own to ranks in this way.
+#
 # Not every backend has all of them. PyTorch's documentation ([torch.distributed, Backends](https://docs.pytorch.org/docs/stable/distributed.html))
 # has a table of the functions and of the tensors, on the CPU or on a GPU, with which each backend offers them. (Reduce-scatter and
 # all-to-all come in unit 07. A **barrier** sends no tensor: it returns when all ranks have called it.)

@@ -101,8 +101,7 @@ def stays() -> dict[str, Any]:
     with ranks(on="slurm") as four:
         four.run("import socket, torch, torch.distributed as dist\nx = torch.tensor(dist.get_rank() + 1)")
         values = [answer.value for answer in four.run("dist.all_reduce(x); socket.gethostname(), x.item()")]
-        seen = {"values": values, "fetched": four[3]["x"].item(), "steps": steps()}
-    return seen | {"steps after": steps_after_an_end()}
+        return {"values": values, "fetched": four[3]["x"].item()}
 
 
 def main(output: Path) -> None:

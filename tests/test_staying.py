@@ -358,3 +358,28 @@ def test_status_and_timeline(shell: Any, capsys: pytest.CaptureFixture[str]) -> 
     assert "2 ranks on simulated" in capsys.readouterr().out
     run(shell, "figure = %ranks timeline")
     assert "1 all_reduce" in shell.user_ns["figure"].alt
+
+
+PAGE = Path(__file__).parents[1] / "docs" / "debugging.md"
+
+
+def test_the_page_on_debugging_does_what_it_says(shell: Any) -> None:
+    # Its cells, in their order; those of the section on mistakes end as it says.
+    sections = PAGE.read_text().split("\n## ")
+    cells = {
+        section.splitlines()[0]: [block.split("```")[0].strip("\n") for block in section.split("```\n")[1::2]]
+        for section in sections[1:]
+    }
+    assert [len(blocks) for blocks in cells.values()] == [1] * 6
+    (start,), (model,), (step,), (looking,), (mistake,), (processes,) = cells.values()
+    for cell in (start, model, step, step, looking):
+        run(shell, cell)
+    assert shown(shell).count("requires_grad=True") == 2
+    with pytest.raises(Deadlock, match="rank 0 waits for rank 1") as told:
+        run(shell, mistake)
+    assert told.value.finished == (1,)
+    run(shell, step)
+    run(shell, "%ranks status")
+    for cell in (processes, model, step, looking):
+        run(shell, cell)
+    assert shown(shell).count("requires_grad=True") == 2

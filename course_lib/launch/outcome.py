@@ -30,7 +30,7 @@ from course_lib.runtime.communication.matching import Mismatch
 from course_lib.runtime.communication.traffic import CountedEvents
 from course_lib.runtime.communication.wait_cycle import find_cycle
 from course_lib.runtime.request import LaunchRequest
-from course_lib.runtime.simulator.thread_driver import Ending
+from course_lib.runtime.simulator.engine import Ending
 from course_lib.runtime.simulator.trace.batched_replay import MessageTable
 from course_lib.runtime.simulator.virtual_time import VirtualTime
 

@@ -20,11 +20,11 @@ from course_lib.launch.run import Run
 from course_lib.runtime.communication.callsite import stack_lines
 from course_lib.runtime.request import LaunchRequest, moves_shapes_only
 from course_lib.runtime.simulator.backend import as_with_gloo
-from course_lib.runtime.simulator.engine import current_rank
+from course_lib.runtime.simulator.engine import Ending, current_rank
 from course_lib.runtime.simulator.rank_globals import SwappedGlobals
 from course_lib.runtime.simulator.rank_main import RankMains
 from course_lib.runtime.simulator.rank_threads import GRACE_SECONDS
-from course_lib.runtime.simulator.thread_driver import Ending, ThreadDriver
+from course_lib.runtime.simulator.thread_driver import ThreadDriver
 from course_lib.runtime.simulator.trace.batched_replay import replayed_in_batches
 from course_lib.runtime.simulator.trace.capture import Capture
 from course_lib.runtime.simulator.trace.replay import Replay

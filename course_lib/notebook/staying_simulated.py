@@ -15,10 +15,9 @@ from course_lib.launch.simulated import alone_in_the_process
 from course_lib.notebook.cell import Cell, bind_functions, value_as_text
 from course_lib.notebook.staying_engine import RankAnswer
 from course_lib.runtime.request import LaunchRequest, PerRank
-from course_lib.runtime.simulator.engine import current_rank
+from course_lib.runtime.simulator.engine import Ending, current_rank
 from course_lib.runtime.simulator.private_copy import private_copy
 from course_lib.runtime.simulator.staying import StayingRanks
-from course_lib.runtime.simulator.thread_driver import Ending
 
 
 class SimulatedRanks:

@@ -14,7 +14,8 @@ from course_lib.launch.failures import LaunchError
 from course_lib.launch.outcome import Outcome
 from course_lib.launch.run import Run
 from course_lib.runtime.request import LaunchRequest, PerRank
-from course_lib.runtime.simulator.thread_driver import Ending, ThreadDriver
+from course_lib.runtime.simulator.engine import Ending
+from course_lib.runtime.simulator.thread_driver import ThreadDriver
 from course_lib.runtime.simulator.virtual_time import VirtualTime
 from graders.host.fork_server_client import Process
 from graders.host.launch_state import LaunchState

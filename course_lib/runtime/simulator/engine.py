@@ -2,9 +2,18 @@
 
 from collections.abc import Sequence
 from contextvars import ContextVar
+from enum import Enum
 from typing import Protocol
 
 from course_lib.runtime.communication.call import Group, Operation
+
+
+class Ending(Enum):
+    """How a run ended, as its driver saw it."""
+
+    FINISHED = "every rank returned"
+    STUCK = "no rank can go on"
+    OUT_OF_TIME = "the deadline passed"
 
 
 class RankStopped(BaseException):

@@ -1,6 +1,7 @@
 """Simulated ranks that stay: between two tasks each waits in its thread, with its groups and its clock."""
 
 import ctypes
+import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
@@ -11,12 +12,12 @@ from course_lib.runtime.communication.errors import PendingCall, RankTraceback
 from course_lib.runtime.communication.events import SourceLine
 from course_lib.runtime.request import LaunchRequest
 from course_lib.runtime.simulator.backend import as_with_gloo
-from course_lib.runtime.simulator.engine import RankStopped
+from course_lib.runtime.simulator.engine import Ending, RankStopped
 from course_lib.runtime.simulator.open_buffers import OpenBuffers, open_buffers
 from course_lib.runtime.simulator.rank_globals import SwappedGlobals
 from course_lib.runtime.simulator.rank_main import RankMains, rank_traceback
 from course_lib.runtime.simulator.rank_threads import GRACE_SECONDS
-from course_lib.runtime.simulator.thread_driver import Ending, ThreadDriver
+from course_lib.runtime.simulator.thread_driver import ThreadDriver
 from course_lib.runtime.simulator.virtual_time import VirtualTime
 
 Task = Callable[[], None]
@@ -68,18 +69,16 @@ class _StayingDriver(ThreadDriver):
 
     def next_task(self, rank: int) -> Task:
         """What a rank does next. It waits until there is something."""
-        state = self.virtual_time.ranks[rank]
-        if not self._stopping:
-            self._take_turns(rank, self.virtual_time.end_computing(rank))
-        state.finished = True
         if self._stopping:
+            # Not finished: who reports on the task asks who had come to its end.
             self._all_done.release()
         else:
+            self._take_turns(rank, self.virtual_time.end_computing(rank))
+            self.virtual_time.ranks[rank].finished = True
             self._pass_turn_on()
         self._locks[rank].acquire()
         while not (self.over or rank in self._tasks):
             # The task was taken back before the rank had its turn.
-            state.finished = True
             self._all_done.release()
             self._locks[rank].acquire()
         if self.over:
@@ -110,10 +109,17 @@ class _StayingDriver(ThreadDriver):
         while not self._all_done.acquire(timeout=0.05):
             if time.monotonic() > deadline or not thread.is_alive():
                 raise RanksLeftBehind(f"Rank {rank} did not stop within {GRACE_SECONDS:g} s.")
-            if computes and thread.ident:
-                ctypes.pythonapi.PyThreadState_SetAsyncExc(
-                    ctypes.c_ulong(thread.ident), ctypes.py_object(RankStopped)
-                )
+            if computes:
+                _raise_later(thread, RankStopped)
+        if computes:
+            # It may have come to its end by itself a moment ago.
+            _raise_later(thread, None)
+
+
+def _raise_later(thread: threading.Thread, error: type[BaseException] | None) -> None:
+    """Have a thread's next line raise this; None: nothing any more."""
+    pending = None if error is None else ctypes.py_object(error)
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), pending)
 
 
 class StayingRanks:

@@ -8,7 +8,6 @@ what, a deadlock is known at once: nobody holds the turn, somebody has not finis
 import math
 import threading
 from collections.abc import Callable, Sequence
-from enum import Enum
 from functools import partial
 from types import FrameType
 
@@ -16,7 +15,7 @@ from course_lib.runtime.communication.call import Group, Operation
 from course_lib.runtime.communication.callsite import caller_line
 from course_lib.runtime.communication.errors import PendingCall
 from course_lib.runtime.communication.events import Kind, SourceLine
-from course_lib.runtime.simulator.engine import RankStopped
+from course_lib.runtime.simulator.engine import Ending, RankStopped
 from course_lib.runtime.simulator.rank_threads import (
     GRACE_SECONDS,
     RUN_ENDED,
@@ -29,21 +28,11 @@ from course_lib.runtime.simulator.rank_threads import (
 )
 from course_lib.runtime.simulator.virtual_time import Turns, VirtualTime
 
-
-class Ending(Enum):
-    """How a run ended, as its driver saw it."""
-
-    FINISHED = "every rank returned"
-    STUCK = "no rank can go on"
-    OUT_OF_TIME = "the deadline passed"
-
-
 POLL_SECONDS = 1e-6
 """Virtual time that asking an operation whether it is completed takes, so that others get their turn."""
 
 _VAIN_POLLS = 10_000
 """After so many questions in a row without an operation in between, asking again counts as waiting."""
-
 _PATIENCE = 100
 """For so many questions to others the next one to an operation that is over is waited for."""
 

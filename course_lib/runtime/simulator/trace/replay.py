@@ -6,9 +6,8 @@ from time import monotonic
 
 from course_lib.runtime.communication.call import Call, Operation
 from course_lib.runtime.communication.events import Kind
-from course_lib.runtime.simulator.engine import RankStopped
+from course_lib.runtime.simulator.engine import Ending, RankStopped
 from course_lib.runtime.simulator.rank_threads import rare_collections
-from course_lib.runtime.simulator.thread_driver import Ending
 from course_lib.runtime.simulator.trace.program import ClockRead, Compute, Span, TraceProgram, Wait
 from course_lib.runtime.simulator.virtual_time import VirtualTime
 
