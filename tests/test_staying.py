@@ -30,6 +30,7 @@ from course_lib import (
 from course_lib.cluster.device import Device
 from course_lib.notebook.staying import Ranks, ranks
 from course_lib.runtime.communication.events import Kind
+from course_lib.runtime.simulator.staying import RanksLeftBehind
 from course_lib.scratch import scratch_folder
 
 pytestmark = pytest.mark.xdist_group("staying")
@@ -145,6 +146,14 @@ def test_a_cell_that_takes_too_long_is_ended() -> None:
             with pytest.raises(TimedOut):
                 two.run("while True: pass")
             assert values(two, "1 + 1") == ["2", "2"]
+
+
+def test_ranks_that_cannot_be_stopped_are_left_with_a_sentence() -> None:
+    with ranks(2, timeout=1) as two:
+        with pytest.raises(RanksLeftBehind, match="cannot be stopped, such as a long time.sleep"):
+            two.run("import time\ntime.sleep(5)")
+        with pytest.raises(BadLaunch, match="These ranks have ended"):
+            two.run("1")
 
 
 def test_the_stop_button_ends_the_cell_and_not_the_ranks(three: Ranks) -> None:

@@ -14,6 +14,7 @@ from course_lib.launch.slurm import place
 from course_lib.notebook.cell import Cell, remember
 from course_lib.notebook.staying_engine import RankAnswer, StayingEngine
 from course_lib.runtime.request import PerRank
+from course_lib.runtime.simulator.staying import RanksLeftBehind
 
 
 class Ranks:
@@ -63,7 +64,11 @@ class Ranks:
         """
         chosen = tuple(range(len(self))) if on is None else tuple(dict.fromkeys(on))
         self._check(chosen)
-        return self._engine.run(cell, self._news(cell, variables, chosen), chosen)
+        try:
+            return self._engine.run(cell, self._news(cell, variables, chosen), chosen)
+        except RanksLeftBehind:
+            self.running = False
+            raise
 
     def put(self, name: str, value: Any) -> None:
         """Give every rank a copy of a value under a name, or with `per_rank(values)` each its own."""

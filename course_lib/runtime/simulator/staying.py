@@ -108,7 +108,11 @@ class _StayingDriver(ThreadDriver):
         thread, deadline = self._threads[rank], time.monotonic() + GRACE_SECONDS
         while not self._all_done.acquire(timeout=0.05):
             if time.monotonic() > deadline or not thread.is_alive():
-                raise RanksLeftBehind(f"Rank {rank} did not stop within {GRACE_SECONDS:g} s.")
+                self.over = True
+                raise RanksLeftBehind(
+                    f"Rank {rank} is in a call that cannot be stopped, such as a long time.sleep. The ranks have "
+                    f"been left to themselves: start others."
+                )
             if computes:
                 _raise_later(thread, RankStopped)
         if computes:
