@@ -150,7 +150,7 @@ def test_a_cell_that_takes_too_long_is_ended() -> None:
 
 def test_ranks_that_cannot_be_stopped_are_left_with_a_sentence() -> None:
     with ranks(2, timeout=1) as two:
-        with pytest.raises(RanksLeftBehind, match="cannot be stopped, such as a long time.sleep"):
+        with pytest.raises(RanksLeftBehind, match=r"cannot be stopped, such as a long time\.sleep"):
             two.run("import time\ntime.sleep(5)")
         with pytest.raises(BadLaunch, match="These ranks have ended"):
             two.run("1")

@@ -110,8 +110,8 @@ class _StayingDriver(ThreadDriver):
             if time.monotonic() > deadline or not thread.is_alive():
                 self.over = True
                 raise RanksLeftBehind(
-                    f"Rank {rank} is in a call that cannot be stopped, such as a long time.sleep. The ranks have "
-                    f"been left to themselves: start others."
+                    f"Rank {rank} is in a call that cannot be stopped, such as a long time.sleep. The ranks "
+                    "have been left to themselves: start others."
                 )
             if computes:
                 _raise_later(thread, RankStopped)
