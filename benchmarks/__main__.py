@@ -22,6 +22,7 @@ from benchmarks import (
     simulator,
     slurm,
     smpi,
+    staying,
     tensor,
 )
 from benchmarks.measure import RESULTS, show
@@ -41,6 +42,7 @@ SUBJECTS = (
     published,
     automatic,
     simulator,
+    staying,
     asynchrony,
     smpi,
     checkpoints,

@@ -15,6 +15,7 @@ import pytest
 import torch
 from IPython.core.displaypub import CapturingDisplayPublisher
 from IPython.core.interactiveshell import InteractiveShell
+from jupyter_core.utils import run_sync
 
 from course_lib import (
     BadLaunch,
@@ -32,6 +33,7 @@ from course_lib.notebook.staying import Ranks, ranks
 from course_lib.runtime.communication.events import Kind
 from course_lib.runtime.simulator.staying import RanksLeftBehind
 from course_lib.scratch import scratch_folder
+from workbook.run_notebook import OwnSocketsManager
 
 pytestmark = pytest.mark.xdist_group("staying")
 
@@ -392,3 +394,44 @@ def test_the_page_on_debugging_does_what_it_says(shell: Any) -> None:
     for cell in (processes, model, step, looking):
         run(shell, cell)
     assert shown(shell).count("requires_grad=True") == 2
+
+
+# --- In a real kernel
+
+
+@pytest.fixture(scope="module")
+def kernel() -> Iterator[tuple[OwnSocketsManager, Any]]:
+    manager = OwnSocketsManager(kernel_name="python3")
+    run_sync(manager.start_kernel)(
+        cwd=str(PAGE.parents[1]), extra_arguments=["--HistoryManager.hist_file=:memory:"]
+    )
+    client = manager.blocking_client()
+    client.start_channels()
+    try:
+        client.wait_for_ready(timeout=200)
+        answered(client, "import sys; sys.path.insert(0, '')\n%load_ext course_lib.notebook.magics")
+        yield manager, client
+    finally:
+        client.stop_channels()
+        run_sync(manager.shutdown_kernel)(now=True)
+
+
+def answered(client: Any, code: str) -> tuple[str, str]:
+    """The name of the error that a cell ended with, or "ok"; and what it has put out, as text."""
+    messages: list[Any] = []
+    reply = client.execute_interactive(code, timeout=200, output_hook=messages.append)["content"]
+    texts = [m["content"].get("data", {}).get("text/plain", "") for m in messages]
+    return reply.get("ename", reply["status"]), "\n".join(texts)
+
+
+@pytest.mark.parametrize("on", ["simulated", "processes"])
+def test_an_interrupted_kernel_keeps_its_ranks(kernel: tuple[OwnSocketsManager, Any], on: str) -> None:
+    manager, client = kernel
+    answered(client, f"%ranks start 2 --on {on}")
+    stop = threading.Timer(3, run_sync(manager.interrupt_kernel))
+    stop.start()
+    code = "%%ranks\nimport time, torch.distributed as dist\nkept = dist.get_rank()\ndist.barrier()\n"
+    ended, _ = answered(client, f"{code}while True: time.sleep(0.01)")
+    assert ended == "KeyboardInterrupt"
+    assert answered(client, "%%ranks\nkept") == ("ok", answered(client, "%%ranks\nkept")[1])
+    assert "→ 1" in answered(client, "%%ranks\ndist.barrier()\nkept")[1]
