@@ -1,4 +1,4 @@
-"""A cell on four ranks that stay, beside ipyparallel's engines where `pip install ipyparallel` has been run."""
+"""A cell on four ranks that stay, beside ipyparallel's engines where they are installed."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack

@@ -414,6 +414,8 @@ def kernel() -> Iterator[tuple[OwnSocketsManager, Any]]:
     finally:
         client.stop_channels()
         run_sync(manager.shutdown_kernel)(now=True)
+        with scratch_folder():  # sweeps what a killed kernel could not
+            pass
 
 
 def answered(client: Any, code: str) -> tuple[str, str]:
