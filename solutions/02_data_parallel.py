@@ -269,7 +269,37 @@ figure
 # weights have to be made equal once, at the start.
 #
 # Weights drawn from the same seed are equal only as long as no rank has drawn one random number more, or has loaded a
-# checkpoint that the others do not see. A **broadcast** from one rank always makes them equal. It takes almost as long as a
+# checkpoint that the others do not see. Step by step, on ranks that stay (unit 00, section 5):
+
+# %% demo=true
+# %ranks start $ranks --on $on
+
+# %% demo=true
+# %%ranks
+torch.manual_seed(0)
+first = nn.Linear(2, 1)
+
+# %% demo=true
+# %%rank 1
+torch.rand(1)
+
+# %% demo=true
+# %%ranks
+second = nn.Linear(2, 1)
+first.weight.tolist(), second.weight.tolist()
+
+# %% demo=true jupyter={"source_hidden": true}
+from course_lib.notebook.staying_magics import present
+
+drawn = [(present()[rank]["first"].weight, present()[rank]["second"].weight) for rank in range(ranks)]
+assert all(torch.equal(own, drawn[0][0]) for own, _ in drawn)
+assert [torch.equal(own, drawn[0][1]) for _, own in drawn] == [rank != 1 for rank in range(ranks)]
+
+# %% demo=true
+# %ranks stop
+
+# %% [markdown]
+# The first layer is the same on all ranks, the second one is not: rank 1 was a number ahead. A **broadcast** from one rank always makes them equal. It takes almost as long as a
 # step (section 5), but it happens once in a training. Buffers are sent too: the running statistics of a batch norm are not
 # parameters, yet a replica with other statistics is another model.
 #
