@@ -181,8 +181,8 @@ def test_clock_traffic_and_timeline_go_on_from_cell_to_cell() -> None:
         two.run(BEGIN)
         for number in range(1, 4):
             two.run("dist.barrier()")
-            assert two.last.seconds == pytest.approx(number * two.last.events[0].seconds)
-        assert two.last.traffic[0].calls == {"barrier": 3}
+            assert two.record.seconds == pytest.approx(number * two.record.events[0].seconds)
+        assert two.record.traffic[0].calls == {"barrier": 3}
         assert "3 barrier" in two.timeline().alt
 
 
@@ -190,11 +190,11 @@ def test_a_device_with_a_queue_goes_on_too() -> None:
     queue = Device(flops=1e3, dispatch_seconds=1.0)
     with ranks(1, cluster=Cluster(device=queue)) as one:
         one.run("import torch\nx = torch.ones(10, 10)")
-        before = one.last.seconds
+        before = one.record.seconds
         one.run("y = x @ x")
         one.run("y.sum().item()")
-        assert one.last.seconds > before + 2
-        assert [event.op for event in one.last.events if event.kind is Kind.HOST][:2] == ["queues", "waits"]
+        assert one.record.seconds > before + 2
+        assert [event.op for event in one.record.events if event.kind is Kind.HOST][:2] == ["queues", "waits"]
 
 
 def test_every_rank_draws_its_own_random_numbers_on_and_the_notebook_its_own() -> None:
@@ -267,7 +267,7 @@ def _is_there(pid: int) -> bool:
     ("make", "says"),
     [
         (lambda: ranks(), "How many ranks"),
-        (lambda: ranks(0), "1 rank or more; got 0"),
+        (lambda: ranks(0), "ranks is 0; a launch needs at least one rank"),
         (lambda: ranks(4, cluster=Cluster()), "do not fit"),
         (lambda: ranks(2, on="paper"), '"simulated", "processes" or "slurm"; got "paper"'),
         (lambda: ranks(2, timeout=0), "above 0"),
@@ -323,6 +323,11 @@ def test_a_notebooks_variable_is_copied_when_a_cell_first_uses_it_and_when_it_is
     run(shell, "def double(x):\n    return x + x + 1")
     run(shell, "%%ranks\ndouble(dist.get_rank() + 1)")
     assert shown(shell) == "rank 0:\n    → 3\nrank 1:\n    → 5"
+    run(shell, "own = 1")
+    run(shell, "%%ranks\nown = own + dist.get_rank()")
+    run(shell, "own = 7")
+    run(shell, "%%ranks\nown")
+    assert shown(shell) == "rank 0:\n    → 1\nrank 1:\n    → 2", "what a rank has assigned is its own"
     run(shell, "seen = [0]")
     run(shell, "%%ranks\nseen.append(1)")
     run(shell, "%%ranks\nseen")

@@ -91,23 +91,14 @@ def launch(
             f"Pass the function itself: launch(f, ranks=4), not launch(f(), ranks=4)."
         )
     engine = importlib.import_module(ENGINES[on])
-    if cluster is None and hasattr(engine, "place"):
-        ranks, cluster = engine.place(ranks)
-    ranks = _rank_count(ranks, cluster, arguments)
+    ranks, cluster = placed(ranks, on, cluster, arguments)
     check_per_rank(arguments, ranks)
-    cluster = cluster or Cluster(devices_per_node=ranks)
-    if ranks > cluster.size:
-        raise BadLaunch(
-            f"{ranks} ranks do not fit on a cluster of {cluster.nodes} x {cluster.devices_per_node} "
-            f"devices. Ask for at most {cluster.size} ranks, or for a larger cluster."
-        )
     if on != "simulated" and cluster.disturbances != UNDISTURBED:
         raise BadLaunch(
             f'Only simulated ranks can be slowed down or lost, and this launch is on "{on}". '
             f'Leave out the cluster\'s with_... calls, or launch on="simulated".'
         )
-    if timeout <= 0:
-        raise BadLaunch(f"timeout is {timeout} s; it must be above 0.")
+    check_timeout(timeout)
     if beside is not None and on not in _BESIDE:
         raise BadLaunch(f'beside="{beside}" is for on="processes" and on="horovod", and this is on="{on}".')
     if beside is not None and memory:
@@ -126,6 +117,29 @@ def show_outputs(outputs: list[str]) -> None:
     for rank, text in enumerate(outputs):
         for line in text.splitlines():
             print(f"[rank {rank}] {line}")
+
+
+def placed(
+    ranks: int | None, on: str, cluster: Cluster | None, arguments: tuple[Any, ...] = ()
+) -> tuple[int, Cluster]:
+    """How many ranks there are on an engine, and where. arguments: of the launch. Raises BadLaunch."""
+    engine = importlib.import_module(ENGINES[on])
+    if cluster is None and hasattr(engine, "place"):
+        ranks, cluster = engine.place(ranks)
+    ranks = _rank_count(ranks, cluster, arguments)
+    cluster = cluster or Cluster(devices_per_node=ranks)
+    if ranks > cluster.size:
+        raise BadLaunch(
+            f"{ranks} ranks do not fit on a cluster of {cluster.nodes} x {cluster.devices_per_node} "
+            f"devices. Ask for at most {cluster.size} ranks, or for a larger cluster."
+        )
+    return ranks, cluster
+
+
+def check_timeout(seconds: float) -> None:
+    """Raise BadLaunch for a deadline that has passed already."""
+    if seconds <= 0:
+        raise BadLaunch(f"timeout is {seconds} s; it must be above 0.")
 
 
 def _rank_count(ranks: int | None, cluster: Cluster | None, arguments: tuple[Any, ...]) -> int:

@@ -35,6 +35,17 @@ class Cell:
         """The names that the cell's code mentions."""
         return {node.id for node in ast.walk(self.parse()) if isinstance(node, ast.Name)}
 
+    @property
+    def assigned(self) -> set[str]:
+        """The names to which the cell's code assigns, in whatever way."""
+        tree = [*ast.walk(self.parse())]
+        stored = {node.id for node in tree if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+        defined = {node.name for node in tree if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+        imported = {
+            node.asname or node.name.partition(".")[0] for node in tree if isinstance(node, ast.alias)
+        }
+        return stored | defined | imported
+
 
 class CellSyntaxError(ValueError):
     """The cell is not Python. A notebook shows its line, without the frames of this library."""

@@ -60,10 +60,11 @@ def ranks(line: str, cell: str | None = None) -> Any:
     """
     shell = get_ipython()
     assert shell is not None
-    parser = _parser()
     if cell is None:
-        options, words = parser.parse_known_args(["0", *shlex.split(line)])
-        return staying_magics.command(words, options, _cluster(shell.user_ns, options.cluster), shell.user_ns)
+        options = _parser("words", nargs="*").parse_intermixed_args(shlex.split(line))
+        cluster = _cluster(shell.user_ns, options.cluster)
+        return staying_magics.command(options.words, options, cluster, shell.user_ns)
+    parser = _parser("ranks", type=int, nargs="?")
     options = parser.parse_args(shlex.split(line))
     if options.ranks is None and options.cluster is None:
         if staying_magics.present() is not None:
@@ -229,9 +230,10 @@ class _Parser(argparse.ArgumentParser):
         raise BadLaunch(f"%%ranks: {message}. For example: %%ranks 4, or %%ranks 4 --on processes.")
 
 
-def _parser() -> _Parser:
+def _parser(what: str, **how: Any) -> _Parser:
+    """Of a magic's line, which begins with `what` and may have options."""
     parser = _Parser(prog="%%ranks", add_help=False)
-    parser.add_argument("ranks", type=int, nargs="?")
+    parser.add_argument(what, **how)
     parser.add_argument("--on", default="simulated")
     parser.add_argument("--cluster")
     parser.add_argument("--run")

@@ -9,10 +9,12 @@ from typing import Any, Self
 
 from course_lib.cluster.topology import Cluster
 from course_lib.errors import BadLaunch
+from course_lib.launch import check_timeout, placed
 from course_lib.launch.run import Run
-from course_lib.launch.slurm import place
 from course_lib.notebook.cell import Cell, remember
 from course_lib.notebook.staying_engine import RankAnswer, StayingEngine
+from course_lib.notebook.staying_processes import ProcessRanks
+from course_lib.notebook.staying_simulated import SimulatedRanks
 from course_lib.runtime.request import PerRank
 from course_lib.runtime.simulator.staying import RanksLeftBehind
 
@@ -60,7 +62,8 @@ class Ranks:
         self, cell: Cell, variables: Mapping[str, Any], on: Iterable[int] | None = None
     ) -> dict[int, RankAnswer]:
         """Run a notebook's cell. variables: the notebook's; those that the cell mentions are copied to the
-        ranks when they are first used, and again when the notebook has others.
+        ranks when they are first used, and again when the notebook has others, unless a cell on the ranks
+        has assigned to that name.
         """
         chosen = tuple(range(len(self))) if on is None else tuple(dict.fromkeys(on))
         self._check(chosen)
@@ -69,6 +72,10 @@ class Ranks:
         except RanksLeftBehind:
             self.running = False
             raise
+        finally:
+            # From now on it is the ranks' own, whatever becomes of the notebook's.
+            for name in cell.assigned:
+                self._given.pop(name, None)
 
     def put(self, name: str, value: Any) -> None:
         """Give every rank a copy of a value under a name, or with `per_rank(values)` each its own."""
@@ -84,17 +91,17 @@ class Ranks:
         return self._engine.printed
 
     @property
-    def last(self) -> Run:
+    def record(self) -> Run:
         """All that the ranks have done so far: its timeline, traffic and events."""
         return self._engine.record()
 
     def timeline(self, **options: Any) -> Any:
         """What all ranks have done so far, as a figure; see `Run.timeline`."""
-        return self.last.timeline(**options)
+        return self.record.timeline(**options)
 
     def status(self) -> str:
         """How many ranks there are, where, and what each has defined."""
-        clock = f", {self.last.seconds:.6f} s on their clock" if self.on == "simulated" else ""
+        clock = f", {self.record.seconds:.6f} s on their clock" if self.on == "simulated" else ""
         head = f"{len(self)} ranks on {self.on}{clock}."
         lines = [f"rank {rank}: {', '.join(self._engine.defined(rank)) or '-'}" for rank in range(len(self))]
         return "\n".join([head, *lines])
@@ -155,24 +162,10 @@ def ranks(
     "simulated", "processes" or "slurm". timeout: seconds of real time that a cell may take. The rest as
     `launch` has it. Raises BadLaunch.
     """
-    if on == "slurm" and cluster is None:
-        number, cluster = place(number)
-    if number is None and cluster is None:
-        raise BadLaunch("How many ranks? Say ranks(4), or give a cluster.")
-    size = number if number is not None else cluster.size if cluster else 0
-    if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-        raise BadLaunch(f"There can be 1 rank or more; got {size!r}.")
-    where = cluster or Cluster(devices_per_node=size)
-    if size > where.size:
-        raise BadLaunch(f"{size} ranks do not fit on a cluster of {where.size} devices.")
-    if timeout <= 0:
-        raise BadLaunch(f"timeout is {timeout} s; it must be above 0.")
+    if on not in ("simulated", "processes", "slurm"):
+        raise BadLaunch(f'Ranks stay on "simulated", "processes" or "slurm"; got "{on}".')
+    size, where = placed(number, on, cluster)
+    check_timeout(timeout)
     if on == "simulated":
-        from course_lib.notebook.staying_simulated import SimulatedRanks
-
         return Ranks(SimulatedRanks(size, where, timeout, seed), on)
-    if on in ("processes", "slurm"):
-        from course_lib.notebook.staying_processes import ProcessRanks
-
-        return Ranks(ProcessRanks(size, where, timeout, seed, on), on)
-    raise BadLaunch(f'Ranks stay on "simulated", "processes" or "slurm"; got "{on}".')
+    return Ranks(ProcessRanks(size, where, timeout, seed, on), on)

@@ -10,7 +10,6 @@ import pickle
 import signal
 import socket
 import threading
-import traceback
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -27,9 +26,9 @@ from course_lib.launch.failures import LaunchError, LeftOpen, RankFailed, TimedO
 from course_lib.launch.run import Run
 from course_lib.notebook.cell import Cell, bind_functions, value_as_text
 from course_lib.notebook.staying_engine import RankAnswer
-from course_lib.runtime.communication.callsite import own_lines
 from course_lib.runtime.communication.diagnosis import rank_failed_report
 from course_lib.runtime.communication.errors import RankTraceback
+from course_lib.runtime.communication.rank_traceback import rank_traceback
 from course_lib.runtime.request import PerRank, per_rank
 from course_lib.scratch import scratch_folder
 
@@ -115,9 +114,7 @@ def _done(rank: int, task: _Task, namespace: dict[str, Any]) -> _Reply:
                     bind_functions(namespace)
                 value = value_as_text(task.cell, namespace)
     except BaseException as error:
-        lines = [f"    at {line}" for line in own_lines(traceback.walk_tb(error.__traceback__))]
-        text = "\n".join([*lines, *traceback.format_exception_only(error)])
-        failure = RankTraceback(rank, type(error).__name__, str(error), text)
+        failure = rank_traceback(rank, error)
     defined = [name for name in namespace if not name.startswith("__")]
     return _Reply(printed.getvalue(), value, defined, failure)
 

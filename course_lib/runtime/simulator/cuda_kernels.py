@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-TIMES_MOVED = {"_softmax_backward_data": 2, "masked_fill": 2, "_unsafe_view": 0}
+_TIMES_MOVED = {"_softmax_backward_data": 2, "masked_fill": 2, "_unsafe_view": 0}
 """Operation -> how many times its arguments and results are moved. `_unsafe_view` is a view."""
 
 _TEMPORARIES = {"_softmax_backward_data"}
@@ -18,7 +18,7 @@ _TEMPORARIES = {"_softmax_backward_data"}
 
 def times_moved(func: Any) -> int:
     """How many times an operation moves its arguments and results."""
-    return TIMES_MOVED.get(func.overloadpacket.__name__, 1)
+    return _TIMES_MOVED.get(func.overloadpacket.__name__, 1)
 
 
 def temporary_bytes(func: Any, result: Any) -> int:

@@ -1,6 +1,5 @@
 """What a simulated rank does: its own copy of the launched function, on its own copies of the arguments."""
 
-import traceback
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import replace
@@ -10,10 +9,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from course_lib.runtime.communication.arguments import given_by_a_grader
-from course_lib.runtime.communication.callsite import own_lines
 from course_lib.runtime.communication.errors import RankTraceback
 from course_lib.runtime.communication.events import span_recorder
+from course_lib.runtime.communication.rank_traceback import rank_traceback
 from course_lib.runtime.request import LaunchRequest, PerRank, moves_shapes_only
 from course_lib.runtime.simulator.backend import BACKEND
 from course_lib.runtime.simulator.cuda_kernels import temporary_bytes
@@ -27,9 +25,6 @@ _ON_META = (
     "compare and copy parameters, so they need a model with data: launch them on ordinary tensors and fewer "
     "ranks, or call the collectives that they are made of yourself."
 )
-
-_SHOWN_CALLS = 8
-"""So many calls are shown at either end of a deep stack."""
 
 Stops = tuple[type[BaseException], ...]
 
@@ -168,17 +163,3 @@ class _Recorder:
 
     def record_memory(self, kind: str, nbytes: int) -> None:
         self._engine.record_memory(self._rank, kind, nbytes)
-
-
-def rank_traceback(rank: int, error: BaseException) -> RankTraceback:
-    """What ended `rank`, as text that can cross to another process."""
-    frames = own_lines(traceback.walk_tb(error.__traceback__))
-    lines = [f"    at {frame}" for frame in frames]
-    if len(lines) > 2 * _SHOWN_CALLS:
-        # A recursion without end is hundreds of times the same.
-        left_out = f"    ... {len(lines) - 2 * _SHOWN_CALLS} more calls ..."
-        lines = [*lines[:_SHOWN_CALLS], left_out, *lines[-_SHOWN_CALLS:]]
-    if given := given_by_a_grader(error.__traceback__):
-        lines.append(f"    with {given}")
-    lines.extend(traceback.format_exception_only(error))
-    return RankTraceback(rank, type(error).__name__, str(error), "\n".join(lines))

@@ -10,12 +10,13 @@ from functools import partial
 from course_lib.runtime.communication.callsite import stack_lines
 from course_lib.runtime.communication.errors import PendingCall, RankTraceback
 from course_lib.runtime.communication.events import SourceLine
+from course_lib.runtime.communication.rank_traceback import rank_traceback
 from course_lib.runtime.request import LaunchRequest
 from course_lib.runtime.simulator.backend import as_with_gloo
 from course_lib.runtime.simulator.engine import Ending, RankStopped
 from course_lib.runtime.simulator.open_buffers import OpenBuffers, open_buffers
 from course_lib.runtime.simulator.rank_globals import SwappedGlobals
-from course_lib.runtime.simulator.rank_main import RankMains, rank_traceback
+from course_lib.runtime.simulator.rank_main import RankMains
 from course_lib.runtime.simulator.rank_threads import GRACE_SECONDS
 from course_lib.runtime.simulator.thread_driver import ThreadDriver
 from course_lib.runtime.simulator.virtual_time import VirtualTime
