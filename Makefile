@@ -40,9 +40,10 @@ lint: setup
 notebooks: setup
 	@$(BIN)/course notebooks
 
-# docs/architecture.md and its figure.
+# docs/architecture.md, and the figures of that page and of the README.
 docs: setup
 	@$(BIN)/python -m docs.architecture
+	@$(BIN)/python -m docs.first_look
 
 # SUBJECTS="memory pipeline" for some only.
 bench: setup

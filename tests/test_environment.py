@@ -97,7 +97,7 @@ def test_ci_runs_what_the_readme_says():
     # Invariant: every make target that CI calls exists and is explained to a newcomer, and the three
     # commands of the README are among them or open a browser.
     called = set(re.findall(r"^make ([\w-]+)", (ROOT / ".ci/run").read_text(), re.MULTILINE))
-    readme = (ROOT / "README.md").read_text()
+    told = (ROOT / "README.md").read_text() + (ROOT / "docs/running.md").read_text()
     own = {"horovod", "horovod-tensorflow", "beside", "test-torch"}
     assert called == own | {"lint", "workbook", "mutants-changed", "test"}
     # Invariant: the workbook runs first where nothing is beside it, as on a newcomer's machine; then units
@@ -111,7 +111,7 @@ def test_ci_runs_what_the_readme_says():
     assert set(re.search(r'UNITS="(.*)"', again)[1].split()) == using
     # The oldest PyTorch of the range, too.
     assert any(line.startswith(f"make test-torch TORCH={TESTED['torch'].oldest}.0 ") for line in lines)
-    assert all(f"make {target}" in readme for target in called | {"lab", "notebooks", "bench"})
+    assert all(f"make {target}" in told for target in called | {"lab", "notebooks", "bench"})
 
 
 def test_shell_scripts_are_valid():

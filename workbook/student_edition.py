@@ -18,18 +18,12 @@ FILES = (
     "apt.txt",
     "Makefile",
     "LICENSE",
+    "docs/debugging.md",
+    "docs/first_look.svg",
+    "docs/running.md",
     "docs/sites.md",
 )
-SECTIONS = (
-    "For students",
-    "Horovod, and other libraries beside",
-    "GPUs",
-    "Memory",
-    "Thousands of ranks",
-    "In batch",
-    "On a cluster",
-    "When something goes wrong",
-)
+SECTIONS = ("A first look", "Units", "For students", "When something goes wrong")
 """Of the README. Its beginning stays as well."""
 
 INSTALL = """## Begin
@@ -40,7 +34,8 @@ On Linux or macOS with Python 3.11 or later and make:
 
 The first call makes `.venv` with pip, which downloads PyTorch and JupyterLab; later ones start at once.
 On a machine that has PyTorch already, such as a supercomputer, `make lab SITE=1` builds on it. With conda:
-`conda env create -f environment.yml`, activate it, and call `jupyter lab`.
+`conda env create -f environment.yml`, activate it, and call `jupyter lab`. [docs/running.md](docs/running.md) has more:
+Horovod and others beside, GPUs, batch, clusters; [docs/debugging.md](docs/debugging.md) brings your own script to ranks.
 
 """
 _LEFT_OUT = shutil.ignore_patterns("__pycache__", "*.pyc", ".ipynb_checkpoints")
@@ -77,4 +72,5 @@ def students_readme(text: str) -> str:
     """The README with what students need of it."""
     beginning, *sections = re.split(r"^(?=## )", text, flags=re.MULTILINE)
     titles = {section.splitlines()[0].removeprefix("## "): section for section in sections}
-    return beginning + INSTALL + "".join(titles[title] for title in SECTIONS)
+    first, *others = (titles[title] for title in SECTIONS)
+    return beginning + first + INSTALL + "".join(others)
