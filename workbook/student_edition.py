@@ -34,8 +34,10 @@ On Linux or macOS with Python 3.11 or later and make:
 
 The first call makes `.venv` with pip, which downloads PyTorch and JupyterLab; later ones start at once.
 On a machine that has PyTorch already, such as a supercomputer, `make lab SITE=1` builds on it. With conda:
-`conda env create -f environment.yml`, activate it, and call `jupyter lab`. [docs/running.md](docs/running.md) has more:
-Horovod and others beside, GPUs, batch, clusters; [docs/debugging.md](docs/debugging.md) brings your own script to ranks.
+`conda env create -f environment.yml`, activate it, and call `jupyter lab`.
+
+[docs/running.md](docs/running.md) has more: Horovod and others beside, GPUs, batch, clusters.
+[docs/debugging.md](docs/debugging.md) brings your own script to ranks.
 
 """
 _LEFT_OUT = shutil.ignore_patterns("__pycache__", "*.pyc", ".ipynb_checkpoints")
