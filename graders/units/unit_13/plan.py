@@ -52,19 +52,6 @@ TASKS = (
         (6144, 5632, 6656),
     ),
     Task(
-        Numbers([1024, 1024, 1024, 2048, 2048], 1024, 2048, 2, 2, FASTER, 1e13, 1e12),
-        105e6,
-        (((0, 1, 3, 4), 1, 1, 16, ""),),
-        (((0,), 1, 4, 4, "inside"),),
-    ),
-    Task(
-        Numbers([1024, 1024, 1024, 1024, 5120], 1024, 2048, 2, 2, ETHERNET, 1e13, 1e12),
-        150e6,
-        (((0, 4), 1, 2, 8, "inside"), ((0, 4), 1, 2, 16, "inside")),
-        (((0,), 1, 4, 8, "inside"),),
-        (5120, 4608, 5632),
-    ),
-    Task(
         Numbers([1024, 1024, 512, 1024, 512], 1024, 1024, 2, 2, FASTER, 1e13, 1e12),
         64.6e6,
         (((0, 1, 2, 3), 1, 1, 16, ""),),
@@ -78,10 +65,8 @@ TASKS = (
     ),
 )
 """Small models on small clusters. The best plans found: a mixture of all three, whose first stage is a single
-large piece; stages alone, cut where they fit and not where they would be fastest; stages between nodes, the
-last of them a single large piece, and within them tensor parallelism, since else it does not fit; stages
-alone, which leave a tenth of the memory free, where others that fit are a fifth slower; stages alone again,
-for a transformer."""
+large piece; stages alone, which leave a tenth of the memory free, where others that fit are a fifth slower;
+stages alone again, for a transformer."""
 
 
 @exercise(
@@ -116,7 +101,7 @@ for a transformer."""
     ),
 )
 def plan(answer: Answer, rng: Rng) -> Findings:
-    """Five tasks whose best plans are of different kinds."""
+    """Three tasks whose best plans are of different kinds."""
     tasks = [_drawn(rng, task) for task in TASKS]
     rated = [
         _Rated.of(task, answer.call(drivers.planned, list(astuple(task.numbers)), task.memory, timeout=120.0))
