@@ -4,10 +4,7 @@ from collections import Counter
 
 from course_lib.slurm.lint import Script, complaints_about
 from course_lib.slurm.sites import site_named
-from graders.grading.kit import (
-    Finding,
-    compare,
-)
+from graders.grading.kit import Finding, compare
 from graders.units.unit_03.batch_job import JOB_SECONDS, Trial
 from graders.units.unit_03.job_report import JobReport
 

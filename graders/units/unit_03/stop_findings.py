@@ -3,12 +3,7 @@
 import math
 import re
 
-from graders.grading.kit import (
-    Finding,
-    Observed,
-    communication,
-    compare,
-)
+from graders.grading.kit import Finding, Observed, communication, compare
 from graders.units.unit_03.replies import StopReply
 from graders.units.unit_03.signals import GRADIENT_BYTES
 from graders.units.unit_03.tellings import SIGNALS, Telling
