@@ -2264,7 +2264,7 @@ def plan(model: Model, cluster: Cluster, memory: float) -> ParallelPlan:
 
     model: as in section 9. memory: bytes of a device. A plan is rated by Planner(model, cluster,
     torchs_1f1b).predict(plan): `seconds`, and `memory`, of which no stage may have more than a device.
-    Some plan fits. Each of five small tasks, of at most 6 pieces on 8 ranks, takes less than two
+    Some plan fits. Each of three small tasks, of at most 6 pieces on 8 ranks, takes less than two
     minutes.
 
     Points are for plans that run within the memory; for steps no slower than with one kind of

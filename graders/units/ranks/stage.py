@@ -1,36 +1,22 @@
 """How calls that ranks make are tried: several in one launch, between which all ranks meet."""
 
-from collections.abc import Callable, Collection, Hashable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, TypeVar
-
-from torch import Tensor
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from course_lib.runtime.communication.events import Event
-from graders.grading.called import ON_META, Called
+from graders.grading.called import Called
 from graders.grading.exercise import Exercise
-from graders.grading.expected import Expected, of_another
-from graders.grading.explanation import Tried
+from graders.grading.expected import Expected
 from graders.grading.judging import ByCases, Stage, by_cases
-from graders.grading.kinds import Kind
-from graders.grading.kit import (
-    Answer,
-    Criterion,
-    Finding,
-    Observed,
-    Rng,
-    compare,
-    per_rank,
-)
-from graders.grading.traffic import Allowed, Traffic, in_time, within
+from graders.grading.kit import Answer, Criterion, Finding, Observed, Rng, compare, per_rank
+from graders.grading.traffic import Allowed, Traffic
 from graders.units.ranks import drivers
-from graders.units.ranks.features import Ranks
 from graders.units.ranks.meetings import between_meetings, by_place, traffic_of
+from graders.units.ranks.places import Setting, on_its_device, only, result_of
 
 Arguments = list[Any]
 """Positional arguments of one rank: tensors, lists of tensors, None, numbers."""
-
-Setting = TypeVar("Setting", bound=Ranks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +87,7 @@ class OnRanks(Stage[Setting]):
             own = slice(first, first + len(setting.calls))
             first, of_case = own.stop, judged[own]
             came = [[called.value for called in call] for call in told[own]]
-            result = compare.first_failure([each for each, _ in of_case] + [_only(self.calls, case.events)])
+            result = compare.first_failure([each for each, _ in of_case] + [only(self.calls, case.events)])
             kept = compare.first_failure(each for _, each in of_case)
             costs = None if setting.alone else self.allowed(setting)
             made, marks = by_place(setting, case.events), by_place(setting, case.marks)
@@ -116,11 +102,11 @@ class OnRanks(Stage[Setting]):
         expected = self.expected(setting, given)
         places = list(enumerate(compare.side_by_side(told, expected)))
         results = compare.first_failure(
-            _result(setting, expected, called, place, self.what.format(place))
+            result_of(setting, expected, called, place, self.what.format(place))
             for place, (called, _) in places
         )
         kept = compare.first_failure(
-            _on_its_device(setting, wanted).kept_in(called, f"place {place}", setting.tolerance)
+            on_its_device(setting, wanted).kept_in(called, f"place {place}", setting.tolerance)
             for place, (called, wanted) in places
         )
         return results, kept
@@ -155,44 +141,6 @@ def _by_call(observed: Observed[list[Called]], calls: Sequence[Setting]) -> list
         for called, number in compare.side_by_side(of_rank, mine):
             told[number].append(called)
     return told
-
-
-def _only(allowed: Collection[str] | None, events: Sequence[Event]) -> Finding:
-    """Passes if no other calls were made. allowed: None for any."""
-    if allowed is None:
-        return Finding(True, "Any call is allowed.")
-    others = sorted({event.op for event in events} - {*allowed, "new_group"})
-    text = f"the values are right, but it calls {', '.join(others)}; allowed are {', '.join(allowed)}."
-    return Finding(not others, text)
-
-
-def _on_its_device(setting: Setting, expected: Expected) -> Expected:
-    """The same, of tensors without numbers where the setting has these."""
-    if setting.layout != "meta":
-        return expected
-    held = {name: _to_meta(value) for name, value in expected.arguments.items()}
-    return replace(expected, result=_to_meta(expected.result), arguments=held)
-
-
-def _to_meta(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_to_meta(item) for item in value]
-    return value.to(ON_META) if isinstance(value, Tensor) else value
-
-
-def _result(setting: Setting, expected: Sequence[Expected], called: Called, place: int, what: str) -> Finding:
-    """Passes if this place returned what it must; if it is what another must return, that is said."""
-    value = called.value
-    of_place = _on_its_device(setting, expected[place])
-    finding = of_place.result_in(called, what, setting.tolerance)
-    if finding.passed or not isinstance(value, Tensor) or not isinstance(of_place.result, Tensor):
-        return finding
-
-    def matches(other: int) -> bool:
-        return expected[other].result_in(called, what, setting.tolerance).passed
-
-    told = of_another(finding, place, len(expected), matches)
-    return told or setting.explained(finding, value, of_place.result)
 
 
 def on_ranks(
@@ -230,30 +178,3 @@ def on_ranks(
         return by_cases(judged, minutes=minutes, difficulty=difficulty, hints=hints, name=name)(expected)
 
     return register
-
-
-# ---------------------------------------------------------------------- rows that ask how, of right cases
-
-
-def kept(tried: Tried[Any]) -> Finding:
-    """Passes if arguments hold what they must, and the right object was returned."""
-    found: Finding = tried.seen.kept
-    return found
-
-
-def frugal(tried: Tried[Any]) -> Finding | None:
-    """Passes if no more messages and bytes were sent than are needed."""
-    seen: Seen = tried.seen
-    return within(seen.traffic, seen.allowed) if seen.allowed else None
-
-
-def one_call(tried: Tried[Any]) -> Finding:
-    """Passes if no rank has made more than one call."""
-    most = max(map(len, tried.seen.by_rank))
-    return compare.at_most(most, 1, "Calls of a rank", kind=Kind.TOO_MUCH)
-
-
-def quick(tried: Tried[Any]) -> Finding | None:
-    """Passes if it took no more rounds than are needed."""
-    seen: Seen = tried.seen
-    return in_time(seen.traffic, seen.allowed) if seen.allowed else None

@@ -12,7 +12,8 @@ from graders.grading.judging import feature
 from graders.grading.kinds import Kind
 from graders.grading.kit import Criterion, Finding, Rng
 from graders.units.ranks.features import Ranks
-from graders.units.ranks.stage import Arguments, kept, on_ranks
+from graders.units.ranks.rows import kept
+from graders.units.ranks.stage import Arguments, on_ranks
 
 SMALL = 8
 """Bytes of a call: one number, or two of 32 bits."""

@@ -11,7 +11,8 @@ from graders.grading.explanation import Tried
 from graders.grading.judging import feature
 from graders.grading.kit import Criterion, Finding, Rng
 from graders.units.ranks.features import Ranks
-from graders.units.ranks.stage import Arguments, kept, on_ranks, one_call
+from graders.units.ranks.rows import kept, one_call
+from graders.units.ranks.stage import Arguments, on_ranks
 from graders.units.unit_02.cases import ANY_CALL, sends_once
 from graders.units.unit_02.drivers import replicas
 from graders.units.unit_02.models import chain_of, names_of

@@ -12,7 +12,8 @@ from graders.grading.judging import feature
 from graders.grading.kit import Answer, Criterion, Finding, Rng, per_rank
 from graders.units.models import state_of
 from graders.units.ranks.features import Ranks
-from graders.units.ranks.stage import Arguments, kept, on_ranks
+from graders.units.ranks.rows import kept
+from graders.units.ranks.stage import Arguments, on_ranks
 from graders.units.unit_02.cases import ANY_CALL, sends_once
 from graders.units.unit_02.drivers import replicas
 from graders.units.unit_02.drivers import replicas as drivers

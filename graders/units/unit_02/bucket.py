@@ -12,16 +12,8 @@ from graders.units.ranks.stage import Arguments, on_ranks
 from graders.units.unit_02.cases import ANY_CALL
 from graders.units.unit_02.drivers import steps as drivers
 from graders.units.unit_02.models import Layers, names_of
-from graders.units.unit_02.steps import (
-    Steps,
-    before_steps,
-    called_as,
-    drawn_steps,
-    mean_gradients,
-    never_waits,
-    own_gradients,
-    starts_in_backward,
-)
+from graders.units.unit_02.step_calls import before_steps, called_as, never_waits, starts_in_backward
+from graders.units.unit_02.steps import Steps, drawn_steps, mean_gradients, own_gradients
 
 
 @dataclass(frozen=True, slots=True)

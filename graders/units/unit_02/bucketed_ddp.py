@@ -1,6 +1,5 @@
 """The grader of `BucketedDDP`."""
 
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -9,24 +8,21 @@ from graders.grading.cases import both, vary
 from graders.grading.expected import Expected
 from graders.grading.explanation import Tried
 from graders.grading.judging import feature
-from graders.grading.kit import Criterion, Finding, Rng
+from graders.grading.kit import Criterion, Finding
 from graders.units.models import copies_of, state_of
 from graders.units.ranks.stage import Arguments, on_ranks
 from graders.units.unit_02.cases import ANY_CALL, filled
 from graders.units.unit_02.drivers import steps as drivers
 from graders.units.unit_02.models import Layers, names_of, older_gradients
-from graders.units.unit_02.steps import (
-    FORWARD,
-    Steps,
-    before_steps,
+from graders.units.unit_02.step_calls import (
     called_as,
-    drawn_steps,
-    mean_gradients,
+    in_order,
     never_waits,
-    own_gradients,
+    once_before,
+    silent_but_the_last,
     starts_in_backward,
-    steps_seen,
 )
+from graders.units.unit_02.steps import FORWARD, Steps, drawn_steps, mean_gradients, own_gradients
 
 LAST_FIRST = ("201/210", "012")
 """The last layer runs first on all ranks, and so its bucket, the first one, is complete last."""
@@ -81,55 +77,11 @@ def possible_steps(case: Wrapped) -> bool:
     return not any(others) and not (case.double and (case.steps != UNUSED or case.limit == 170))
 
 
-def models_to_wrap(rng: Rng, case: Wrapped) -> list[Arguments]:
-    """One model on all ranks, if they are not apart."""
-    return drawn_steps(rng, case, case.limit, case.apart, case.raises)
-
-
 def of_cases(
     about: Callable[[Wrapped], bool], how: Callable[[Tried[Any]], Finding]
 ) -> Callable[[Tried[Any]], Finding | None]:
     """The same for these cases only."""
     return lambda tried: how(tried) if about(tried.case.features) else None
-
-
-def once_before(tried: Tried[Any]) -> Finding:
-    """Passes if the constructor broadcasts the model's state, and that is all."""
-    state = sum(tensor.nbytes for tensor in state_of(tried.case.features.model))
-    for rank, calls in enumerate(before_steps(tried)):
-        ops, nbytes = sorted({call.op for call in calls} - {"broadcast"}), sum(call.nbytes for call in calls)
-        if ops or nbytes != state:
-            text = f"on rank {rank} the constructor calls {', '.join([*ops, 'broadcast'])}, of {nbytes} bytes"
-            return Finding(False, f"{text}; expected broadcasts of {state} bytes in all.")
-    return Finding(True, "the constructor broadcasts parameters and buffers, each once.")
-
-
-def in_order(tried: Tried[Any]) -> Finding:
-    """Passes if buckets start in backward when they can, and what is left starts before anything is waited
-    for.
-    """
-    for step in steps_seen(tried):
-        left = [call for call in step.calls if call.sequence >= step.ended.sequence]
-        first = min((call.end for call in step.calls if call.end > step.ended.start), default=sys.maxsize)
-        if any(call.start >= first for call in left):
-            text = "finish() waits for one all_reduce before it has started all that are left"
-            return Finding(False, f"{step}: {text}; expected all to be under way at once.")
-    return starts_in_backward(tried)
-
-
-def silent_but_the_last(tried: Tried[Any]) -> Finding:
-    """Passes if only the last pass of a step sends, as early as in an earlier step that goes the same way."""
-    usual: dict[tuple[int, str], int] = {}
-    for step in steps_seen(tried):
-        early = step.before(step.passes[-1]["pass begins"])
-        if early:
-            text = f"backward within no_sync() calls {early[0].op}"
-            return Finding(False, f"{step}: {text}; expected no call.")
-        made, way = len(step.before(step.ended)), (step.rank, str(step.way))
-        if made < usual.setdefault(way, made):
-            text = f"the backward after no_sync() starts {made} buckets, and without such a block before it"
-            return Finding(False, f"{step}: {text} {usual[way]}.")
-    return Finding(True, "nothing is sent within no_sync(), and everything after it.")
 
 
 @on_ranks(
@@ -220,7 +172,7 @@ def silent_but_the_last(tried: Tried[Any]) -> Finding:
         "What do hooks do within no_sync()? Nothing. contextlib.contextmanager makes such a method of a "
         "generator.",
     ),
-    arguments=models_to_wrap,
+    arguments=lambda rng, case: drawn_steps(rng, case, case.limit, case.apart, case.raises),
     possible=possible_steps,
     calls=ANY_CALL,
     driver=drivers.wrapped,

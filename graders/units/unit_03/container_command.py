@@ -1,26 +1,13 @@
 """The grader of `container_command`."""
 
-import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import zip_longest
 
-from graders.grading.kit import Answer, AnswerFailed, Criterion, Finding, Findings, Rng, compare, exercise
-from graders.units.raised import raised_in
-from graders.units.unit_03.binds import as_bind, lies_in
+from graders.grading.kit import Answer, Criterion, Finding, Findings, Rng, compare, exercise
+from graders.units.unit_03.binds import lies_in
 from graders.units.unit_03.container_sites import Site, with_folders, with_odd_words, within_each_other
-from graders.units.unit_03.drivers import texts as drivers
-
-
-@dataclass(frozen=True)
-class Started:
-    """A command that starts a program in an image, as Apptainer reads it."""
-
-    launcher: tuple[str, ...]
-    options: tuple[str, ...]
-    binds: tuple[str, ...]
-    image: str
-    command: tuple[str, ...]
+from graders.units.unit_03.container_start import Commands, commands, place_of_start, start_of
 
 
 @exercise(
@@ -83,22 +70,22 @@ def container_command(answer: Answer, rng: Rng) -> Findings:
     number = rng.integer(10, 99)
     with_modules = replace(plain, modules=(f"gcc/{number}", "WebProxy", f"cuda/12.{number}"))
 
-    def each(judge: Judge, sites: Sequence[Site]) -> Finding:
+    def each(judge: Callable[[Commands, Site], Finding], sites: Sequence[Site]) -> Finding:
         return compare.first_failure(judge(commands(answer, site), site) for site in sites)
 
     # The same elsewhere: nothing of it may be taken for granted.
     runtime = {"apptainer": "singularity", "singularity": "apptainer"}[plain.runtime]
-    program = (f"/opt/run{number}",)
-    elsewhere = replace(plain, runtime=runtime, launcher=("srun", f"--ntasks={number}"), command=program)
+    launcher, command = ("srun", f"--ntasks={number}"), (f"/opt/run{number}",)
+    elsewhere = replace(plain, runtime=runtime, launcher=launcher, command=command)
     alone, there = commands(answer, plain), commands(answer, elsewhere)
     both = ((alone, plain), (there, elsewhere))
-    yield "the program in the image", compare.first_failure(right_program(*each) for each in both)
+    program = compare.first_failure(right_program(*each) for each in both)
+    yield "the program in the image", program
     yield "one container per task", (one := compare.first_failure(one_a_task(*each) for each in both))
     amd = replace(with_modules, gpus="AMD", folders={f"/scratch/{number}": "read"})
     none = replace(plain, gpus=None)
-    right = compare.first_failure(right_program(*each) for each in both).passed
     seen = compare.first_failure(
-        [gpus(alone, plain), each(gpus, [amd, none]), *[each(still_starts, [amd, none])] * right]
+        [gpus(alone, plain), each(gpus, [amd, none]), *[each(still_starts, [amd, none])] * program.passed]
     )
     yield "GPUs", seen
     loading = [with_modules, amd, *[replace(none, modules=(f"gcc/{number}",))] * seen.passed]
@@ -109,12 +96,6 @@ def container_command(answer: Answer, rng: Rng) -> Findings:
     ran = commands(answer, quoted)
     judges = [right_program, *[one_a_task] * one.passed, *[folders] * bound.passed]
     yield "words stay whole", compare.first_failure(judge(ran, quoted) for judge in judges)
-
-
-Commands = Sequence[Sequence[str]] | Finding
-"""The words of each command that a shell runs, at least one; or why there are none."""
-
-Judge = Callable[[Commands, Site], Finding]
 
 
 def right_program(ran: Commands, site: Site) -> Finding:
@@ -163,7 +144,7 @@ def modules(ran: Commands, site: Site) -> Finding:
     """Passes if exactly the site's modules are loaded when the container starts."""
     if isinstance(ran, Finding):
         return ran
-    start = _place_of_start(ran)
+    start = place_of_start(ran)
     changes = [change for words in ran[:start] for change in _changes(words)]
     changes += [f"{' '.join(words)}, behind the container" for words in ran[start + 1 :]]
     wanted = ["purge", *site.modules] if site.modules else []
@@ -173,12 +154,6 @@ def modules(ran: Commands, site: Site) -> Finding:
         return Finding(False, f"modules is empty, so this machine has no command `module`; but {text}.")
     what = f"Before the container, for modules {list(site.modules)}, what is purged or loaded"
     return compare.equal(changes, wanted, what)
-
-
-def _place_of_start(ran: Sequence[Sequence[str]]) -> int:
-    """Where among the commands the last one stands that is no module's, if there is one."""
-    places = [place for place, words in enumerate(ran) if words[0] not in ("module", "ml")]
-    return places[-1] if places else len(ran) - 1
 
 
 def _changes(words: Sequence[str]) -> list[str]:
@@ -221,56 +196,3 @@ def folders(ran: Commands, site: Site) -> Finding:
             words = {"read": "can only be read", "write": "can be written", "absent": "is not there"}
             return Finding(False, f"In the container {path} {words[seen]}; expected {wanted!r}. {told}.")
     return Finding(True, f"{told}.")
-
-
-def start_of(ran: Commands, site: Site) -> Started | Finding:
-    """The command that starts the container; a finding that says why there is none."""
-    if isinstance(ran, Finding):
-        return ran
-    words = list(ran[_place_of_start(ran)])
-    place = words.index(site.runtime) if site.runtime in words else len(words)
-    launcher, (verb, *rest) = words[:place], words[place + 1 :] or [""]
-    said = f"The last command is {words}"
-    if verb != "exec":
-        return Finding(False, f"{said}; expected {site.runtime} exec, the image, and the program.")
-    options: list[str] = []
-    binds: list[str] = []
-    while rest and rest[0].startswith("-"):
-        # A short option's value may follow at once; what begins after -- is no option.
-        name, given, value = re.sub("^-B(?=.)", "--bind=", rest.pop(0)).partition("=")
-        if name == "--" and not value:
-            break
-        if name in ("--nv", "--rocm"):
-            options.append(name)
-        elif name in ("--bind", "-B") and (given or rest):
-            binds += (value if given else rest.pop(0)).split(",")
-        elif name == "--mount" and (given or rest):
-            binds.append(as_bind(value if given else rest.pop(0)))
-        else:
-            return Finding(False, f"{said}; {name} is not asked for.")
-    if not rest:
-        return Finding(False, f"{said}: there is no image in it.")
-    return Started(tuple(launcher), tuple(options), tuple(binds), rest[0], tuple(rest[1:]))
-
-
-def commands(answer: Answer, site: Site) -> Commands:
-    """Which commands a shell runs for the site."""
-    names = sorted({"module", "ml", "apptainer", "singularity", site.launcher[0]})
-    try:
-        reply = answer.call(drivers.in_a_shell, names, *site.arguments)
-    except AnswerFailed as failure:
-        return raised_in(str(site), failure)
-    if not reply.text:
-        return Finding(False, "container_command returned no text; expected that of the commands.")
-    if reply.said or reply.status:
-        text = (
-            f"The shell ends with status {reply.status} and says: {reply.said!r:.200}. This was with {site}"
-        )
-        return Finding(False, f"{text}. The text was {reply.text!r:.400}")
-    if reply.changed:
-        return Finding(False, "container_command has changed its arguments; the caller may need them again.")
-    if reply.text.rstrip().endswith("&"):
-        return Finding(False, "The last command is in the background (&): the job would end at once.")
-    if not reply.commands:
-        return Finding(False, f"{reply.text!r:.80} runs none of the commands {', '.join(names)}.")
-    return reply.commands

@@ -5,56 +5,16 @@ of PyTorch 2.13, mpirun of Open MPI 4.1, and horovodrun of Horovod 0.28. Only wh
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import replace
+
+from graders.units.unit_03.seats import Seat
 
 Environment = dict[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class Seat:
-    """A process's place: its numbers among all processes, on its node, and its node's."""
-
-    rank: int
-    local_rank: int
-    node_rank: int
-    world_size: int
-    nodes: int
-    local_size: int
-
-    @property
-    def expected(self) -> dict[str, int]:
-        """What an answer returns for it."""
-        return {
-            "rank": self.rank,
-            "local_rank": self.local_rank,
-            "node_rank": self.node_rank,
-            "world_size": self.world_size,
-        }
-
-
-def seats_in_blocks(nodes: int, per_node: int) -> list[Seat]:
-    """Ranks that fill one node after another."""
-    world = nodes * per_node
-    return [Seat(rank, rank % per_node, rank // per_node, world, nodes, per_node) for rank in range(world)]
-
-
-def seats_dealt(nodes: int, per_node: int) -> list[Seat]:
-    """Ranks that are dealt to the nodes like cards, as by srun --distribution=cyclic."""
-    world = nodes * per_node
-    return [Seat(rank, rank // nodes, rank % nodes, world, nodes, per_node) for rank in range(world)]
-
-
-def seats_of_uneven_nodes(per_node: int) -> list[Seat]:
-    """Of each of two nodes the last rank, where the first has one more than the second; and the first rank of
-    the second node, where that has one more.
-    """
-    world, local = 2 * per_node + 1, (per_node + 1, per_node)
-    last = [Seat(sum(local[: n + 1]) - 1, local[n] - 1, n, world, 2, local[n]) for n in (0, 1)]
-    return [*last, Seat(per_node, 0, 1, world, 2, per_node + 1)]
-
-
-def _batch(nodes: int, per_node: int) -> Environment:
-    """A batch script's own environment: one process, which knows what the job has asked for."""
+def batch_script(seat: Seat) -> Environment:
+    """The environment in which a batch script itself runs; of the seat only the job's size counts."""
+    nodes, per_node = seat.nodes, seat.local_size
     return {
         "SLURMD_NODENAME": "node1",
         "SLURM_CPUS_ON_NODE": str(per_node),
@@ -90,18 +50,12 @@ def _step(rank: int, local_rank: int, node: int, ranks: int, nodes: int) -> Envi
         # Its old name, which is still set.
         "SLURM_STEPID": "0",
         "SLURM_STEP_ID": "0",
-        "SLURM_STEP_LAUNCHER_PORT": "41461",
         "SLURM_STEP_NODELIST": f"node[1-{nodes}]",
         "SLURM_STEP_NUM_NODES": str(nodes),
         "SLURM_STEP_NUM_TASKS": str(ranks),
         "SLURM_STEP_TASKS_PER_NODE": f"{ranks // nodes}(x{nodes})",
         "SLURM_TASKS_PER_NODE": f"{ranks // nodes}(x{nodes})",
     }
-
-
-def batch_script(seat: Seat) -> Environment:
-    """The environment in which a batch script itself runs; of the seat only the job's size counts."""
-    return _batch(seat.nodes, seat.local_size)
 
 
 def salloc(seat: Seat) -> Environment:
@@ -112,9 +66,7 @@ def salloc(seat: Seat) -> Environment:
 
 def srun(seat: Seat) -> Environment:
     """srun, one task a rank."""
-    return _batch(seat.nodes, seat.local_size) | _step(
-        seat.rank, seat.local_rank, seat.node_rank, seat.world_size, seat.nodes
-    )
+    return batch_script(seat) | _step(seat.rank, seat.local_rank, seat.node_rank, seat.world_size, seat.nodes)
 
 
 def torchrun(seat: Seat) -> Environment:
@@ -127,11 +79,8 @@ def torchrun(seat: Seat) -> Environment:
         "MASTER_ADDR": "node1",
         "MASTER_PORT": "44061",
         "RANK": str(seat.rank),
-        "ROLE_NAME": "default",
         "ROLE_RANK": str(seat.rank),
         "ROLE_WORLD_SIZE": str(seat.world_size),
-        "TORCHELASTIC_ERROR_FILE": f"/tmp/torchelastic_d57m1tyo/attempt_0/{seat.local_rank}/error.json",
-        "TORCHELASTIC_MAX_RESTARTS": "0",
         "TORCHELASTIC_RESTART_COUNT": "0",
         "TORCHELASTIC_RUN_ID": "1",
         "TORCHELASTIC_USE_AGENT_STORE": "True",
@@ -145,17 +94,7 @@ def torchrun_by_srun(seat: Seat) -> Environment:
     """
     node = seat.nodes - 1 - seat.node_rank
     outer = _step(node, 0, node, seat.nodes, seat.nodes)
-    return _batch(seat.nodes, seat.local_size) | outer | torchrun(seat)
-
-
-def torchrun_in_each_task(seat: Seat) -> Environment:
-    """srun starts twenty tasks, each of them a torchrun for itself, with fewer ranks."""
-    return srun(Seat(13, 3, 2, 20, 4, 5)) | torchrun(seat)
-
-
-def torchrun_in_a_job(seat: Seat) -> Environment:
-    """torchrun, started by a batch script itself: srun is needed on other nodes only."""
-    return _batch(seat.nodes, seat.local_size) | torchrun(seat)
+    return batch_script(seat) | outer | torchrun(seat)
 
 
 def srun_of_uneven_nodes(seat: Seat) -> Environment:
@@ -181,8 +120,8 @@ libraries are to do.
 
 def srun_in_a_script(seat: Seat) -> Environment:
     """srun for the second time in a script, on one node less than the job has."""
-    names = ("SLURM_JOB_NODELIST", "SLURM_JOB_NUM_NODES", "SLURM_NODELIST")
-    job = {name: text for name, text in _batch(seat.nodes + 1, seat.local_size).items() if name in names}
+    larger = batch_script(replace(seat, nodes=seat.nodes + 1))
+    job = {name: larger[name] for name in ("SLURM_JOB_NODELIST", "SLURM_JOB_NUM_NODES", "SLURM_NODELIST")}
     return srun(seat) | job | {"SLURM_STEPID": "1", "SLURM_STEP_ID": "1"}
 
 
@@ -191,22 +130,14 @@ def srun_with_pmix(seat: Seat) -> Environment:
     return srun(seat) | {"PMIX_NAMESPACE": "slurm.pmix.4711.0", "PMIX_RANK": str(seat.rank)}
 
 
-def torchrun_by_mpirun(seat: Seat) -> Environment:
-    """mpirun starts one torchrun a node, torchrun the ranks."""
-    return mpirun(Seat(seat.node_rank, 0, seat.node_rank, seat.nodes, seat.nodes, 1)) | torchrun(seat)
-
-
 def mpirun(seat: Seat) -> Environment:
     """mpirun of Open MPI, with a slot to spare. Its NODE_RANK counts the processes of a node, not nodes."""
     return {
-        "OMPI_ARGV": "train.py",
-        "OMPI_COMMAND": "python",
         "OMPI_COMM_WORLD_LOCAL_RANK": str(seat.local_rank),
         "OMPI_COMM_WORLD_LOCAL_SIZE": str(seat.local_size),
         "OMPI_COMM_WORLD_NODE_RANK": str(seat.local_rank),
         "OMPI_COMM_WORLD_RANK": str(seat.rank),
         "OMPI_COMM_WORLD_SIZE": str(seat.world_size),
-        "OMPI_FIRST_RANKS": "0",
         "OMPI_NUM_APP_CTX": "1",
         "OMPI_UNIVERSE_SIZE": str(seat.world_size + 1),
         "PMIX_NAMESPACE": "1263992833",
@@ -222,7 +153,7 @@ def mpirun_in_a_job(seat: Seat) -> Environment:
     """
     others = seat.nodes - 1
     daemon = _step(seat.node_rank - 1, 0, seat.node_rank - 1, others, others) if seat.node_rank else {}
-    return _batch(seat.nodes, seat.local_size) | daemon | mpirun(seat)
+    return batch_script(seat) | daemon | mpirun(seat)
 
 
 def horovodrun(seat: Seat) -> Environment:
@@ -234,11 +165,9 @@ def horovodrun(seat: Seat) -> Environment:
     )
     return {
         "HOROVOD_CONTROLLER": "gloo",
-        "HOROVOD_CPU_OPERATIONS": "gloo",
         "HOROVOD_CROSS_RANK": str(seat.node_rank),
         "HOROVOD_CROSS_SIZE": str(1 if alone else seat.nodes),
         "HOROVOD_GLOO_RENDEZVOUS_ADDR": "10.77.0.1",
-        "HOROVOD_GLOO_RENDEZVOUS_PORT": "36023",
         "HOROVOD_HOSTNAME": f"node{seat.node_rank + 1}",
         "HOROVOD_LOCAL_RANK": str(seat.local_rank),
         "HOROVOD_LOCAL_SIZE": str(seat.local_size),
@@ -247,37 +176,24 @@ def horovodrun(seat: Seat) -> Environment:
     }
 
 
-def horovodrun_in_a_job(seat: Seat) -> Environment:
-    """horovodrun in a Slurm job's batch script, whose variables every process inherits."""
-    return _batch(seat.nodes, seat.local_size) | horovodrun(seat)
-
-
-def horovodrun_by_srun(seat: Seat) -> Environment:
-    """horovodrun in the shell of `srun --pty bash`, which is the only task of its step."""
-    return _batch(seat.nodes, seat.local_size) | _step(0, 0, 0, 1, 1) | horovodrun(seat)
-
-
-def nobody(seat: Seat) -> Environment:
-    """A shell outside of any job."""
-    return {"PATH": "/usr/bin", "HOME": "/home/me"}
-
-
 LAUNCHERS: dict[str, Callable[[Seat], Environment]] = {
     "under srun": srun,
     "under srun --ntasks, of which a node has one more": srun_of_uneven_nodes,
     "under the second srun of a script": srun_in_a_script,
     "under srun --mpi=pmix": srun_with_pmix,
     "under torchrun": torchrun,
-    "under torchrun, which mpirun has started on each node": torchrun_by_mpirun,
     "under torchrun, which srun has started on each node": torchrun_by_srun,
-    "under torchrun for itself, as each of twenty tasks of an srun": torchrun_in_each_task,
-    "under torchrun, which a batch script has started itself": torchrun_in_a_job,
+    "under torchrun, which a batch script has started itself": lambda seat: (
+        batch_script(seat) | torchrun(seat)
+    ),
     "under mpirun": mpirun,
     "under mpirun in a Slurm job": mpirun_in_a_job,
     "under horovodrun": horovodrun,
-    "under horovodrun in a Slurm job": horovodrun_in_a_job,
-    "under horovodrun in a shell that srun has started": horovodrun_by_srun,
-    "without any launcher": nobody,
+    "under horovodrun in a Slurm job": lambda seat: batch_script(seat) | horovodrun(seat),
+    "under horovodrun in a shell that srun has started": lambda seat: (
+        batch_script(seat) | _step(0, 0, 0, 1, 1) | horovodrun(seat)
+    ),
+    "without any launcher": lambda seat: {"PATH": "/usr/bin", "HOME": "/home/me"},
     "in a batch script itself, outside of srun": batch_script,
     "in the shell that salloc gives, outside of srun": salloc,
 }

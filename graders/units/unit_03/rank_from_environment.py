@@ -9,16 +9,16 @@ from graders.grading.judging import feature
 from graders.grading.kit import Criterion, Rng
 from graders.units.functions.drivers import in_turn_alone
 from graders.units.functions.stage import Arguments, kept, of_function
-from graders.units.unit_03 import launchers
-from graders.units.unit_03.launchers import LAUNCHERS, Seat
+from graders.units.unit_03.launchers import EXPORTS, LAUNCHERS
+from graders.units.unit_03.seats import Seat, seats_dealt, seats_in_blocks, seats_of_uneven_nodes
 
 # More nodes than two, and each with more ranks than there are nodes, no multiple of them: no number is
 # another one by chance.
 NODES, EACH = 3, 5
-BLOCKS = launchers.seats_in_blocks(NODES, EACH)
-DEALT = launchers.seats_dealt(NODES, EACH)
+BLOCKS = seats_in_blocks(NODES, EACH)
+DEALT = seats_dealt(NODES, EACH)
 SOME = (BLOCKS[0], BLOCKS[EACH + 1], BLOCKS[-1])
-UNEVEN = tuple(launchers.seats_of_uneven_nodes(EACH))
+UNEVEN = tuple(seats_of_uneven_nodes(EACH))
 NOT_STARTED = (
     "without any launcher",
     "in a batch script itself, outside of srun",
@@ -42,7 +42,7 @@ def under(*names: str, seats: tuple[Seat, ...] = SOME) -> tuple[Values, ...]:
 
 def environment(rng: Rng, process: Process) -> Arguments:
     """As it was recorded. What a launcher sets comes after what a user has exported."""
-    return [(launchers.EXPORTS if process.exports else {}) | LAUNCHERS[process.launcher](process.seat)]
+    return [(EXPORTS if process.exports else {}) | LAUNCHERS[process.launcher](process.seat)]
 
 
 TELLING = re.compile(
@@ -87,7 +87,7 @@ def what_tells(given: Arguments) -> str:
             "How many processes has a node, and which are on the first?",
             vary=under(
                 "under mpirun",
-                seats=(*SOME, launchers.seats_in_blocks(NODES, 1)[1], launchers.seats_in_blocks(1, EACH)[1]),
+                seats=(*SOME, seats_in_blocks(NODES, 1)[1], seats_in_blocks(1, EACH)[1]),
             ),
         ),
         Criterion(
@@ -105,15 +105,10 @@ def what_tells(given: Arguments) -> str:
             needs=("torchrun", "mpirun", "Horovod"),
             vary=under(
                 "under torchrun, which srun has started on each node",
-                "under torchrun, which mpirun has started on each node",
                 "under torchrun, which a batch script has started itself",
                 "under mpirun in a Slurm job",
                 "under horovodrun in a Slurm job",
                 "under horovodrun in a shell that srun has started",
-            )
-            + under(
-                "under torchrun for itself, as each of twenty tasks of an srun",
-                seats=tuple(launchers.seats_in_blocks(1, 2)),
             ),
         ),
         Criterion(

@@ -10,7 +10,8 @@ from graders.grading.expected import Checked, Expected
 from graders.grading.judging import feature
 from graders.grading.kit import Criterion, Finding, Rng, compare
 from graders.units.ranks.features import Ranks
-from graders.units.ranks.stage import Arguments, kept, on_ranks, one_call
+from graders.units.ranks.rows import kept, one_call
+from graders.units.ranks.stage import Arguments, on_ranks
 from graders.units.unit_04.drivers import metrics as drivers
 
 NAMES = ("accuracy", "loss", "top5")

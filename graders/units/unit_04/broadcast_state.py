@@ -12,7 +12,8 @@ from graders.grading.judging import feature
 from graders.grading.kit import Criterion, Rng
 from graders.units.models import state_of
 from graders.units.ranks.features import Ranks
-from graders.units.ranks.stage import Arguments, kept, on_ranks
+from graders.units.ranks.rows import kept
+from graders.units.ranks.stage import Arguments, on_ranks
 from graders.units.unit_04.drivers import replicas as drivers
 from graders.units.unit_04.models import Normed, plain_model
 

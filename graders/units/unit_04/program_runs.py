@@ -6,13 +6,19 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from graders.grading.kit import AnswerFailed, FailureKind, Finding, Rng, compare
-from graders.units.models import load_values, state_of
+from graders.grading.kit import Finding, Rng, compare
 from graders.units.optimizers import PlainSGD
 from graders.units.unit_04.models import Shifted
+from graders.units.unit_04.program_models import (
+    RANKS,
+    all_of,
+    model_of,
+    optimizer_of,
+    samples_in,
+    starts_from,
+    weights_as,
+)
 from graders.units.unit_04.replies import ModelCall, ProcessReply
-
-RANKS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +45,7 @@ class Case:
     def _calls(self, process: ProcessReply, test: bool) -> list[ModelCall]:
         """Those of the model with test samples only, or all others."""
         inputs = self.data["test_inputs"]
-        return [call for call in process.calls if _all_of(inputs, call.inputs) == test]
+        return [call for call in process.calls if all_of(inputs, call.inputs) == test]
 
     def samples(self, run: list[ProcessReply]) -> Finding:
         """Passes if each rank trained on its part of the samples, in order, four a batch, in both epochs."""
@@ -49,7 +55,7 @@ class Case:
                 return Finding(False, f"rank {rank} has trained on nothing.")
             own = self.data["inputs"][rank::RANKS]
             if not compare.same(batches, 2 * list(torch.split(own, 4))):
-                numbers = [_numbers(self.data["inputs"], batch) for batch in batches]
+                numbers = [samples_in(self.data["inputs"], batch) for batch in batches]
                 wanted = list(range(rank, len(self.data["inputs"]), RANKS))
                 text = f"rank {rank} trained on {len(numbers)} batches, of the samples {numbers[:4]}"
                 return Finding(False, f"{text}; its samples are {wanted}.")
@@ -69,8 +75,8 @@ class Case:
     def trained(self, run: list[ProcessReply]) -> Finding:
         """Passes if every rank has the weights of one process with batches of eight and twice the rate."""
         model = Shifted(self.values[0])
-        self._train(model, _optimizer(model), epochs=2)
-        return _weights_as(run, model)
+        self._train(model, optimizer_of(model), epochs=2)
+        return weights_as(run, model)
 
     def _train(self, model: nn.Module, optimizer: PlainSGD, epochs: int) -> None:
         for _ in range(epochs):
@@ -85,7 +91,7 @@ class Case:
         """Passes if every rank returned its model, and the accuracy of rank 0's over all test samples, of
         which it tested its part, in evaluation mode.
         """
-        model = _model_of(run[0])
+        model = model_of(run[0])
         labels = self.data["test_labels"]
         expected = (model(self.data["test_inputs"]).argmax(1) == labels).sum().item() / len(labels)
         return compare.first_failure(
@@ -103,7 +109,7 @@ class Case:
 
     def _tested(self, rank: int, process: ProcessReply) -> Finding:
         tests = self._calls(process, test=True)
-        seen = sorted(n for call in tests for n in _numbers(self.data["test_inputs"], call.inputs))
+        seen = sorted(n for call in tests for n in samples_in(self.data["test_inputs"], call.inputs))
         wanted = list(range(rank, len(self.data["test_inputs"]), RANKS))
         if seen != wanted:
             return Finding(False, f"rank {rank} tested on the samples {seen}; its part are {wanted}.")
@@ -133,11 +139,11 @@ class Case:
         momenta = saved.get("momentum")
         if type(momenta) is not list or not all(type(each) is Tensor for each in momenta):
             return Finding(False, "the checkpoint of the first run has no momentum to go on with.")
-        model = _model_of(first[0])
+        model = model_of(first[0])
         parameters = list(model.parameters())
         if [each.shape for each in momenta] != [each.shape for each in parameters]:
             return Finding(False, "the checkpoint of the first run has another momentum than SGD's.")
-        optimizer = _optimizer(model)
+        optimizer = optimizer_of(model)
         for parameter, momentum in zip(parameters, momenta, strict=True):
             optimizer.state[parameter] = {"momentum": momentum}
         counts = [len(self._calls(process, test=False)) for process in later]
@@ -145,58 +151,10 @@ class Case:
         if counts != [wanted] * RANKS:
             text = f"With one of two epochs done, the ranks trained on {counts} batches"
             return Finding(False, f"{text}; expected {wanted} each.")
-        if not (start := _starts_from(later, model)).passed:
+        if not (start := starts_from(later, model)).passed:
             return start
         self._train(model, optimizer, 1)
-        return _weights_as(later, model)
-
-
-def _starts_from(later: list[ProcessReply], model: Shifted) -> Finding:
-    """Passes if the first batch found the checkpoint's weights on every rank."""
-    weight = state_of(model)[0].detach()
-    for rank, process in enumerate(later):
-        seen = process.starts[0][0] if process.starts else None
-        start = compare.close(seen, weight, f"the weight before the first batch on rank {rank}", 1e-6, 1e-7)
-        if not start.passed:
-            return start
-    return Finding(True, "All ranks go on from the checkpoint's weights.")
-
-
-def _optimizer(model: nn.Module) -> PlainSGD:
-    """That of `train_alone`, scaled."""
-    return PlainSGD(model.parameters(), 0.05 * RANKS, decay=0.01)
-
-
-def _model_of(process: ProcessReply) -> Shifted:
-    """The model that a process has trained. Raises AnswerFailed if it has other parameters."""
-    model = Shifted([torch.empty(3, 6), torch.empty(3), torch.empty(6)])
-    if [each.shape for each in process.weights] != [each.shape for each in state_of(model)]:
-        raise AnswerFailed(FailureKind.UNREADABLE, "What came back are not a model's parameters.")
-    load_values(state_of(model), process.weights)
-    return model
-
-
-def _numbers(inputs: Tensor, batch: Tensor) -> list[int]:
-    """Which samples of inputs [n, 6] a batch [B, 6] holds; -1 for what is none."""
-    if batch.dim() != 2 or batch.shape[1:] != inputs.shape[1:] or batch.dtype != inputs.dtype:
-        return []
-    found = (batch[:, None] == inputs[None]).all(2)
-    return [int(row.nonzero()[0]) if row.any() else -1 for row in found]
-
-
-def _all_of(inputs: Tensor, batch: Tensor) -> bool:
-    """Whether a batch has samples of inputs [n, 6], and no others."""
-    return bool(numbers := _numbers(inputs, batch)) and -1 not in numbers
-
-
-def _weights_as(run: list[ProcessReply], model: nn.Module) -> Finding:
-    """Passes if every rank has this model's parameters and buffer."""
-    wanted = [each.detach() for each in state_of(model)]
-    return compare.first_failure(
-        compare.close(got, value, f"tensor {number} of the model on rank {rank}", 1e-4, 1e-5)
-        for rank, process in enumerate(run)
-        for number, (got, value) in enumerate(compare.side_by_side(process.weights, wanted))
-    )
+        return weights_as(later, model)
 
 
 def averaged(run: list[ProcessReply]) -> Finding:

@@ -3,7 +3,8 @@
 from course_lib.beside import missing
 from graders.grading.kit import Answer, Criterion, Finding, Findings, MachineLacks, Rng, compare, exercise
 from graders.units.unit_04.drivers import programs as drivers
-from graders.units.unit_04.program_runs import RANKS, Case, averaged, one_gpu_each
+from graders.units.unit_04.program_models import RANKS
+from graders.units.unit_04.program_runs import Case, averaged, one_gpu_each
 
 SECONDS = 90.0
 """What a run may take; `horovodrun` itself gives up before."""

@@ -1,6 +1,6 @@
 """Drivers of unit 05: they run beside the student's code, which could read an expected value here."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -8,11 +8,12 @@ import torch.distributed as dist
 from torch import Tensor
 
 from course_lib.training.pipeline.actions import COMPUTING, Action
-from graders.grading.answer import AnswerFunction, DriverReply, PlainData
+from graders.grading.answer import AnswerFunction, PlainData
 from graders.grading.called import Called
 from graders.units.models import copies_of, gradients_of
 from graders.units.ranks.drivers import call_once
 from graders.units.unit_05.pieces import Descent, HeldBytes, Piece, Twice, lopsided_loss
+from graders.units.unit_05.replies import PlanReply, StashReply, UnknownReply
 
 
 def by_hand(
@@ -97,15 +98,6 @@ def _plain(value: Any) -> PlainData:
     return value if isinstance(value, int) else repr(value)[:80]
 
 
-@dataclass(frozen=True, slots=True)
-class PlanReply(DriverReply):
-    """stages: each one's actions. seconds, memory: the arguments afterwards."""
-
-    stages: list[list[PlainData]]
-    seconds: PlainData
-    memory: PlainData
-
-
 def planned(
     answer: AnswerFunction, seconds: list[list[float]], micro_batches: int, memory: list[int]
 ) -> PlanReply:
@@ -114,27 +106,6 @@ def planned(
     stages = answer(given, micro_batches, memory)
     listed = [[plain_action(action) for action in actions] for actions in stages]
     return PlanReply(listed, [*map(list, given)], memory)
-
-
-@dataclass(frozen=True, slots=True)
-class StashReply(DriverReply):
-    """What a stash did, action by action.
-
-    told: of a forward the output, of a backward the gradient of its input. attached: whether one of them
-    still has its graph. kept: whether every x is as it was, and asks for no gradient. versions: what the
-    stash said after each action. held: bytes of all tensors alive then that were made since the first
-    action, and of the stage's parameters, without their gradients in .grad. weights: the stage's, in the
-    end. asking: which of them ask for gradients then. left: which of the others have one.
-    """
-
-    told: list[PlainData]
-    attached: bool
-    kept: bool
-    versions: list[PlainData]
-    held: list[int]
-    weights: list[Tensor]
-    asking: list[bool]
-    left: list[bool]
 
 
 def stash(
@@ -176,16 +147,6 @@ def stash(
         asking,
         [p.grad is not None for p in stage.parameters() if all(p is not other for other in trained)],
     )
-
-
-@dataclass(frozen=True, slots=True)
-class UnknownReply(DriverReply):
-    """raised: by each backward, by name, empty where nothing was. changed: whether one that raised has
-    changed the weights.
-    """
-
-    raised: list[str]
-    changed: bool
 
 
 def unknown_batch(answer: AnswerFunction, values: list[Tensor], order: list[int]) -> UnknownReply:

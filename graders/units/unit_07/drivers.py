@@ -14,7 +14,7 @@ from course_lib.launch.failures import RankFailed
 from course_lib.launch.mpi import mpirun
 from graders.grading.answer import AnswerFunction, DriverReply, PlainData
 from graders.units.ranks.drivers import copied, laid_out, place_of, shares
-from graders.units.unit_07 import mpi_calls
+from graders.units.unit_07 import mpi_calls, waiting
 
 MPI_SECONDS = 15.0
 """What an MPI program may take: a deadlock ends then."""
@@ -139,6 +139,7 @@ def under_mpirun(
     """
     arrays = [[tensor.numpy() for tensor in case] for case in cases]
     cloudpickle.register_pickle_by_value(mpi_calls)
+    cloudpickle.register_pickle_by_value(waiting)
     try:
         everyone = mpirun(mpi_calls.play, answer, arrays, ranks=ranks, timeout=MPI_SECONDS)
     except RankFailed as error:

@@ -7,7 +7,8 @@ from graders.grading.expected import Expected
 from graders.grading.judging import feature
 from graders.grading.kit import Criterion, Rng
 from graders.units.ranks.features import Ranks
-from graders.units.ranks.stage import Arguments, on_ranks, one_call
+from graders.units.ranks.rows import one_call
+from graders.units.ranks.stage import Arguments, on_ranks
 
 
 @dataclass(frozen=True, slots=True)

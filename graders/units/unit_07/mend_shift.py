@@ -3,7 +3,8 @@
 from graders.grading.cases import vary
 from graders.grading.expected import Expected
 from graders.grading.kit import Criterion
-from graders.units.ranks.stage import Arguments, on_ranks, quick
+from graders.units.ranks.rows import quick
+from graders.units.ranks.stage import Arguments, on_ranks
 from graders.units.unit_07.swapping import (
     A_TENSOR_OF_ITS_OWN,
     ONE_MESSAGE,

@@ -4,7 +4,7 @@ import torch
 
 from graders.grading.cases import Values, both, vary
 from graders.grading.kit import Criterion
-from graders.units.ranks.stage import frugal, kept, quick
+from graders.units.ranks.rows import frugal, kept, quick
 from graders.units.unit_07.cases import SLOW_LINKS
 
 ODD = (1, 2, 3, 5, 6, 8)

@@ -9,7 +9,8 @@ from graders.grading.judging import feature
 from graders.grading.kit import Criterion, Rng
 from graders.grading.traffic import Allowed
 from graders.units.ranks.features import Ranks
-from graders.units.ranks.stage import Arguments, frugal, kept
+from graders.units.ranks.rows import frugal, kept
+from graders.units.ranks.stage import Arguments
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,9 @@ from graders.grading.judging import feature
 from graders.grading.kit import Answer, Criterion, Finding, Observed, Rng, communication, compare, per_rank
 from graders.units.one_by_one import one_by_one
 from graders.units.unit_08 import drivers
-from graders.units.unit_08.drivers import DealtReply
-from graders.units.unit_08.on_the_server import STAR
 from graders.units.unit_08.problems import star
+from graders.units.unit_08.replies import DealtReply
+from graders.units.unit_08.server_rows import STAR
 
 ONCE, FREE = "each batch once", "whoever is free"
 SLACK = 1e-4

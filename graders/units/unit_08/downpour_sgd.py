@@ -5,11 +5,11 @@ import torch
 from graders.grading.cases import both
 from graders.grading.kit import Answer, Criterion, Finding, Rng
 from graders.units.one_by_one import one_by_one
-from graders.units.unit_08.on_the_server import STAR, W_UNCHANGED, Pace, Training, asked, train
+from graders.units.unit_08.on_the_server import Pace, Training, train
+from graders.units.unit_08.server_log import SOON, fresh, in_order
+from graders.units.unit_08.server_rows import STAR, W_UNCHANGED, asked
 
 EVERY, MESSAGES, ORDER = "every gradient once", "messages and bytes", "order of the steps"
-SOON = 2e-3
-"""Seconds that messages may take."""
 
 
 def unhindered(training: Training) -> Finding:
@@ -56,7 +56,7 @@ def unhindered(training: Training) -> Finding:
             "A step fetches, if it is its turn, computes, and sends the sum, if it is its turn: then comes "
             "the next one. A sum is not kept back.",
             needs=(EVERY, STAR.name, MESSAGES),
-            how=asked(Training.in_order),
+            how=asked(in_order),
         ),
         Criterion(
             "weights of each step",
@@ -64,7 +64,7 @@ def unhindered(training: Training) -> Finding:
             "In steps 0, n_fetch, 2 n_fetch ... a worker fetches the server's weights as they are then. In "
             "between its own copy moves by its own gradients.",
             needs=(EVERY, STAR.name, MESSAGES, ORDER),
-            how=asked(Training.fresh),
+            how=asked(fresh),
         ),
         Criterion(
             "waits for nobody",

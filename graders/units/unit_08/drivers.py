@@ -1,13 +1,11 @@
 """Drivers of unit 08: they run beside the student's code, which could read an expected value here."""
 
-from dataclasses import dataclass
-
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from course_lib import span
-from graders.grading.answer import AnswerFunction, DriverReply, PlainData
+from graders.grading.answer import AnswerFunction, PlainData
 from graders.units.random_states import random_states
 from graders.units.unit_08.clients import Client, RoundReply, what_is_said
 from graders.units.unit_08.problems import Batches, Gradients, pass_time, two_levels
@@ -22,22 +20,9 @@ from graders.units.unit_08.replicas import (
     state_of,
     told,
 )
+from graders.units.unit_08.replies import DealtReply, DesignReply, RefusedReply, TickedReply, TrainedReply
 
 # --- Parameter servers, and those who wait for nobody
-
-
-@dataclass(frozen=True, slots=True)
-class TrainedReply(DriverReply):
-    """What one call of a training did on one rank.
-
-    result: what it returned. w: its argument afterwards. seen: the weights at which it asked for a gradient,
-    one by one. given: what it was given.
-    """
-
-    result: PlainData
-    w: Tensor
-    seen: list[Tensor]
-    given: list[Tensor]
 
 
 def trained(
@@ -54,14 +39,6 @@ def trained(
 
 WORK = "work"
 """The span of one batch's work."""
-
-
-@dataclass(frozen=True, slots=True)
-class DealtReply(DriverReply):
-    """result: what the answer returned. worked: the batches that this rank was asked to work on, in order."""
-
-    result: PlainData
-    worked: list[int]
 
 
 def dealt(answer: AnswerFunction, batches: int, seconds: list[float]) -> DealtReply:
@@ -82,14 +59,6 @@ def dealt(answer: AnswerFunction, batches: int, seconds: list[float]) -> DealtRe
     return DealtReply(answer(batches, work), worked)
 
 
-@dataclass(frozen=True, slots=True)
-class RefusedReply(DriverReply):
-    """raised: what the answer raised, by name, empty if nothing; message: what it said."""
-
-    raised: str
-    message: str
-
-
 def refused(answer: AnswerFunction, log: list[tuple[str, int]]) -> RefusedReply:
     """What the answer says to a log that cannot be."""
     try:
@@ -98,16 +67,6 @@ def refused(answer: AnswerFunction, log: list[tuple[str, int]]) -> RefusedReply:
         kind = "ValueError" if isinstance(error, ValueError) else type(error).__name__
         return RefusedReply(kind, str(error))
     return RefusedReply("", "")
-
-
-@dataclass(frozen=True, slots=True)
-class TickedReply(DriverReply):
-    """told: for each moment, the first before any tick, who may go on. raised: what the tick before it
-    raised, by name, empty if nothing.
-    """
-
-    told: list[list[PlainData]]
-    raised: list[str]
 
 
 def ticked(
@@ -185,13 +144,6 @@ def federated_round(
         calls.clear()
         sent.clear()
     return replies
-
-
-@dataclass(frozen=True, slots=True)
-class DesignReply(DriverReply):
-    """seen: the weights [asked, numbers] at which this rank asked for a gradient, one by one."""
-
-    seen: Tensor
 
 
 def designed(

@@ -6,8 +6,9 @@ from torch import Tensor
 from graders.grading.cases import both, vary
 from graders.grading.kit import Answer, Criterion, Finding, Rng, communication, compare
 from graders.units.one_by_one import one_by_one
-from graders.units.unit_08.on_the_server import STAR, W_UNCHANGED, Pace, Training, asked, train
+from graders.units.unit_08.on_the_server import Pace, Training, train
 from graders.units.unit_08.problems import LINK, TOLERANCES, Problem, gradient_of
+from graders.units.unit_08.server_rows import STAR, W_UNCHANGED, asked
 
 WEIGHTS = "trained weights"
 

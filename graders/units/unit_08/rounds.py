@@ -28,7 +28,6 @@ class Rounds:
     clients: int = feature(4, lambda clients: compare.counted(clients, "client"))
     fraction: float = feature(0.75, "fraction {}")
     rounds: int = feature(2, "{} rounds")
-    dtype: torch.dtype = feature(torch.float64, lambda dtype: str(dtype).removeprefix("torch."))
     empty: int = feature(0, lambda empty: f"{empty} without samples" if empty else "")
 
 
@@ -68,7 +67,7 @@ class Held:
 
 def drawn(rng: Rng, rounds: Rounds) -> Case:
     """Clients with different numbers of samples."""
-    clients, dtype = rounds.clients, rounds.dtype
+    clients, dtype = rounds.clients, torch.float64
     counts = [rng.integer(1, 4) + 3 * (client % 2) for client in range(clients)]
     counts = [0, *[0] * rounds.empty, *counts[rounds.empty :]]
     seeds = [int(seed) for seed in rng.integers(0, 2**31, rounds.rounds)]

@@ -7,7 +7,9 @@ import torch
 from graders.grading.cases import both
 from graders.grading.kit import Answer, Criterion, Finding, Rng
 from graders.units.one_by_one import one_by_one
-from graders.units.unit_08.on_the_server import STAR, W_UNCHANGED, Pace, Training, asked, train
+from graders.units.unit_08.on_the_server import Pace, Training, train
+from graders.units.unit_08.server_log import fresh
+from graders.units.unit_08.server_rows import STAR, W_UNCHANGED, asked
 
 EVERY, MESSAGES = "every gradient once", "messages and bytes"
 SOON = 1e-3
@@ -90,7 +92,7 @@ def not_too_late(training: Training) -> Finding:
             1,
             "A worker gets the weights as they are when it goes on, not when it asked.",
             needs=(EVERY, STAR.name, MESSAGES),
-            how=asked(Training.fresh),
+            how=asked(fresh),
         ),
     ),
     hints=(

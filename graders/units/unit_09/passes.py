@@ -3,64 +3,30 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate, pairwise
 
 import torch
 from torch import Tensor
 
 from graders.grading.communication import in_words, steps_of
-from graders.grading.judging import feature
-from graders.grading.kit import Finding, Kind, Observed, PlainData, Rng, compare
+from graders.grading.kit import Finding, Kind, PlainData, Rng, compare
 from graders.units.in_one_launch import Trial
 from graders.units.one_by_one import Looks
+from graders.units.unit_09.gradient_settings import (
+    ALL,
+    BIASES,
+    CROSSED,
+    DOUBLE,
+    FROZEN,
+    GAPS,
+    LAYER,
+    LESS,
+    MORE,
+    TIED,
+    Setting,
+)
 from graders.units.unit_09.held import at_most_held, held_at, length_of, most_held, part_of
-from graders.units.unit_09.models import Ladder, over, reaches
-from graders.units.unit_09.replies import GradientsReply
-
-Run = Observed[GradientsReply]
-UNUSED, CROSSED = "each rank uses other layers, in another order", "layer 1 comes before layer 0"
-FROZEN, TIED, GAPS, DOUBLE = "a frozen layer", "a tied weight", "a transposed weight", "float64"
-LAYER, LESS, BIASES, ALL, MORE = "a layer", "a layer less a byte", "two biases", "all", "a layer and a bias"
-_ORDERS = {
-    "": ((0, 1, 2),),
-    CROSSED: ((1, 0, 2),),
-    UNUSED: ((0, 1, 2), (2, 1), (0,), (1, 0, 2)),
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """order: in which layers are used. bucket: how much it has room for. odd: what else is not ordinary.
-
-    deep: a model whose weights outweigh its activations, of which is counted how much is held.
-    """
-
-    ranks: int = feature(2, lambda ranks: compare.counted(ranks, "rank"))
-    passes: int = feature(1, "{} backward passes")
-    bucket: str = feature(LAYER, "buckets of {}")
-    order: str = feature("", "{}")
-    odd: str = feature("", "{}")
-    deep: bool = feature(False, lambda deep: "large layers" if deep else "")
-
-    @property
-    def alone(self) -> bool:
-        """Whether it has a launch of its own, in which memory is counted."""
-        return self.deep
-
-    @property
-    def layers(self) -> int:
-        return 5 if self.deep else 3
-
-    @property
-    def width(self) -> int:
-        return 40 if self.deep else 4
-
-    def orders(self, rank: int) -> list[list[int]]:
-        """The layers that a rank uses in each pass."""
-        if self.deep:
-            return [[*range(self.layers)]] * self.passes
-        several = _ORDERS[self.order]
-        return [[*several[(rank + number) % len(several)]] for number in range(self.passes)]
+from graders.units.unit_09.models import Ladder, over
+from graders.units.unit_09.passes_seen import Run, cleared, one_under_way, sent_in_backward
 
 
 @dataclass(frozen=True)
@@ -111,9 +77,9 @@ class Passes(Trial):
         findings += self._means_in(run)
         looks: Looks = {"calls": lambda: self._calls(run)}
         if setting.deep or setting.order == CROSSED:
-            looks["sent in backward"] = lambda: self._sent_in_backward(run)
+            looks["sent in backward"] = lambda: sent_in_backward(self.setting, run)
         if setting.deep:
-            held = _cleared, self._held, _one_under_way
+            held = cleared, self._held, one_under_way
             looks["no more than a bucket beside the shards"] = lambda: compare.first_failure(
                 look(run) for look in held
             )
@@ -191,28 +157,6 @@ class Passes(Trial):
                 return Finding(False, f"{said}; {wanted}.", kind)
         return Finding(True, "Every pass makes one reduce-scatter a bucket.")
 
-    def _sent_in_backward(self, run: Run) -> Finding:
-        """Passes if each bucket, a layer's, is sent before backward goes on, which does not wait for it."""
-        for step in steps_of(run, "finished"):
-            # Bucket 0 is the last layer; then comes the one before.
-            following = [step.marks.get(label) for label in self._marks_after(step.number)]
-            for number, (call, mark) in enumerate(zip(step.calls, following, strict=True)):
-                if mark is None or call.sequence > mark.sequence:
-                    said = f"bucket {number} was complete, and those before it, and was not sent"
-                    return Finding(False, f"{step}: {said} before backward went on.")
-                last_one = mark not in following[number + 1 :]
-                if last_one and call.end <= mark.start:
-                    said = f"{call.end - call.start:.1f} s for bucket {number} to arrive"
-                    return Finding(False, f"{step}: backward waits {said}, before it goes on.")
-        return Finding(True, "Each bucket is sent as soon as it is complete, while backward goes on.")
-
-    def _marks_after(self, number: int) -> list[str]:
-        """Of each bucket the mark that backward makes next once it, and all before it, are complete."""
-        backward = self.setting.orders(0)[number][::-1]
-        marks = [*map(reaches, backward[1:]), "backward ends"]
-        complete = accumulate(map(backward.index, reversed(range(self.setting.layers))), max)
-        return [marks[place] for place in complete]
-
     def _held(self, run: Run) -> Finding:
         """Passes if a rank never holds more than parts, three buckets, and what forward has left: gradients,
         what they are laid end to end in, and once more padded or divided. And after each pass only parts.
@@ -230,23 +174,6 @@ class Passes(Trial):
             seen = [held_at(run, rank, over(number)) for rank in ranks]
             findings.append(at_most_held(seen, allowed, f"After pass {number}"))
         return compare.first_failure(findings)
-
-
-def _cleared(run: Run) -> Finding:
-    """Passes if, whenever backward reaches a layer, what was sent has no gradients any more."""
-    most = max((number for reply in run.results for number in reply.there), default=0)
-    said = "Parameters whose bucket was sent, and which have a .grad when backward reaches the next layer"
-    return compare.at_most(most, 0, said)
-
-
-def _one_under_way(run: Run) -> Finding:
-    """Passes if no bucket is sent before the one before has arrived."""
-    for step in steps_of(run, "finished"):
-        for number, (before, call) in enumerate(pairwise(step.calls), 1):
-            if call.start < before.end - 1e-9:
-                said = f"bucket {number} is sent at {call.start:.2f} s, and the one before arrives"
-                return Finding(False, f"{step}: {said} at {before.end:.2f} s: two are under way.")
-    return Finding(True, "No two buckets are under way at once.")
 
 
 def once_each(buckets: PlainData, numbers: Sequence[int]) -> bool:

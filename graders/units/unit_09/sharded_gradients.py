@@ -6,7 +6,7 @@ from graders.grading.kit import Criterion, Rng
 from graders.units.in_one_launch import in_one_launch
 from graders.units.one_by_one import look
 from graders.units.unit_09.drivers import gradients as drivers
-from graders.units.unit_09.passes import (
+from graders.units.unit_09.gradient_settings import (
     ALL,
     BIASES,
     CROSSED,
@@ -18,9 +18,9 @@ from graders.units.unit_09.passes import (
     MORE,
     TIED,
     UNUSED,
-    Passes,
     Setting,
 )
+from graders.units.unit_09.passes import Passes
 
 SLOW = Link(latency=1.0, bandwidth=1e6)
 """A link on which every collective outlasts what a rank computes by far."""

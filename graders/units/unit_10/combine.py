@@ -9,7 +9,9 @@ from graders.grading.cases import both, vary
 from graders.grading.judging import feature
 from graders.grading.kit import Criterion, Rng
 from graders.units.unit_10.cases import Setting, parts_of, plan_of
-from graders.units.unit_10.stage import Places, both_ways, calls, gradients, kept
+from graders.units.unit_10.launches import Places
+from graders.units.unit_10.rows import calls, gradients, kept
+from graders.units.unit_10.stage import both_ways
 
 LEARNS = {(0,): "weights that need no gradient", (3,): "rows that need no gradient", (): "no gradients"}
 

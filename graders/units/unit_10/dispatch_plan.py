@@ -9,7 +9,9 @@ from graders.grading.cases import both, vary
 from graders.grading.judging import feature
 from graders.grading.kit import Criterion, Rng
 from graders.units.unit_10.cases import Alone, plan_of
-from graders.units.unit_10.stage import Places, both_ways, kept
+from graders.units.unit_10.launches import Places
+from graders.units.unit_10.rows import kept
+from graders.units.unit_10.stage import both_ways
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 import torch
 
 from graders.grading.kit import Answer, Criterion, Findings, Rng, compare, exercise
+from graders.units.unit_10 import layer_findings as found
 from graders.units.unit_10.layer_cases import Case
 from graders.units.unit_10.worlds import PAIRS
 
@@ -64,10 +65,10 @@ def expert_parallel_mlp(answer: Answer, rng: Rng) -> Findings:
     """Drawn layers and tokens, among them ranks without any."""
     plain = Case.drawn(rng, 3, 2, 2, [(9,), (7,), (2, 4)])
     run = plain.launch(answer)
-    yield "outputs", plain.outputs(run)
-    yield "gradients of x", plain.gradients_of_x(run)
-    yield "average_gradients", plain.averaged(run)
-    yield "parameters", plain.parameters(run)
+    yield "outputs", found.outputs(plain, run)
+    yield "gradients of x", found.gradients_of_x(plain, run)
+    yield "average_gradients", found.averaged(plain, run)
+    yield "parameters", found.parameters(plain, run)
     empty = [
         Case.drawn(rng, 3, 2, 2, [(4,), (0,), (3,)], lonely=[2, 3]),
         # Nothing comes from x: what rank 0 has to take part in backward for is its experts.
@@ -79,17 +80,20 @@ def expert_parallel_mlp(answer: Answer, rng: Rng) -> Findings:
     right = (
         "With ranks without tokens, experts to whom nobody comes, frozen ones and a single rank all is right."
     )
-    yield "nobody comes", compare.first_failure(map(Case.all_right, empty, idle), right)
+    yield "nobody comes", compare.first_failure(map(found.all_right, empty, idle), right)
     full = [Case.drawn(rng, 2, 2, 2, [(9,), (8,)], lonely=[1], factor=each) for each in (0.75, 1.0)]
     right = "With room for three quarters of the choices, and for as many as there are, all is right."
-    yield "capacity", compare.first_failure((each.all_right(each.launch(answer)) for each in full), right)
-    yield "routing", plain.routing(run)
+    yield (
+        "capacity",
+        compare.first_failure((found.all_right(each, each.launch(answer)) for each in full), right),
+    )
+    yield "routing", found.routing(plain, run)
     learnt = zip((plain, *empty[1:3]), (run, *idle[1:3]), strict=True)
     yield (
         "calls and bytes",
-        compare.first_failure(each for case, seen in learnt for each in case.communication(seen)),
+        compare.first_failure(each for case, seen in learnt for each in found.communication(case, seen)),
     )
-    yield "one call an expert", compare.first_failure(map(Case.rows, (plain, *empty), (run, *idle)))
+    yield "one call an expert", compare.first_failure(map(found.rows, (plain, *empty), (run, *idle)))
     grouped = Case.drawn(rng, 6, 2, 2, [(3,)] * 6, groups=PAIRS)
     right = "Of six ranks each pair has a layer of its own."
-    yield "group", compare.first_failure([grouped.all_right(grouped.launch(answer))], right)
+    yield "group", compare.first_failure([found.all_right(grouped, grouped.launch(answer))], right)

@@ -12,7 +12,8 @@ from graders.grading.judging import feature
 from graders.grading.kinds import Kind
 from graders.grading.kit import Criterion, Finding, Rng, compare
 from graders.units.ranks.features import Ranks
-from graders.units.ranks.stage import Arguments, kept, on_ranks
+from graders.units.ranks.rows import kept
+from graders.units.ranks.stage import Arguments, on_ranks
 
 Messages = list[tuple[int, int, int]]
 """Place that sends, place that it goes to, bytes."""

@@ -11,7 +11,9 @@ from graders.grading.judging import feature
 from graders.grading.kinds import Kind
 from graders.grading.kit import Criterion, Finding, Rng, compare
 from graders.units.unit_10.cases import NEAR, Setting
-from graders.units.unit_10.stage import Places, both_ways, gradients, kept
+from graders.units.unit_10.launches import Places
+from graders.units.unit_10.rows import gradients, kept
+from graders.units.unit_10.stage import both_ways
 
 
 @dataclass(frozen=True, slots=True)

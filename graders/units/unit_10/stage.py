@@ -2,7 +2,6 @@
 of the layers of a model. What arrives at a result in backward is a multiple of it, on each rank another.
 """
 
-from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,25 +9,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from course_lib.runtime.communication.events import Event
 from graders.grading.exercise import Exercise
 from graders.grading.expected import Expected, of_another
-from graders.grading.explanation import Tried
 from graders.grading.judging import ByCases, Stage, by_cases
-from graders.grading.kinds import Kind
-from graders.grading.kit import Answer, Criterion, Finding, Observed, Rng, compare, per_rank
-from graders.units.passes import calls_by_pass
-from graders.units.ranks.stage import Arguments
+from graders.grading.kit import Answer, Criterion, Finding, Rng, compare
 from graders.units.unit_10 import drivers
 from graders.units.unit_10.cases import Setting
 from graders.units.unit_10.drivers import Passed
+from graders.units.unit_10.launches import Calls, Places, tried
 
-Places = list[Arguments]
-"""Positional arguments of each place of the group."""
 Results = Callable[[Any, Places], list[Any]]
 """What each place must return, a tensor or a tuple of tensors, computed from its arguments by autograd."""
-Calls = tuple[list[Event], list[Event]]
-"""What one rank called in forward, and in backward."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +51,7 @@ class BothWays(Stage[Setting]):
     def run(self, answer: Answer, cases: Sequence[tuple[Setting, Rng]]) -> Sequence[tuple[Finding, Seen]]:
         settings = [setting for setting, _ in cases]
         inputs = [self.arguments(rng, setting) for setting, rng in cases]
-        told, calls = _tried(answer, settings, inputs)
+        told, calls = tried(answer, settings, inputs)
         judged = zip(settings, inputs, told, calls, strict=True)
         return [self._judged(*each) for each in judged]
 
@@ -129,47 +120,6 @@ class BothWays(Stage[Setting]):
         return f"launch(lambda: {call}, ranks={setting.ranks})" if setting.launched else call
 
 
-def _tried(
-    answer: Answer, settings: Sequence[Setting], inputs: Sequence[Places]
-) -> tuple[list[list[Passed]], list[list[Calls]]]:
-    """Of each case what each place told, and what it called."""
-    told: list[list[Passed]] = [[] for _ in settings]
-    calls: list[list[Calls]] = [[] for _ in settings]
-    launched = settings[0].launched
-    given, which = [], []
-    for rank in range(max(1, launched)):
-        mine = [number for number, setting in enumerate(settings) if rank in setting.places]
-        which.append(mine)
-        given.append([_call(settings[number], inputs[number], rank) for number in mine])
-    if not launched:
-        replies, observed = [answer.call(drivers.passes, given[0], [])], None
-    else:
-        groups = list(dict.fromkeys(setting.places for setting in settings if setting.group))
-        observed = answer.launch(
-            drivers.passes, per_rank(given), [list(group) for group in groups], ranks=launched
-        )
-        replies = observed.results
-    for rank, (reply, mine) in enumerate(zip(replies, which, strict=True)):
-        by_case = _calls(observed, rank, len(mine)) if observed else [([], [])] * len(mine)
-        for (passed, number), made in zip(compare.side_by_side(reply, mine), by_case, strict=True):
-            told[number].append(passed)
-            calls[number].append(made)
-    return told, calls
-
-
-def _call(setting: Setting, given: Places, rank: int) -> list[Any]:
-    """What the driver needs for one call."""
-    place = setting.places.index(rank)
-    own = given[place]
-    members = list(setting.places) if setting.group else None
-    return [own, setting.learning(own), setting.layout, members, place]
-
-
-def _calls(observed: Observed[Any], rank: int, count: int) -> list[Calls]:
-    made = calls_by_pass(observed, rank, ["forward"] * count + ["backward"] * count)
-    return [(made[number], made[-1 - number]) for number in range(count)]
-
-
 def _leaf(value: Any, needs: bool) -> Any:
     floating = isinstance(value, Tensor) and value.is_floating_point()
     return value.double().requires_grad_(needs) if floating else value
@@ -225,50 +175,3 @@ def both_ways(
         )(results)
 
     return register
-
-
-# ---------------------------------------------------------------------- rows that ask how, of right cases
-
-
-def kept(tried: Tried[Any]) -> Finding:
-    """Passes if arguments are as they were."""
-    found: Finding = tried.seen.kept
-    return found
-
-
-def gradients(tried: Tried[Any]) -> Finding:
-    """Passes if arguments that need a gradient get the right one, and no others need one."""
-    found: Finding = tried.seen.gradients
-    return found
-
-
-def calls(
-    forward: Sequence[str], backward: Sequence[str], bytes_of: Callable[[Any, Places], list[tuple[int, int]]]
-) -> Callable[[Tried[Any]], Finding | None]:
-    """Passes if each rank makes these calls in forward and in backward, if there is one, and sends others no
-    more bytes. A single rank may do without. bytes_of: how many may leave each place, forward and backward.
-    """
-
-    def made(tried: Tried[Any]) -> Finding | None:
-        features, seen = tried.case.features, tried.seen
-        rows_learn, *others_learn = features.learning(seen.given[0])
-        if not rows_learn and any(others_learn):
-            return None  # Whether the rows' gradients are sent then is left open.
-        wanted = (forward, backward if rows_learn else ())
-        for place, (both, limits) in enumerate(zip(seen.calls, bytes_of(features, seen.given), strict=True)):
-            for label, events, names, limit in zip(
-                ("forward", "backward"), both, wanted, limits, strict=True
-            ):
-                found = sorted(event.op for event in events)
-                fewer = len(seen.calls) == 1 and not Counter(found) - Counter(names)
-                if found != sorted(names) and not fewer:
-                    text = f"in {label} place {place} calls {', '.join(found) or 'nothing'}"
-                    return Finding(False, f"{text}; expected {', '.join(names) or 'nothing'}.")
-                if (sent := sum(event.sent for event in events)) > limit:
-                    text = f"in {label} place {place} sends {sent:,} bytes to others"
-                    return Finding(False, f"{text}; what has to leave it is {limit:,} bytes.", Kind.TOO_MUCH)
-        return Finding(
-            True, "Every rank makes the calls that are needed, and sends what has to leave it, once."
-        )
-
-    return made

@@ -10,7 +10,8 @@ from graders.grading.explanation import Tried
 from graders.grading.judging import feature
 from graders.grading.kit import Criterion, Finding, Kind, Rng, compare
 from graders.units.ranks.features import Ranks
-from graders.units.ranks.stage import Arguments, kept, on_ranks
+from graders.units.ranks.rows import kept
+from graders.units.ranks.stage import Arguments, on_ranks
 from graders.units.unit_11.cases import SHORT
 
 COUNT_BYTES = 16

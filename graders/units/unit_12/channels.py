@@ -13,7 +13,7 @@ from graders.grading.communication import in_words
 from graders.grading.judging import feature
 from graders.grading.kit import Criterion, Finding, Kind
 from graders.units.one_by_one import look
-from graders.units.unit_12.both_passes import Cut
+from graders.units.unit_12.cuts import Cut
 from graders.units.unit_12.several import several_calls
 
 BOTH = ("result", "gradient of the image", "gradient of the weight")

@@ -15,7 +15,8 @@ from graders.grading.judging import feature
 from graders.grading.kit import Answer, Criterion, Finding, Rng, per_rank
 from graders.units.one_by_one import look
 from graders.units.passes import calls_by_pass
-from graders.units.unit_12.both_passes import KEPT, Cut, Given, both_passes
+from graders.units.unit_12.both_passes import KEPT, Given, both_passes
+from graders.units.unit_12.cuts import Cut
 from graders.units.unit_12.drivers import space
 from graders.units.unit_12.neighbours import one_message_each
 from graders.units.unit_12.several import several_calls

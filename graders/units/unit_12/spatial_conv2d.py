@@ -13,7 +13,8 @@ from graders.grading.communication import in_words
 from graders.grading.judging import feature
 from graders.grading.kit import Criterion, Finding, Kind, Rng
 from graders.units.one_by_one import look
-from graders.units.unit_12.both_passes import Cut, Given, both_passes
+from graders.units.unit_12.both_passes import Given, both_passes
+from graders.units.unit_12.cuts import Cut
 from graders.units.unit_12.neighbours import one_message_each
 from graders.units.unit_12.several import several_calls
 

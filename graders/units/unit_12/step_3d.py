@@ -8,6 +8,7 @@ from graders.grading.judging import feature
 from graders.grading.kit import Answer, Criterion, Finding, Rng, compare
 from graders.units.one_by_one import Looks, look, one_by_one
 from graders.units.unit_12.drivers import step as drivers
+from graders.units.unit_12.step_traffic import in_flight, messages, sums
 from graders.units.unit_12.stepped import SIZES, Stepped
 
 _RIGHT = ("gradients",)
@@ -55,7 +56,7 @@ def on_meta(answer: Answer, rng: Rng) -> Finding:
             vary=both(shape=(1, 1, 1), samples=((1,),))
             + both(shape=(3, 1, 1), samples=((2,),))
             + both(shape=(1, 3, 1), samples=((1, 1, 1),))
-            + both(shape=(1, 2, 3), samples=((1, 1),), turned=True),
+            + both(shape=(1, 1, 3), samples=((1, 1),), turned=True),
         ),
         Criterion(
             "uneven micro-batches",
@@ -138,7 +139,7 @@ def step_3d(answer: Answer, step: Step, rng: Rng) -> tuple[Finding, Looks]:
     return drawn.gradients(run), {
         "loss": lambda: drawn.mean_losses(run),
         "all else kept": lambda: drawn.kept(run),
-        "each gradient once": lambda: drawn.sums(run),
-        "activations once": lambda: drawn.messages(run),
-        "in a pipeline": lambda: drawn.in_flight(run),
+        "each gradient once": lambda: sums(drawn, run),
+        "activations once": lambda: messages(drawn, run),
+        "in a pipeline": lambda: in_flight(drawn, run),
     }

@@ -1,7 +1,6 @@
 """Unit 12, training steps on a drawn mesh, and what the ranks should then have, beside one rank's step."""
 
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from itertools import chain
@@ -11,16 +10,13 @@ import torch
 from torch import Tensor
 
 from course_lib.models import next_token_loss
-from course_lib.runtime.communication.events import Event
 from course_lib.training.mesh_transformer import MeshTransformer
-from graders.grading.kit import Answer, Finding, Kind, Observed, Rng, compare, per_rank
+from graders.grading.kit import Answer, Finding, Observed, Rng, compare, per_rank
 from graders.units.unit_12.cases import ranks_in_mesh
 from graders.units.unit_12.drivers import step as drivers
 from graders.units.unit_12.drivers.step import Batch, StepReply
 
 SIZES = {"width": 6, "vocabulary": 11, "context": 5}
-A_NUMBER = 8
-"""Bytes: a collective of so much may be on any group, for the loss."""
 
 Run = Observed[StepReply]
 
@@ -48,13 +44,13 @@ class Stepped:
         twice: bool = False,
     ) -> "Stepped":
         """samples: of each micro-batch in the first step, of the replicas in turn. turned: ranks are
-        neighbours along the first axis of the mesh. twice: there is a second step, with one micro-batch more.
+        neighbours along the first axis of the mesh. twice: there is a second step, of one micro-batch.
         """
         order = ranks_in_mesh(shape, turned)
         batches = []
         for replica in range(shape[0]):
             first = samples[replica % len(samples)]
-            of_steps = (first, [*first[::-1], samples[0][0]]) if twice else (first,)
+            of_steps = (first, first[:1]) if twice else (first,)
             batches.append([cls._batch(rng, sizes) for sizes in of_steps])
         return cls(shape, order, batches, tied)
 
@@ -151,122 +147,8 @@ class Stepped:
                 return Finding(False, f"the batches of rank {rank} are not what they were.")
         return Finding(True, "parameters and batches are as they were.")
 
-    # --- Communication
-
-    def _collectives(self, run: Run, rank: int) -> Iterator[Event]:
-        return (e for e in run.communication(rank) if e.op not in ("send", "recv") and len(e.group) > 1)
-
-    def _line(self, rank: int, axis: int) -> tuple[int, ...]:
-        """The ranks that differ from this one along an axis."""
-        numbers = torch.tensor(self.order).view(self.shape)
-        at: list[int | slice] = list(self.place(rank))
-        at[axis] = slice(None)
-        return tuple(sorted(numbers[tuple(at)].tolist()))
-
-    def sums(self, run: Run) -> Finding:
-        """Passes if along data each gradient was summed once, along tensor what the model itself sums,
-        between the first stage and the last what they share, and nothing else.
-        """
-        for rank, reply in enumerate(run.results):
-            lines = {
-                self._line(rank, 0): "data",
-                self._line(rank, 2): "tensor",
-                self._ends(rank): "the two copies",
-            }
-            every = (each for step in reply.gradients for each in step.values())
-            own = sum(each.nbytes + A_NUMBER for each in every if each is not None)
-            allowed = {
-                "data": own if self.shape[0] > 1 else 0,
-                "tensor": self._of_the_model(rank),
-                "the two copies": self.steps * self._embedding(rank),
-                "other groups": 0,
-            }
-            along = dict.fromkeys(allowed, 0)
-            for event in self._collectives(run, rank):
-                if event.nbytes > A_NUMBER:
-                    along[lines.get(tuple(sorted(event.group)), "other groups")] += event.nbytes
-            if any(along[name] > allowed[name] for name in along):
-                said = ", ".join(f"along {name} {along[name]:,} ({allowed[name]:,})" for name in along)
-                told = f"{self.where} rank {rank} gave collectives bytes {said}"
-                return Finding(False, f"{told}; in parentheses what is needed.", Kind.TOO_MUCH)
-        return Finding(True, "Each gradient is summed along data once.")
-
-    def _ends(self, rank: int) -> tuple[int, ...]:
-        """The ranks of this share on the ends of the pipeline, in order, if this one is on an end."""
-        ends = [other for other in self._line(rank, 1) if self.place(other)[1] in (0, self.shape[1] - 1)]
-        return tuple(ends) if rank in ends else ()
-
-    def _embedding(self, rank: int) -> int:
-        """Bytes of the gradient that this rank shares with one of another stage."""
-        shares_it = self.tied and self.shape[1] > 1 and self._ends(rank)
-        return 4 * SIZES["vocabulary"] * SIZES["width"] if shares_it else 0
-
-    def _of_the_model(self, rank: int) -> int:
-        """Bytes that the model itself sums up along tensor: two tensors x_BTD a block in each pass."""
-        if self.shape[2] == 1:
-            return 0
-        return 4 * sum(self._crossing(tokens) for batch in self.own(rank) for tokens, _ in batch)
-
-    def _crossing(self, tokens: Tensor) -> int:
-        return 4 * tokens.numel() * SIZES["width"]
-
-    def messages(self, run: Run) -> Finding:
-        """Passes if activations and their gradients cross once, and copies' gradients to the other copy, each
-        in one message.
-        """
-        for rank in range(self.ranks):
-            _, stage, _ = self.place(rank)
-            crossing = [self._crossing(tokens) for batch in self.own(rank) for tokens, _ in batch]
-            line = {self.place(other)[1]: other for other in self._line(rank, 1)}
-            nbytes = {line[near]: sum(crossing) for near in (stage - 1, stage + 1) if near in line}
-            count = dict.fromkeys(nbytes, len(crossing))
-            for end in self._ends(rank):
-                nbytes[end] = nbytes.get(end, 0) + self.steps * self._embedding(rank)
-                count[end] = count.get(end, 0) + self.steps
-            for peer, (messages, sent) in _sent(run, rank).items():
-                if sent > nbytes.get(peer, 0) or messages > count.get(peer, 0):
-                    told = f"{self.where} rank {rank} sends rank {peer} {sent:,} bytes in {messages} messages"
-                    counted = compare.counted(self.steps, "step")
-                    needed = f"needed are {nbytes.get(peer, 0):,} in {count.get(peer, 0)}, in {counted}"
-                    return Finding(False, f"{told}; {needed}.", Kind.TOO_MUCH)
-        return Finding(True, "Each micro-batch crosses each cut once in each direction.")
-
-    def in_flight(self, run: Run) -> Finding:
-        """Passes if each stage sends as many micro-batches on as stages follow, it included, before the first
-        of the first step is back.
-        """
-        for rank in range(self.ranks):
-            _, stage, _ = self.place(rank)
-            line = {self.place(other)[1]: other for other in self._line(rank, 1)}
-            if stage + 1 not in line:
-                continue
-            steps = [e.sequence for e in run.events if e.rank == rank and e.op == drivers.STEP]
-            second = math.inf if self.steps == 1 else steps[1]
-            events = [
-                event
-                for event in run.communication(rank)
-                if event.peer == line[stage + 1] and event.sequence < second and event.nbytes > A_NUMBER
-            ]
-            back = min((event.end for event in events if event.op == "recv"), default=0.0)
-            early = sum(event.op == "send" and event.start < back for event in events)
-            needed = min(len(self.own(rank)[0]), self.shape[1] - stage)
-            if early < needed:
-                told = f"{self.where} before the first micro-batch is back stage {stage} has sent on {early}"
-                return Finding(False, f"{told}; expected at least {needed}.")
-        return Finding(True, "All stages send micro-batches on before the first is back.")
-
 
 @cache
 def _whole(layers: int, heads: int, tied: bool) -> MeshTransformer:
     """The model of one rank: its numbers follow from their names, so it is always the same."""
     return MeshTransformer(drivers.config_of({**SIZES, "layers": layers, "heads": heads}, tied))
-
-
-def _sent(run: Run, rank: int) -> dict[int, tuple[int, int]]:
-    """Messages and bytes from a rank to each other one, those of a number left out."""
-    found: dict[int, tuple[int, int]] = {}
-    for event in run.communication(rank):
-        if event.op == "send" and event.peer is not None and event.nbytes > A_NUMBER:
-            messages, nbytes = found.get(event.peer, (0, 0))
-            found[event.peer] = messages + 1, nbytes + event.sent
-    return found

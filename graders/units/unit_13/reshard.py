@@ -1,8 +1,6 @@
 """The grader of `reshard`."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from math import prod
 
 import torch
 from torch import Tensor
@@ -12,11 +10,11 @@ from graders.grading.called import Called
 from graders.grading.cases import both, vary
 from graders.grading.expected import Expected, same
 from graders.grading.explanation import Tried
-from graders.grading.judging import feature
-from graders.grading.kit import Criterion, Finding, Kind, Rng, compare
-from graders.units.ranks.features import Ranks
-from graders.units.ranks.stage import Arguments, OnRanks, Seen, kept, on_ranks
+from graders.grading.kit import Criterion, Finding, Kind, compare
+from graders.units.ranks.rows import kept
+from graders.units.ranks.stage import Arguments, OnRanks, Seen, on_ranks
 from graders.units.unit_13.drivers import layouts as drivers
+from graders.units.unit_13.moved_tensors import Moved, part, parts
 from graders.units.unit_13.reshard_cost import call_of
 
 WHOLE = (("S(1)", "R"), ("S(2)", "R"), ("P", "R"))
@@ -27,44 +25,6 @@ ALONE = (
     ("R", "S(0)"), ("R", "S(1)"), ("R", "P"), ("S(0)", "P"), ("S(2)", "P"),
     ("R", "R"), ("P", "P"), ("S(1)", "S(1)"),
 )  # fmt: skip
-LARGE = 2**59
-"""Four of them add up to less than an int64 holds, and no float has as many digits."""
-
-
-@dataclass(frozen=True, slots=True)
-class Moved(Ranks):
-    """A tensor's change from one placement to another, as `spelled`. odd: one inf and one NaN in it."""
-
-    change: tuple[str, str] = feature(("S(0)", "R"), " to ".join)
-    dims: int = feature(3, "{} dimensions")
-    dtype: torch.dtype = feature(torch.float32, lambda dtype: str(dtype).removeprefix("torch."))
-    odd: bool = feature(False, lambda odd: "inf and nan among the numbers" if odd else "")
-
-    @property
-    def tolerance(self) -> float:
-        """None where nothing is rounded; a sum may be added up in any order."""
-        rounds = "P" in self.change and (self.dtype.is_floating_point or self.dtype.is_complex)
-        return 16 * torch.finfo(self.dtype).eps if rounds else 0.0
-
-    @property
-    def cut(self) -> set[int]:
-        """The dimensions that are cut before or afterwards."""
-        return {int(each[2]) for each in self.change if each.startswith("S")}
-
-    @property
-    def shape(self) -> list[int]:
-        """Of the whole tensor; each dimension has another length."""
-        return [(dim + 2) * (self.ranks if dim in self.cut else 1) for dim in range(self.dims)]
-
-    @property
-    def nbytes(self) -> int:
-        """Of what a rank is given."""
-        parts = self.ranks if self.change[0].startswith("S") else 1
-        return prod(self.shape) // parts * self.dtype.itemsize
-
-    @property
-    def to_a_sum(self) -> bool:
-        return self.change[1] == "P" != self.change[0]
 
 
 def possible(case: Moved) -> bool:
@@ -77,37 +37,6 @@ def possible(case: Moved) -> bool:
         # Of truth values no gap is left to be seen.
         and not (case.layout == "strided" and case.dtype is torch.bool)
     )
-
-
-def parts(rng: Rng, case: Moved) -> list[Arguments]:
-    """What each place has in the source's layout."""
-    summed = case.change[0] == "P"
-    drawn = [_numbers(rng, case) for _ in range(case.ranks if summed else 1)]
-    given = (
-        drawn
-        if summed
-        else [_part(drawn[0], case.change[0], case.ranks, place) for place in range(case.ranks)]
-    )
-    return [[each.contiguous(), *case.change] for each in given]
-
-
-def _numbers(rng: Rng, case: Moved) -> Tensor:
-    """With as many digits as they can have; those of bfloat16 are such that they add up without rounding."""
-    if case.dtype is torch.bool:
-        return rng.integers(0, 1, *case.shape).bool()
-    if case.dtype is torch.int64:
-        return rng.integers(-LARGE, LARGE, *case.shape)
-    if case.dtype is torch.bfloat16:
-        return rng.integers(-60, 60, *case.shape).to(case.dtype)
-    drawn = rng.normal(*case.shape, dtype=case.dtype)
-    if case.odd:
-        drawn.view(-1)[rng.integer(1, 3)], drawn.view(-1)[-1] = torch.inf, torch.nan
-    return drawn
-
-
-def _part(whole: Tensor, layout: str, ranks: int, place: int) -> Tensor:
-    """What a place has of it, where a sum counts as whole."""
-    return whole.tensor_split(ranks, int(layout[2]))[place] if layout.startswith("S") else whole
 
 
 class Summed(OnRanks[Moved]):
@@ -230,7 +159,7 @@ def reshard(case: Moved, given: list[Arguments]) -> list[Expected]:
         whole = torch.cat(tensors, int(source[2])) if source.startswith("S") else tensors[0]
     return [
         Expected(
-            x if source == target else _part(whole, target, case.ranks, place).contiguous(),
+            x if source == target else part(whole, target, case.ranks, place).contiguous(),
             {"x": x, "source": source, "target": target},
             returned=None,
         )

@@ -12,7 +12,17 @@ from graders.grading.judging import feature
 from graders.grading.kit import Answer, Criterion, Finding, Rng, compare
 from graders.units.functions.stage import Arguments, Seen, kept, of_function
 from graders.units.unit_13.drivers import layouts as drivers
-from graders.units.unit_13.ways import ROUNDING, Layout, Task, kinds_of, least, right_seconds, right_way
+from graders.units.unit_13.ways import (
+    ROUNDING,
+    Layout,
+    Task,
+    asked,
+    kinds_of,
+    least,
+    right_seconds,
+    right_way,
+    task_of,
+)
 
 SECONDS = 5.0
 """What the ways on three axes may take."""
@@ -62,13 +72,6 @@ def arguments(rng: Rng, case: Way) -> Arguments:
     return asked(task)
 
 
-def asked(task: Task) -> Arguments:
-    """What the driver is given: lists of layouts, and the prices at the end."""
-    prices = [[*key, seconds] for key, seconds in task.prices.items()]
-    links = list(task.links)
-    return [list(task.source), list(task.target), task.nbytes, task.mesh, links, task.dims, prices]
-
-
 def a_task(rng: Rng, case: Way) -> Task:
     """On two levels of a cluster, or on any mesh."""
     source, target = case.source, case.target
@@ -76,11 +79,9 @@ def a_task(rng: Rng, case: Way) -> Task:
         source, target = (tuple(rng.choice(kinds_of(case.dims)) for _ in range(case.axes)) for _ in range(2))
     if case.source and case.axes == 2:
         mesh: tuple[int, ...] = (rng.integer(2, 3), rng.integer(4, 8))
-        links: tuple[tuple[float, float], ...] = (
-            (1e-5, rng.integer(5, 20) * 1e9),
-            (2e-6, rng.integer(150, 400) * 1e9),
-        )
-        return Task(source, target, rng.integer(10**4, 10**5) * 4 * prod(mesh) ** 2, mesh, links, case.dims)
+        far, near = (1e-5, rng.integer(5, 20) * 1e9), (2e-6, rng.integer(150, 400) * 1e9)
+        nbytes = rng.integer(10**4, 10**5) * 4 * prod(mesh) ** 2
+        return Task(source, target, nbytes, mesh, (far, near), case.dims)
     mesh = tuple(rng.integer(2, 5) for _ in range(case.axes))
     links = tuple((rng.integer(1, 30) * 1e-6, rng.integer(1, 300) * 1e9) for _ in range(case.axes))
     return Task(source, target, rng.integer(10, 10**5) * 4 * prod(mesh) ** 2, mesh, links, case.dims)
@@ -89,8 +90,8 @@ def a_task(rng: Rng, case: Way) -> Task:
 def a_right_way(tried: Tried[Way]) -> Finding:
     """Passes if the way that was told takes the seconds that were told, and arguments stay."""
     seen: Seen = tried.seen
-    ordered = tried.case.features.strict
-    return compare.first_failure((kept(tried), right_way(seen.value, seen.what, _task(seen.given), ordered)))
+    found = right_way(seen.value, seen.what, task_of(seen.given), tried.case.features.strict)
+    return compare.first_failure((kept(tried), found))
 
 
 def in_time(answer: Answer, rng: Rng) -> Finding:
@@ -112,11 +113,6 @@ def _far(rng: Rng) -> Task:
         task = a_task(rng, Way(source, target, axes=3, dims=3))
         if task.within(4) > least(task) * (1 + ROUNDING):
             return task
-
-
-def _task(given: Arguments) -> Task:
-    source, target, nbytes, mesh, links, dims, _ = given
-    return Task(tuple(source), tuple(target), nbytes, mesh, tuple(links), dims)
 
 
 @of_function(
@@ -196,7 +192,7 @@ def reshard_path(case: Way, given: Arguments) -> Expected:
     """The least seconds; what a step costs is told, whatever the answer's own `reshard_cost` says."""
     names = ("source", "target", "nbytes", "mesh", "links", "dims")
     after = {**dict(zip(names, given, strict=False)), "prices": ANYTHING}
-    return Expected(Checked(partial(_found, task=_task(given), strict=case.strict)), after, returned=None)
+    return Expected(Checked(partial(_found, task=task_of(given), strict=case.strict)), after, returned=None)
 
 
 def _found(reply: Any, what: str, task: Task, strict: bool) -> Finding:

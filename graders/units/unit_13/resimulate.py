@@ -1,6 +1,5 @@
 """The grader of `resimulate`."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -12,17 +11,9 @@ from graders.grading.judging import feature
 from graders.grading.kit import Answer, Criterion, Finding, Rng, compare
 from graders.units.functions.stage import Arguments, Seen, of_function
 from graders.units.unit_13.drivers import timelines as drivers
-from graders.units.unit_13.local_changes import Change, local
-from graders.units.unit_13.task_graphs import (
-    GRAPHS,
-    Graph,
-    by_a_digit,
-    exchanged,
-    returning,
-    settled,
-    wrong_lists,
-    wrong_times,
-)
+from graders.units.unit_13.graphs import Graph, wrong_lists, wrong_times
+from graders.units.unit_13.local_changes import CHANGES, Change, local
+from graders.units.unit_13.task_graphs import GRAPHS, by_a_digit, exchanged, returning, settled
 
 READ = 4
 """How many tasks may be read for each that changes or moves, and how many besides."""
@@ -48,39 +39,6 @@ class Changed:
     unit: float = feature(1.0, lambda unit: f"in units of {unit:g} s" if unit != 1 else "")
     telling: str = feature("", "{}")
     number: int = 0
-
-
-def _lasting(rng: Rng, graph: Graph) -> list[Change]:
-    """An early task that takes another time."""
-    number = rng.integer(0, min(4, len(graph.tasks) - 1))
-    device, seconds = graph.tasks[number]
-    return [{number: (device, float(rng.choice([each for each in range(14) if each != seconds])))}]
-
-
-def _moved(rng: Rng, graph: Graph, number: int) -> tuple[int, float]:
-    device, seconds = graph.tasks[number]
-    return (device + rng.integer(1, graph.devices - 1)) % graph.devices, float(rng.choice((seconds, 5.0)))
-
-
-def _elsewhere(rng: Rng, graph: Graph) -> list[Change]:
-    number = rng.integer(0, len(graph.tasks) - 1)
-    return [{number: _moved(rng, graph, number)}]
-
-
-def _several(rng: Rng, graph: Graph) -> list[Change]:
-    """None, three at once, and all put back; one that is what it was; and three again."""
-    picked = {rng.integer(0, len(graph.tasks) - 1) for _ in range(3)}
-    three = {number: _moved(rng, graph, number) for number in picked}
-    back = {number: graph.tasks[number] for number in picked}
-    first = rng.integer(0, 2)
-    return [{}, three, back, {first: graph.tasks[first]}, three]
-
-
-CHANGES: dict[str, Callable[[Rng, Graph], list[Change]]] = {
-    "another duration": _lasting,
-    "another device": _elsewhere,
-    "several changes": _several,
-}
 
 
 def a_timeline(rng: Rng, case: Changed) -> Arguments:

@@ -2,30 +2,26 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain, pairwise
 
-from graders.grading.kit import (
-    Answer,
-    AnswerFailed,
-    Criterion,
-    FailureKind,
-    Finding,
-    Findings,
-    Rng,
-    compare,
-    exercise,
+from graders.grading.kit import Answer, Criterion, Finding, Findings, Rng, compare, exercise
+from graders.units.unit_13.asked_walks import (
+    HALF,
+    Asked,
+    far_plans,
+    long_walks,
+    short_walks,
+    steep_walks,
+    two_plans,
 )
-from graders.units.unit_13.drivers import walks
 from graders.units.unit_13.drivers.walks import WalkReply
 
-STEPS = 6000
 SHARE = 0.07
 """By how much a plan's share of the visits may be off: some six standard deviations of so long a walk."""
 
-HALF, NARROW = 8000, 0.02
-"""Steps of half a walk through two plans, and by how much a share may be off: six standard deviations too."""
+NARROW = 0.02
+"""By how much a share may be off in half a walk through two plans: six standard deviations too."""
 
 
 @exercise(
@@ -59,17 +55,21 @@ HALF, NARROW = 8000, 0.02
 )
 def search(answer: Answer, rng: Rng) -> Findings:
     """Walks through a few plans, each of which can be proposed from each."""
-    asked = _asked(rng, 40)
+    asked = short_walks(rng, 40)
     stuck = [Asked([math.inf] * 4, rng.integer(0, 3), steps, rng.integer(0, 999), 1.0) for steps in (1, 12)]
     short = [*asked, *stuck, replace(asked[0], shy=True)]
     yield "the best plan seen", compare.first_failure(_best(answer, each) for each in short)
     yield (
         "never refuses what is no dearer",
-        compare.first_failure(_moves(each, each.of(answer)) for each in [*asked, *_steep(rng)]),
+        compare.first_failure(_moves(each, each.of(answer)) for each in [*asked, *steep_walks(rng)]),
     )
     # A walk that roams about everywhere, but for what cannot run.
     free = Asked([1.0, math.inf, 2.0, 3.0], 0, 40, rng.integer(0, 999), 0.0)
-    judged = [*((_visits, each) for each in _long(rng)), (_steady, _two(rng)), (_seldom, _far(rng))]
+    judged = [
+        *((_visits, each) for each in long_walks(rng)),
+        (_steady, two_plans(rng)),
+        (_seldom, far_plans(rng)),
+    ]
     replies = ((judge, each, each.of(answer)) for judge, each in [(_moves, free), *judged])
     found = (check(each, reply) for judge, each, reply in replies for check in (judge, _moves))
     # A plan that costs nothing, and is no reason to stop.
@@ -78,69 +78,6 @@ def search(answer: Answer, rng: Rng) -> Findings:
     yield "how often it is where", compare.first_failure(chain(found, last))
     yield "the same again", _repeats(answer, asked[0], rng)
     yield "each plan priced once", compare.first_failure(_priced(answer, each) for each in asked)
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """The arguments of `walks.walk`."""
-
-    costs: list[float]
-    start: int
-    steps: int
-    seed: int
-    beta: float
-    shy: bool = False
-
-    def __str__(self) -> str:
-        """The walk, in words."""
-        return (
-            f"Plans that cost {self.costs}, from plan {self.start} on, {self.steps} steps, seed {self.seed}, "
-            f"beta {self.beta:g}" + ", plans that cannot be compared" * self.shy
-        )
-
-    def of(self, answer: Answer) -> WalkReply:
-        """The walk. Raises AnswerFailed."""
-        reply = answer.call(
-            walks.walk, list(self.costs), self.start, self.steps, self.seed, self.beta, self.shy
-        )
-        if not all(0 <= plan < len(self.costs) for plan in (*reply.at, *reply.proposed)):
-            raise AnswerFailed(
-                FailureKind.UNREADABLE, "What came back of the walk has plans that do not exist."
-            )
-        return reply
-
-
-def _asked(rng: Rng, steps: int) -> list[Asked]:
-    """Short walks that begin at a dear plan, to which three plans are the best ones; one where all cost the
-    same, and one where they nearly do; and one without a step.
-    """
-    cases = []
-    for plans in (5, 7, 9):
-        costs = [2.0, 2.0, 2.0, *(float(rng.integer(3, 6)) for _ in range(plans - 3))]
-        start, turn = rng.integer(3, plans - 1), rng.integer(0, plans - 1)
-        costs = [*costs[turn:], *costs[:turn]]
-        cases.append(Asked(costs, (start - turn) % plans, steps + plans, rng.integer(0, 999), beta=0.2))
-    alike = Asked([3.0] * 8, rng.integer(0, 7), 30, rng.integer(0, 999), 1.0)
-    nearly = Asked([2 + 1e-12 * (6 * place % 7) for place in range(7)], 1, 40, rng.integer(0, 999), 1.0)
-    return [*cases, alike, nearly, Asked([3.0, 1.0, 2.0], 1, 0, 5, 1.0)]
-
-
-def _steep(rng: Rng) -> Iterator[Asked]:
-    """Gains too large for a power, and plans that cost more than anything."""
-    yield Asked([1e6, 10.0, 2e6, 1e6 + 1], rng.choice((0, 2)), 30, rng.integer(0, 999), 1.0)
-    yield Asked([math.inf, math.inf, math.inf, 4.0, 5.0], rng.integer(0, 2), 30, rng.integer(0, 999), 0.5)
-    yield Asked([math.inf] * 3, 1, 12, rng.integer(0, 999), 2.0)
-
-
-def _long(rng: Rng) -> Iterator[Asked]:
-    """Walks long enough for shares to settle, with a large beta and with a small one; in the first all costs
-    are so large that their powers are 0, and need more digits than a float32 has.
-    """
-    for beta, unit in ((2.5, 10**8), (0.4, 1)):
-        offset = unit * rng.integer(3, 6)
-        costs = [round(offset + steep / beta, 3) for steep in (0.0, 0.5, 1.0, 1.6)]
-        turn = rng.integer(0, 3)
-        yield Asked([*costs[turn:], *costs[:turn]], rng.integer(0, 3), STEPS, rng.integer(0, 999), beta)
 
 
 def _best(answer: Answer, asked: Asked) -> Finding:
@@ -181,18 +118,6 @@ def _visits(asked: Asked, reply: WalkReply) -> Finding:
     off = max(abs(seen - wanted) for seen, wanted in zip(shares, expected, strict=True))
     seen, wanted = ([round(share, 3) for share in each] for each in (shares, expected))
     return Finding(off <= SHARE, f"{asked}: the plans' shares of the visits are {seen}; expected {wanted}.")
-
-
-def _two(rng: Rng) -> Asked:
-    """A long walk through two plans, of which the dear one is worth a visit in five."""
-    beta = rng.choice((0.5, 3.0))
-    return Asked([2.0, 2.0 + math.log(4) / beta], 0, 2 * HALF, rng.integer(0, 999), beta)
-
-
-def _far(rng: Rng) -> Asked:
-    """A walk through two plans, of which the dear one is worth a visit in 160,000."""
-    beta = rng.choice((0.5, 3.0))
-    return Asked([2.0, 2.0 + 12 / beta], 0, STEPS, rng.integer(0, 999), beta)
 
 
 def _seldom(asked: Asked, reply: WalkReply) -> Finding:

@@ -10,7 +10,8 @@ from graders.grading.judging import feature
 from graders.grading.kit import Answer, Criterion, Finding, Rng, compare
 from graders.units.functions.stage import Arguments, Seen, kept, of_function
 from graders.units.unit_13.drivers import timelines as drivers
-from graders.units.unit_13.task_graphs import GRAPHS, Graph, chain, wrong_lists, wrong_times
+from graders.units.unit_13.graphs import Graph, wrong_lists, wrong_times
+from graders.units.unit_13.task_graphs import GRAPHS, chain
 
 ALONE, *CROWDS = tuple(GRAPHS)[:5]
 TIES = tuple(GRAPHS)[5:10]

@@ -11,6 +11,7 @@ from typing import Any
 
 from course_lib.cluster.topology import Link
 from graders.grading.kit import Finding, compare
+from graders.units.functions.stage import Arguments
 from graders.units.unit_13.reshard_cost import cost_of
 
 Layout = tuple[str, ...]
@@ -120,3 +121,16 @@ def right_way(reply: Any, what: str, task: Task, ordered: bool = True) -> Findin
         taken += price
     right = abs(taken - least(task)) <= ROUNDING * taken
     return Finding(right, f"{said}; its steps take {taken:.8g} s, and {compare.shown(reply[0])} s were told.")
+
+
+def asked(task: Task) -> Arguments:
+    """What the driver is given: lists of layouts, and the prices at the end."""
+    prices = [[*key, seconds] for key, seconds in task.prices.items()]
+    links = list(task.links)
+    return [list(task.source), list(task.target), task.nbytes, task.mesh, links, task.dims, prices]
+
+
+def task_of(given: Arguments) -> Task:
+    """The task that the driver was given."""
+    source, target, nbytes, mesh, links, dims, _ = given
+    return Task(tuple(source), tuple(target), nbytes, mesh, tuple(links), dims)

@@ -18,15 +18,14 @@ from graders.grading.answer import AnswerFunction, PlainData
 from graders.units.unit_03.fault_injection import (
     RETURNED,
     Body,
-    files_of,
     in_words,
-    open_files,
     run_forked,
     watched,
     with_failing_syncs,
     with_no_more_files,
     with_short_files,
 )
+from graders.units.unit_03.folder_watch import files_of, open_files
 from graders.units.unit_03.replies import (
     Change,
     FailedSave,
@@ -79,7 +78,8 @@ def saving(answer: AnswerFunction, states: list[State], place: float) -> SavingR
         last = 1 + int(place * (sum(change.files is not None for change in changes) - 1))
         killed = ended(watched(directory, saves[2], last_change=last))
         killed_writing = ended(with_short_files(size, saves[3], deadly=True))
-        first_killed = _first_killed(answer, directory / "step-8.pt", states[3], size)
+        new = directory / "step-8.pt"
+        run_forked(with_short_files(size, partial(answer, new, states[3]), deadly=True))
         _lengthen(directory)
         following = ended(saves[3])
 
@@ -91,15 +91,9 @@ def saving(answer: AnswerFunction, states: list[State], place: float) -> SavingR
         unopened = failed(with_no_more_files(saves[4]))
         syncs = (failed(with_failing_syncs(saves[4], of_folders=folders)) for folders in (False, True))
         begun = (str(directory), first, here, alone, alone_saved, left_open, file_left_open)
-        seen = (changes, second, others, killed, killed_writing, first_killed, following)
+        seen = (changes, second, others, killed, killed_writing, _loaded(new), following)
         refusals = (full, refused, interrupted, unopened, *syncs)
         return SavingReply(*begun, *seen, *refusals)
-
-
-def _first_killed(answer: AnswerFunction, path: Path, state: State, size: int) -> Loaded:
-    """What is under a name that nothing had, after a save that was ended when its file had `size` bytes."""
-    run_forked(with_short_files(size, partial(answer, path, state), deadly=True))
-    return _loaded(path)
 
 
 def _lengthen(directory: Path) -> None:

@@ -1,0 +1,54 @@
+"""What the drivers of unit 08 return."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from graders.grading.answer import DriverReply, PlainData
+
+
+@dataclass(frozen=True, slots=True)
+class TrainedReply(DriverReply):
+    """What one call of a training did on one rank.
+
+    result: what it returned. w: its argument afterwards. seen: the weights at which it asked for a gradient,
+    one by one. given: what it was given.
+    """
+
+    result: PlainData
+    w: Tensor
+    seen: list[Tensor]
+    given: list[Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class DealtReply(DriverReply):
+    """result: what the answer returned. worked: the batches that this rank was asked to work on, in order."""
+
+    result: PlainData
+    worked: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedReply(DriverReply):
+    """raised: what the answer raised, by name, empty if nothing; message: what it said."""
+
+    raised: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class TickedReply(DriverReply):
+    """told: for each moment, the first before any tick, who may go on. raised: what the tick before it
+    raised, by name, empty if nothing.
+    """
+
+    told: list[list[PlainData]]
+    raised: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class DesignReply(DriverReply):
+    """seen: the weights [asked, numbers] at which this rank asked for a gradient, one by one."""
+
+    seen: Tensor
