@@ -60,8 +60,8 @@ def strip_by_dtensor(image: Tensor, weight: Tensor) -> Tensor:
 @pytest.mark.parametrize("on", ["simulated", "processes"])
 def test_dtensors_convolution_of_strips_is_wrong_where_they_meet(on: str) -> None:
     # Why DTensor is no answer to spatial_conv2d: it takes the rows beyond a strip for zeros, on processes as
-    # on simulated ranks. PyTorch 2.6 fetches neighbours along the last dimension only; 2.13 nowhere, and calls
-    # the strips that it returns replicas. Where this fails, PyTorch does better: add it to `tests/field`.
+    # on simulated ranks. PyTorch 2.6 fetches neighbours along the last dimension only; 2.13 nowhere, and
+    # calls the strips that it returns replicas. Where this fails, PyTorch has mended it: see `tests/field`.
     generator = torch.Generator().manual_seed(1)
     image, weight = (torch.randn(*shape, generator=generator) for shape in ((1, 2, 8, 5), (3, 2, 3, 3)))
     upper, lower = functional.conv2d(image, weight, padding=1).chunk(2, 2)
