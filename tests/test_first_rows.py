@@ -36,7 +36,9 @@ OF_UNLIKE_PARTS = {"mend_statistics", "average_metrics", "global_accuracy"}
 def divides(case: dict[str, Any]) -> bool:
     """Whether each rank has as much as every other, as far as features say it."""
     parts = [case[name] for name in PARTS if isinstance(case.get(name), tuple)]
-    return all(len({*each}) <= 1 for each in parts) and not case.get("length", 0) % (case.get("ranks") or 1)
+    return all(len({*each}) <= 1 for each in parts) and not (case.get("length") or 0) % (
+        case.get("ranks") or 1
+    )
 
 
 @pytest.mark.parametrize(
