@@ -21,6 +21,7 @@ from workbook.release import (
     reading_minutes,
     release,
     spoken_minutes,
+    spoken_range,
     write_source,
 )
 from workbook.unit import BadUnit, Unit, read_unit, read_units
@@ -77,10 +78,10 @@ def test_time_difficulty_and_points_stand_where_they_are_looked_for(tmp_path):
     cells = student_notebook(built(tmp_path)).cells
     title, summary, *_ = [line for line in cells[0].source.splitlines() if line]
     assert title == "# A sample"
-    assert summary == "*about 5 minutes to read · 1 exercise · 2 points · about 5 minutes for the exercises*"
+    assert summary == "*about 5 minutes to read · 1 exercise · 2 points · 2 to 5 minutes for the exercises*"
     answer = next(number for number, cell in enumerate(cells) if "exercise" in cell.metadata)
     assert cells[answer - 1].source == (
-        "### Exercise: one_more\n\n*about 5 minutes · difficulty 1 of 5 · 2 points*"
+        "### Exercise: one_more\n\n*2 to 5 minutes · difficulty 1 of 5 · 2 points*"
     )
 
 
@@ -146,6 +147,21 @@ def test_cell_ids_are_valid_and_an_answer_keeps_its_own(tmp_path):
 )
 def test_times_for_people(minutes, text):
     assert spoken_minutes(minutes) == text
+
+
+@pytest.mark.parametrize(
+    ("minutes", "text"),
+    [
+        (2, "1 to 2 minutes"),
+        (5, "2 to 5 minutes"),
+        (15, "5 to 15 minutes"),
+        (40, "15 to 40 minutes"),
+        (135, "45 minutes to 2 h 15 min"),
+        (480, "2 h 40 min to 8 h"),
+    ],
+)
+def test_ranges_of_times_for_people(minutes, text):
+    assert spoken_range(minutes) == text
 
 
 # --- what the build refuses

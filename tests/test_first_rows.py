@@ -9,6 +9,8 @@ import torch
 from graders.grading.exercise import Exercise
 from graders.grading.judging import ByCases, NamedJudge
 from graders.grading.registry import load_all
+from graders.units.ranks.features import Ranks
+from graders.units.unit_12.both_passes import Cut
 
 ORDINARY: dict[str, Any] = {"layout": "contiguous", "gaps": False}
 """Features that have one name wherever they are, and how tensors lie where nothing is said of it."""
@@ -23,6 +25,36 @@ def judged_by_cases() -> list[tuple[Exercise, ByCases[Any]]]:
             if isinstance(judge, ByCases):
                 found.append((exercise, judge))
     return found
+
+
+PARTS = ("sizes", "counts", "samples", "totals")
+"""Features that say how much each rank has."""
+OF_UNLIKE_PARTS = {"mend_statistics", "average_metrics", "global_accuracy"}
+"""These are about the weights of parts that differ: with equal ones a plain mean would be right."""
+
+
+def divides(case: dict[str, Any]) -> bool:
+    """Whether each rank has as much as every other, as far as features say it."""
+    parts = [case[name] for name in PARTS if isinstance(case.get(name), tuple)]
+    return all(len({*each}) <= 1 for each in parts) and not (case.get("length") or 0) % (
+        case.get("ranks") or 1
+    )
+
+
+@pytest.mark.parametrize(
+    ("exercise", "judged"),
+    [
+        pytest.param(*each, id=each[0].name)
+        for each in judged_by_cases()
+        if isinstance(each[1].base, Ranks | Cut) and each[0].name not in OF_UNLIKE_PARTS
+    ],
+)
+def test_ranks_have_equal_parts_in_the_first_row(exercise: Exercise, judged: ByCases[Any]) -> None:
+    # Invariant: what the field asks for, that sizes divide, holds in the base case and wherever the first row
+    # gives each rank a part; what does not divide is another row's.
+    base = {name: getattr(judged.base, name) for name in (each.name for each in fields(judged.base))}
+    for values in ({}, *exercise.rubric[0].vary):
+        assert divides({**base, **values}), values
 
 
 @pytest.mark.parametrize(

@@ -517,6 +517,29 @@ def test_fsdp2_runs_on_simulated_ranks():
             torch.testing.assert_close(grad, wanted)
 
 
+def test_a_state_dict_comes_from_rank_0_to_shards():
+    # Invariant: a whole state that only rank 0 has is what all shards hold afterwards. On the way torch asks
+    # the group for which devices it is.
+    from torch.distributed.checkpoint import state_dict
+    from torch.distributed.fsdp import fully_shard
+
+    def loaded(weight: Tensor) -> Tensor:
+        model = fully_shard(nn.Linear(3, 4, bias=False))
+        options = state_dict.StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
+        whole = {"weight": weight} if dist.get_rank() == 0 else {}
+        state_dict.set_model_state_dict(model, whole, options=options)
+        return model.weight.full_tensor().detach()
+
+    weight = torch.arange(12.0).view(4, 3)
+    for result in launch(loaded, weight, ranks=2).results:
+        torch.testing.assert_close(result, weight)
+
+    def devices() -> set[str]:
+        return {device.type for device in dist.group.WORLD._device_types}  # type: ignore[union-attr]
+
+    assert launch(devices, ranks=2).results == launch(devices, ranks=2, on="processes").results
+
+
 def test_dtensor_runs_on_simulated_ranks():
     def f():
         from torch.distributed.device_mesh import init_device_mesh

@@ -11,7 +11,7 @@ from nbformat import NotebookNode
 
 from workbook.build import Efforts
 from workbook.paths import Places
-from workbook.release import KERNEL, reading_minutes, spoken_minutes
+from workbook.release import KERNEL, reading_minutes, spoken_minutes, spoken_range
 from workbook.unit import Unit
 
 TEMPLATE = "index_notebook.py.j2"
@@ -51,5 +51,5 @@ def _row(unit: Unit, efforts: Efforts) -> dict[str, str | int]:
         "exercises": len(unit.answers),
         "points": f"{unit.points:g}",
         "reading": spoken_minutes(reading_minutes(unit)),
-        "time": spoken_minutes(minutes),
+        "time": spoken_range(minutes),
     }

@@ -160,6 +160,16 @@ def spoken_minutes(minutes: int) -> str:
     return f"{hours} h {rest} min" if rest else f"{hours} h"
 
 
+def spoken_range(minutes: int) -> str:
+    """The time that exercises take: `5 to 15 minutes`, `45 minutes to 2 h 15 min`.
+
+    minutes: what is planned with. Readers who knew PyTorch well took a third of it.
+    """
+    least = 5 * round(minutes / 15) if minutes >= 15 else max(1, round(minutes / 3))
+    first, last = spoken_minutes(least), spoken_minutes(minutes)
+    return f"{least} to {last}" if last.endswith("minutes") else f"{first} to {last}"
+
+
 def reading_minutes(unit: Unit) -> int:
     """How long the unit takes to read, in steps of five minutes; its exercises are left out."""
     words, cells = 0, 0
@@ -174,13 +184,12 @@ def reading_minutes(unit: Unit) -> int:
 def _with_summary(source: str, unit: Unit, efforts: Iterable[Effort]) -> str:
     """The title cell with a line below the title: what the whole unit takes."""
     title, _, rest = source.partition("\n")
-    minutes = spoken_minutes(sum(effort.minutes for effort in efforts))
+    minutes = spoken_range(sum(effort.minutes for effort in efforts))
     count = len(unit.answers)
     exercises = f"{count} exercise{'s' if count != 1 else ''}"
     reading = spoken_minutes(reading_minutes(unit))
     summary = (
-        f"*about {reading} to read · {exercises} · {_points(unit.points)} · "
-        f"about {minutes} for the exercises*"
+        f"*about {reading} to read · {exercises} · {_points(unit.points)} · {minutes} for the exercises*"
     )
     return f"{title}\n\n{summary}\n{rest}" if unit.answers else source
 
@@ -194,7 +203,7 @@ def _plain_cell(cell: NotebookNode, number: int) -> NotebookNode:
 def _effort_cell(answer: AnswerCell, effort: Effort) -> NotebookNode:
     text = (
         f"### Exercise: {answer.name}\n\n"
-        f"*about {spoken_minutes(effort.minutes)} · difficulty {effort.difficulty} of 5 · "
+        f"*{spoken_range(effort.minutes)} · difficulty {effort.difficulty} of 5 · "
         f"{_points(answer.points)}*"
     )
     cell: NotebookNode = new_markdown_cell(text, id=f"effort-{answer.name}")

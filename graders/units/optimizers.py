@@ -14,7 +14,9 @@ class PlainSGD(torch.optim.Optimizer):
     the base class does that is written out here.
     """
 
-    def __init__(self, params: Iterable[Any], lr: float, momentum: float = 0.9, decay: float = 0.0) -> None:
+    def __init__(
+        self, params: Iterable[Any], lr: float = 1e-3, momentum: float = 0.9, decay: float = 0.0
+    ) -> None:
         self.taken = 0
         super().__init__(params, {"lr": lr, "momentum": momentum, "decay": decay})
 
@@ -62,7 +64,7 @@ class PlainSGD(torch.optim.Optimizer):
             {**group, "params": [numbers[parameter] for parameter in group["params"]]}
             for group in self.param_groups
         ]
-        state = {numbers[parameter]: dict(own) for parameter, own in self.state.items()}
+        state = {numbers[parameter]: own for parameter, own in self.state.items()}
         return {"state": state, "param_groups": groups}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:

@@ -1,5 +1,7 @@
 """Answers by DeepSpeed, which stands beside the workbook: units 04 and 05."""
 
+from itertools import pairwise
+
 import torch
 
 from course_lib.training.pipeline.actions import Action, Backward, Forward
@@ -28,3 +30,11 @@ def train_schedule(stage: int, stages: int, micro_batches: int) -> list[Action]:
     passes = [kinds[type(each)] for commands in steps for each in commands if type(each) in kinds]
     # It names buffers, and takes the micro-batches in turn.
     return [kind(passes[:place].count(kind)) for place, kind in enumerate(passes)]
+
+
+@field("05_pipeline_parallel", "balance_stages", **LIBRARY, lacks=["too few layers"])
+def partition(costs: list[float], stages: int) -> list[int]:
+    from deepspeed.runtime.utils import partition_balanced
+
+    bounds = partition_balanced(costs, stages)
+    return [end - begin for begin, end in pairwise(bounds)]

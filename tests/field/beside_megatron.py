@@ -1,12 +1,15 @@
-"""Answers by Megatron-core, which stands beside the workbook: units 06 and 10."""
+"""Answers by Megatron-core, which stands beside the workbook: units 05, 06 and 10."""
 
 import threading
+from itertools import chain
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from course_lib.training.pipeline.actions import Action, Backward, Forward
 from tests.field.answers import field
 from tests.field.meshes import group_or_all
 
@@ -182,3 +185,19 @@ def sent_back(
     y_RD = all_to_all(group_or_all(group), y_TD, coming, received.sum(1).tolist())
     weighted = y_RD * weights.flatten()[order][:, None]
     return unpermute(weighted, order // weights.shape[1], torch.Size([len(weights), y_TD.shape[1]]))
+
+
+@field("05_pipeline_parallel", "interleaved", **LIBRARY, lacks=["any numbers"])
+def schedule_table(stage: int, stages: int, micro_batches: int, chunks: int) -> list[Action]:
+    from megatron.core.pipeline_parallel.schedules import get_pp_rank_microbatches, get_schedule_table
+
+    place = SimpleNamespace(
+        pp_group=SimpleNamespace(size=lambda: stages, rank=lambda: stage),
+        virtual_pipeline_model_parallel_size=chunks,
+    )
+    _, _, warm_up, _ = get_pp_rank_microbatches(micro_batches, chunks, stages, p2p_communicator=place)
+    table = get_schedule_table(micro_batches, chunks, stages)
+    forwards = [Forward(*each) for each in table]
+    backwards = [Backward(number, chunks - 1 - chunk) for number, chunk in table]
+    ones = chain.from_iterable(zip(forwards[warm_up:], backwards, strict=False))
+    return [*forwards[:warm_up], *ones, *backwards[len(forwards) - warm_up :]]

@@ -6,6 +6,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.data import DataLoader, Dataset
 from torch.utils.data.distributed import DistributedSampler
 
 from tests.field.answers import field
@@ -75,3 +77,33 @@ class Replica(nn.Module):
 
     def finish(self) -> None:
         """Nothing: backward ends when all is averaged."""
+
+
+@field(UNIT, "train_ddp", "DistributedSampler", lacks=["any number of samples"])
+def trained(
+    model: nn.Module,
+    dataset: Dataset[Any],
+    optimizer: torch.optim.Optimizer,
+    epochs: int,
+    batch_size: int,
+    seed: int,
+    device: torch.device,
+) -> list[float]:
+    """As PyTorch's examples do, with DistributedDataParallel."""
+    replica = nn.parallel.DistributedDataParallel(model.to(device))
+    sampler: DistributedSampler[Any] = DistributedSampler(dataset, seed=seed)
+    history = []
+    for epoch in range(epochs):
+        sampler.set_epoch(epoch)
+        total = torch.zeros(2, device=device)
+        for inputs, targets in DataLoader(dataset, batch_size, sampler=sampler):
+            optimizer.zero_grad()
+            loss = functional.cross_entropy(replica(inputs.to(device)), targets.to(device))
+            loss.backward()
+            optimizer.step()
+            total += torch.tensor([loss.item() * len(targets), len(targets)], device=device)
+        dist.all_reduce(total)
+        history.append(float(total[0] / total[1]))
+        if dist.get_rank() == 0:
+            print(f"epoch {epoch}: loss {history[-1]:.4f}")
+    return history

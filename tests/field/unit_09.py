@@ -9,6 +9,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Shard
+from torch.func import functional_call
+from torch.nn import functional
 
 from tests.field.answers import field
 from tests.field.meshes import mesh_of
@@ -83,6 +85,51 @@ class FullySharded(nn.Module):
 
     def start(self) -> None:
         """Nothing: there is no such call."""
+
+
+class Flat(nn.Module):
+    """A module whose parameters are one vector, which `fully_shard` cuts as the unit asks for."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        parameters = dict(module.named_parameters())
+        self.shapes = {name: parameter.shape for name, parameter in parameters.items()}
+        vector = nn.utils.parameters_to_vector(parameters.values())
+        self.vector = nn.Parameter(functional.pad(vector, (0, -len(vector) % dist.get_world_size())).detach())
+        self.code = [copy.deepcopy(module)]
+        for parameter in self.code[0].parameters():
+            parameter.data = parameter.new_empty(0)
+
+    def forward(self, *inputs: Any) -> Any:
+        sizes = [math.prod(shape) for shape in self.shapes.values()]
+        parts = self.vector[: sum(sizes)].split(sizes)
+        named = zip(self.shapes.items(), parts, strict=True)
+        weights = {name: part.view(shape) for (name, shape), part in named}
+        return functional_call(self.code[0], weights, inputs)
+
+
+@field(UNIT, "FullyShardedUnit", "fully_shard")
+class FullySharded2(nn.Module):
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        from torch.distributed.fsdp import fully_shard
+
+        self.inner = [fully_shard(Flat(module))]
+        # The outermost one would keep its weights after forward.
+        self.outer = [fully_shard(Within(self.inner[0]))]
+        vector: Any = self.inner[0].vector
+        self.shard = nn.Parameter(vector.to_local())
+        vector.register_post_accumulate_grad_hook(self._hand_over)
+
+    def _hand_over(self, vector: Any) -> None:
+        """The unit's shard is no DTensor."""
+        self.shard.grad = vector.grad.to_local()
+
+    def forward(self, *inputs: Any) -> Any:
+        return self.outer[0](*inputs)
+
+    def start(self) -> None:
+        self.inner[0].unshard(async_op=True)
 
 
 @field(

@@ -1016,7 +1016,7 @@ class _Training:
             print(f"loss {mean:.4f}")
 
 
-@wrong("train_ddp", fails="every sample once an epoch")
+@wrong("train_ddp", fails="any number of samples")
 class PadsTheShards(_Training):
     """DistributedSampler as it is, which gives some samples out twice."""
 
@@ -1027,7 +1027,7 @@ class PadsTheShards(_Training):
         return list(sampler)
 
 
-@wrong("train_ddp", fails="every sample once an epoch")
+@wrong("train_ddp", fails="any number of samples")
 class LeavesWhenItHasNothing(_Training):
     """A rank without a batch skips the averaging, and the others wait for it."""
 
@@ -1078,7 +1078,7 @@ class NeverAverages(_Training):
         pass
 
 
-@wrong("train_ddp", fails="the step of the whole batch")
+@wrong("train_ddp", fails="any number of samples")
 class MeanOfTheMeans(_Training):
     """The mean over ranks of the gradients of each rank's mean loss: right for equal batches only."""
 

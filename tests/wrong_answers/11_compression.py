@@ -444,7 +444,7 @@ class AddsOnce(_Sparse):
         return total
 
 
-@wrong("sparse_all_reduce", fails="sum")
+@wrong("sparse_all_reduce", fails="unlike numbers of pairs")
 class AsManyOnAll(_Sparse):
     """Takes it that every rank has as many pairs as this one."""
 

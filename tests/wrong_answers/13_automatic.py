@@ -569,7 +569,7 @@ def as_if_it_were_a_chain(graph, node_cost, edge_cost, memory=None, capacity=Non
     return _seconds(plan, node_cost, graph, edge_cost), plan
 
 
-@wrong("best_intra", fails="least seconds")
+@wrong("best_intra", fails="several edges")
 def one_table_for_a_pair(graph, node_cost, edge_cost, memory=None, capacity=None):
     """A dictionary of edges, in which the last of two between the same operators remains."""
     tables = dict(zip(graph, edge_cost, strict=True))
@@ -615,13 +615,13 @@ def divides_by_the_largest(graph, node_cost, edge_cost, memory=None, capacity=No
     return _program(graph, node_cost, edge_cost, once=True)
 
 
-@wrong("best_intra", fails="memory")
+@wrong("best_intra", fails="to the byte")
 def trusts_the_constraint(graph, node_cost, edge_cost, memory=None, capacity=None):
     """Does not add up the bytes: a plan may have too many by a millionth of the capacity."""
     return _program(graph, node_cost, edge_cost, memory, capacity)
 
 
-@wrong("best_intra", fails="memory")
+@wrong("best_intra", fails="to the byte")
 def a_part_in_a_thousand(graph, node_cost, edge_cost, memory=None, capacity=None):
     """A capacity that is exceeded by a thousandth."""
     return _program(graph, node_cost, edge_cost, memory, capacity, spare=1.001)

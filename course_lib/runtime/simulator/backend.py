@@ -31,6 +31,7 @@ from course_lib.runtime.simulator.replaced import replaced
 from course_lib.runtime.simulator.works import SimulatedWork, all_of
 
 BACKEND = "simulated"
+DEVICES = ["cpu", "cuda"]
 _ROOTED = ("gather", "gather_single", "scatter")
 
 
@@ -60,6 +61,14 @@ class SimulatedGroup(InterceptedGroup):
     def _get_backend(self, device: torch.device) -> Any:
         """For torch, since 2.14, to ask whether messages can be coalesced: not here."""
         return self
+
+    @property
+    def _device_types(self) -> list[torch.device]:
+        """Those for which the backend is registered, as Gloo is."""
+        return [torch.device(kind) for kind in DEVICES]
+
+    supports_splitting = supports_coalescing = False
+    """As torch asks what `_get_backend` gives."""
 
     def size(self) -> int:
         """How many members the group has."""
@@ -217,4 +226,4 @@ def _agree_on_group(rank: int, ranks: Sequence[int] | None) -> None:
     engine.wait(operation)
 
 
-dist.Backend.register_backend(BACKEND, _make_group, extended_api=True, devices=["cpu", "cuda"])
+dist.Backend.register_backend(BACKEND, _make_group, extended_api=True, devices=DEVICES)

@@ -1,9 +1,8 @@
 """The grader of `train_ddp`."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache, partial
-from itertools import chain
 
 from graders.grading.kit import Answer, Criterion, Finding, Findings, Rng, compare, exercise
 from graders.units.gpu import gpu
@@ -18,9 +17,8 @@ from graders.units.unit_02.trainings import NAMES, DrawnTraining, Run
         Criterion(
             "every sample once an epoch",
             2,
-            "Deal without padding, and give the DataLoader the rank's samples, not shuffle=True. Every rank "
-            "takes part in every step, also one that has no batch left: how many steps do all ranks need? "
-            "Take them all, however the losses go.",
+            "Give the DataLoader the rank's samples, not shuffle=True. All ranks take equally many steps: "
+            "take them all, however the losses go.",
         ),
         Criterion(
             "another order in each epoch",
@@ -41,10 +39,9 @@ from graders.units.unit_02.trainings import NAMES, DrawnTraining, Run
         ),
         Criterion(
             "the step of the whole batch",
-            3,
-            "Older gradients do not count: clear them before each step. A sample counts the same, however "
-            "many its rank has in the step: the mean over ranks of the gradients has to be that of the mean "
-            "loss over the whole batch. Do not clip it, skip or undo a step, or repair a NaN.",
+            2,
+            "Older gradients do not count: clear them before each step. The mean over ranks of the gradients "
+            "has to be that of the mean loss over the whole batch.",
             needs=("every sample once an epoch", "same weights on all ranks"),
         ),
         Criterion(
@@ -73,6 +70,14 @@ from graders.units.unit_02.trainings import NAMES, DrawnTraining, Run
             "model.to(device), and for every batch inputs.to(device) and targets.to(device). A sum that "
             "begins as torch.zeros(1) is on the host: name the device there, too.",
         ),
+        Criterion(
+            "any number of samples",
+            1,
+            "Deal without padding (DistributedSampler pads). Every rank takes part in every step, also one "
+            "that has no batch left. A sample counts the same, however many its rank has in the step. Do not "
+            "clip the gradient, skip or undo a step, or repair a NaN.",
+            needs=("the step of the whole batch", "losses"),
+        ),
     ),
     hints=(
         "Which lines of train_one are right on every rank as they stand? Go through them one by one.",
@@ -87,59 +92,58 @@ from graders.units.unit_02.trainings import NAMES, DrawnTraining, Run
     ),
 )
 def train_ddp(answer: Answer, rng: Rng) -> Findings:
-    """Trainings with equal batches, on one rank, with unequal batches, some of them empty; one with a NaN and
-    from another seed, and one of many samples and epochs; then one in which a rank never has a sample. In
-    some the loss grows.
+    """Trainings with equal batches, on two ranks, on one, where .grad holds something older at the beginning,
+    and of many samples and epochs, in which the loss grows; then all others.
     """
-    # On one rank so many that an order which is not drawn shows.
-    sizes = ((2, 2, 0, 1), (1, 3, 5, 3, 8), (3, 2, 1, 3), (2, 1, 3, 2, 3))
-    cases = [DrawnTraining.draw(rng, *size) for size in sizes]
-    cases[0], cases[3] = replace(cases[0], older=False), replace(cases[3], uphill=True)
-    diverging = cases[2].diverging()
-    runs = [case.launch(answer) for case in [*cases, diverging]]
-    both = list(zip([*cases, diverging], runs, strict=True))
-    drawn = DrawnTraining.draw(rng, ranks=3, full=2, rest=0, epochs=5, batch_size=8)
-    # A product with a seed of 0 says nothing of the epoch.
-    long = replace(drawn, uphill=True, seed=0)
-    shuffled = long.launch(answer)
-    dealt = (case.dealt(run) for case, run in [*both, (long, shuffled)])
-    yield "every sample once an epoch", compare.first_failure(dealt)
-    # With nine samples two epochs are alike too often.
-    other_seed = cases[2].dealt_otherwise(runs[2], runs[-1])
-    anew = [long.reshuffled(shuffled), other_seed, cases[1].reshuffled(runs[1])]
+    drawn = DrawnTraining.draw
+    # On one rank so many that an order which is not drawn shows; a product with a seed of 0 says nothing of
+    # the epoch.
+    long = replace(drawn(rng, 3, 2, 0, 5, 8), uphill=True, seed=0)
+    cases = [replace(drawn(rng, 2, 2, 0, 1), older=False), drawn(rng, 1, 3, 0, 3, 8), long]
+    runs = [case.launch(answer) for case in cases]
+    both = list(zip(cases, runs, strict=True))
+    yield "every sample once an epoch", compare.first_failure(case.dealt(run) for case, run in both)
+    other_seed = replace(long, seed=1, epochs=1).launch(answer)
+    anew = [long.reshuffled(runs[2]), long.dealt_otherwise(runs[2], other_seed), cases[1].reshuffled(runs[1])]
     yield "another order in each epoch", compare.first_failure(anew)
     yield "random state kept", compare.first_failure(map(_still_differ, runs))
-    yield "same weights on all ranks", compare.first_failure(_same_weights(run) for run in runs)
-
-    # Who is at a loss without samples is told so here, and not before.
-    empty = DrawnTraining.draw(rng, 3, 0, 2, 1).steep()
-    idle = empty.launch(answer)
+    yield "same weights on all ranks", compare.first_failure(map(_same_weights, runs))
     # What one process does is worked out when it is first asked for, and once.
-    trained = [(case, run, cache(partial(case.alone, run))) for case, run in [*both[:-1], (empty, idle)]]
+    alone = [cache(partial(case.alone, run)) for case, run in both]
+    situations = ("", "On one rank, where .grad holds something older at the beginning: ", "")
     steps = (
-        case.stepped(run, alone()[1], where)
-        for (case, run, alone), where in zip(trained, _situations(runs[:-1], idle), strict=True)
+        case.stepped(run, of()[1], where)
+        for (case, run), of, where in zip(both, alone, situations, strict=True)
     )
-    of_nan, of_idle = diverging.shows_nan(runs[-1]), [empty.dealt(idle), _same_weights(idle)]
-    yield "the step of the whole batch", compare.first_failure(chain(steps, of_idle, [of_nan]))
-    told = (case.told(run, alone()[0]) for case, run, alone in trained)
-    yield "losses", compare.first_failure(chain(told, [diverging.tells_nan(runs[-1])]))
-    both.append((empty, idle))
+    yield "the step of the whole batch", compare.first_failure(steps)
+    told = (case.told(run, of()[0]) for (case, run), of in zip(both, alone, strict=True))
+    yield "losses", compare.first_failure(told)
     yield "one rank prints", compare.first_failure(case.printed(run) for case, run in both)
     yield "no more communication than needed", compare.first_failure(case.sent(run) for case, run in both)
-    yield "on the device", on_a_gpu(lambda: _moved(DrawnTraining.draw(rng, 2, 1, 0, 1), answer))
+    yield "on the device", on_a_gpu(lambda: _moved(drawn(rng, 2, 1, 0, 1), answer))
+    yield "any number of samples", compare.first_failure(_of_any_number(answer, rng), _ANY_NUMBER)
 
 
-def _situations(runs: Sequence[Run], idle: Run) -> list[str]:
-    """What is special about each training, as the beginning of a sentence on what went wrong there."""
-    last = [[len(batch) for reply in run.results for batch in reply.batches[-1:]] for run in (*runs, idle)]
-    right = f"With equal batches, {last[0]} samples in a step, it is right"
-    return [
-        f"With equal batches, {last[0]} samples in a step: ",
-        f"{right}, but not on one rank, with {last[1]} samples in the last step, where .grad holds something "
-        "older at the beginning: ",
-        *(f"{right}, but not with {sizes} samples in the last step: " for sizes in last[2:]),
-    ]
+_ANY_NUMBER = "Unequal batches, empty ones, and a rank without samples: each sample counts the same."
+
+
+def _of_any_number(answer: Answer, rng: Rng) -> Iterator[Finding]:
+    """What is found of trainings with unequal batches, some of them empty; of one with a NaN; and of one in
+    which a rank never has a sample, with gradients longer than any that one would clip to.
+    """
+    uneven = DrawnTraining.draw(rng, 3, 2, 1, 3)
+    uphill = replace(DrawnTraining.draw(rng, 2, 1, 3, 2, 3), uphill=True)
+    for case in (uneven, uphill, DrawnTraining.draw(rng, 3, 0, 2, 1).steep()):
+        run = case.launch(answer)
+        yield case.dealt(run)
+        yield _same_weights(run)
+        losses, parameters = case.alone(run)
+        last = [len(batch) for reply in run.results for batch in reply.batches[-1:]]
+        yield case.stepped(run, parameters, f"With {last} samples in the last step: ")
+        yield case.told(run, losses)
+    diverging = uneven.diverging()
+    run = diverging.launch(answer)
+    yield from (diverging.dealt(run), diverging.shows_nan(run), diverging.tells_nan(run))
 
 
 def _same_weights(run: Run) -> Finding:

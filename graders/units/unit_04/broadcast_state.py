@@ -109,13 +109,15 @@ def _like(rng: Rng, tensor: Tensor) -> Tensor:
             "buffers and frozen parameters",
             1,
             "All of rank 0's: model.buffers() has also those that are in no state dict, and the optimizer "
-            "lacks what is frozen. Not all have one dtype.",
+            "lacks what is frozen. Not all have one dtype. Horovod is given a state dict, and misses buffers "
+            "that are in none.",
             vary=vary(normed=(True,)),
         ),
         Criterion(
             "options",
             1,
-            "Each of param_groups has options: lr, momentum, and whatever else rank 0 has, but nothing more.",
+            "Each of param_groups has options: lr, momentum, and whatever else rank 0 has, but nothing more. "
+            "Horovod asks that all ranks have options of the same names.",
             vary=vary(options=("values", "names")) + both(options="values", groups=2),
         ),
         Criterion(
@@ -128,15 +130,16 @@ def _like(rng: Rng, tensor: Tensor) -> Tensor:
         Criterion(
             "a new optimizer",
             1,
-            "A new optimizer has no state. Some libraries make one by a step with zero gradients: with "
-            "weight decay that changes the weights.",
+            "A new optimizer has no state. Horovod makes one by a step with zero gradients: with decay "
+            "that changes the weights.",
             needs=("state",),
             vary=vary(states=("some of rank 0's", "others'", "nobody's")),
         ),
         Criterion(
             "in place",
             1,
-            "Copy into the tensors that are there: model and optimizer share them. Nothing takes a step.",
+            "Copy into the tensors that are there: model and optimizer share them. Nothing takes a step, as "
+            "Horovod does where there is no state.",
             how=kept,
         ),
     ),

@@ -83,7 +83,7 @@ RUBRIC = (
         "fusion plan",
         2,
         "The trainable parameters in reverse, by plan_fusion with the threshold: one all_reduce a message, "
-        "in order, and no other call.",
+        "in order, and no other call. Horovod's optimizer leaves this to a thread below it; yours has none.",
         vary=vary(threshold=("all",)),
         how=asked(messages_as_planned),
     ),
@@ -113,7 +113,7 @@ RUBRIC = (
         1,
         "Which hook comes last differs from rank to rank, and some never come: start messages strictly in "
         "the plan's order, and what is left in synchronize(), with zeros for what is missing; after too few "
-        "passes, all.",
+        "passes, all. In Horovod that thread has the ranks agree on an order.",
         vary=vary(mixed=(True,)) + both(mixed=True, steps=2, passes=2) + both(passes=2, planned=3),
     ),
     Criterion(
@@ -132,14 +132,15 @@ RUBRIC = (
         "the optimizer's own",
         1,
         "Hand on what is not yours, closures too; a mean is copied into the .grad that is there. step() "
-        "after synchronize() sends no more, and step() without backward sends zeros.",
+        "after synchronize() sends no more, and step() without backward sends zeros. Horovod's is a new "
+        "optimizer of the same class, whose state is its own.",
         ask=the_optimizers_own,
     ),
     Criterion(
         "refuses",
         1,
         "RuntimeError from zero_grad() while something is under way, before it clears, and from a hook that "
-        "comes too often.",
+        "comes too often. Horovod raises an AssertionError.",
         ask=refuses,
     ),
 )

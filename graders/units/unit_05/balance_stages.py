@@ -87,7 +87,8 @@ def in_time(answer: Answer, rng: Rng) -> Finding:
         Criterion(
             "too few layers",
             1,
-            "More stages than layers: raise a ValueError that says how many of each there are.",
+            "More stages than layers: raise a ValueError that says how many of each there are. (DeepSpeed "
+            "leaves stages empty.)",
             ask=names_both_numbers,
         ),
         Criterion(

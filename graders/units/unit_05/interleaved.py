@@ -77,7 +77,7 @@ def all_of_others(tried: Tried[Step]) -> Finding | None:
             2,
             "There may be fewer micro-batches than stages, one stage, one micro-batch, or one chunk. If "
             "their number is no multiple of the stages, which group is too small? (ScheduleInterleaved1F1B "
-            "wants groups of one size, and refuses 7 micro-batches on 2 stages.)",
+            "wants groups of one size, and refuses 7 micro-batches on 2 stages; Megatron refuses one stage.)",
             vary=vary(stages=(1, 3, 5), micro_batches=(1, 3, 5, 7), chunks=(1,))
             + both(stages=2, micro_batches=7)
             + both(micro_batches=5, chunks=3)

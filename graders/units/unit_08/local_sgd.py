@@ -55,7 +55,8 @@ def a_tensor(rng: Rng, size: int, local: Local) -> Tensor:
             "what stays a rank's own",
             1,
             "The model keeps its parameters, those that are frozen their numbers, each rank its buffers, its "
-            "optimizer's state and its list of batches; nobody puts the model into another mode.",
+            "optimizer's state and its list of batches; nobody puts the model into another mode. (torchft "
+            "averages frozen parameters too.)",
             needs=_ANY_PERIOD,
             how=own,
         ),

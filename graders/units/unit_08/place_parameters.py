@@ -90,10 +90,7 @@ def few(tried: Tried[Model]) -> Finding:
             "A list for each server, of (tensor, start, end) with end not included. Each number of each "
             "tensor stands in one piece, and no piece is empty.",
             # Seven shares of three would leave the last servers nothing of 15 numbers.
-            vary=vary(servers=(1, 7), sizes=((-9,) * 30, (-99,), (3, 0, 1)))
-            + both(sizes=(4, 4, 4, 3), servers=7)
-            + both(sizes=(0, 2, 0, 1, 1), servers=8)
-            + both(sizes=(3, 1, 0), servers=2),
+            vary=vary(servers=(1, 7), sizes=((-9,) * 30, (-99,))) + both(sizes=(4, 4, 4, 3), servers=7),
         ),
         Criterion(
             BUSIEST,
@@ -104,11 +101,19 @@ def few(tried: Tried[Model]) -> Finding:
         ),
         Criterion(
             "few pieces",
-            2,
+            1,
             "Each piece is a message of its own. How many cuts does it take to make S shares of one long "
             "line?",
             needs=(EVERY, BUSIEST),
             how=few,
+        ),
+        Criterion(
+            "empty tensors",
+            1,
+            "A tensor without numbers has no piece, and with fewer numbers than servers some have none.",
+            vary=vary(sizes=((3, 0, 1),))
+            + both(sizes=(0, 2, 0, 1, 1), servers=8)
+            + both(sizes=(3, 1, 0), servers=2),
         ),
         Criterion(
             "sizes unchanged",

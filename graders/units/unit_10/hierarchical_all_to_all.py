@@ -88,7 +88,7 @@ def shared_out(tried: Tried[Blocks]) -> Finding:
     minutes=40,
     difficulty=4,
     rubric=(
-        Criterion("every block", 3, "At [r] of the result stands what rank r had at [this rank]."),
+        Criterion("every block", 2, "At [r] of the result stands what rank r had at [this rank]."),
         Criterion(
             "only messages",
             1,
@@ -121,13 +121,19 @@ def shared_out(tried: Tried[Blocks]) -> Finding:
         ),
         Criterion(
             "one message from node to node",
-            2,
+            3,
             "The rank that collects can do so for all ranks of the other node. There a rank hands out what "
             "arrives.",
             needs=("every block", "g times fewer messages"),
             how=lambda tried: between_nodes(tried, 1),
         ),
-        Criterion("no bytes more", 1, "Between two nodes each block crosses once.", how=each_block_once),
+        Criterion(
+            "no bytes more",
+            1,
+            "Between two nodes each block crosses once.",
+            needs=("every block", "g times fewer messages"),
+            how=each_block_once,
+        ),
         Criterion(
             "no rank carries all",
             1,

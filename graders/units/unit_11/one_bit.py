@@ -29,13 +29,13 @@ def packed(positive: Tensor) -> Tensor:
     rubric=(
         Criterion(
             "bits",
-            3,
+            1,
             "Eight signs of x + error a byte, the first in the lowest bit.",
             vary=vary(shape=((1,), (8,), (64,), (67,)), dtype=(torch.float64,), first=(True,))
             + vary(kind=("whole numbers", "all zero")),
         ),
-        part("scale", 2, "Write the sum of squares of what is left, and differentiate it by the scale."),
-        part("what is left", 3, "x + error, less what the receiver reads, in the tensor error itself."),
+        part("scale", 5, "Write the sum of squares of what is left, and differentiate it by the scale."),
+        part("what is left", 2, "x + error, less what the receiver reads, in the tensor error itself."),
         part("x unchanged", 1, "Only error changes."),
     ),
     hints=(

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
-from graders.grading.cases import both, vary
+from graders.grading.cases import vary
 from graders.grading.expected import Expected
 from graders.grading.explanation import Tried
 from graders.grading.judging import feature
@@ -87,11 +87,17 @@ def light(tried: Tried[Pairs]) -> Finding:
     rubric=(
         Criterion(
             "sum",
-            5,
+            4,
             "Every pair of every rank counts, also where several have the same place.",
-            vary=vary(counts=((5,), (6, 6), (4, 0, 15), (9, 5, 7, 8, 6), (0, 0)), length=(40,))
-            + both(dtype=torch.float64)
-            + both(places_dtype=torch.int64),
+            vary=vary(
+                counts=((5,), (6, 6)), length=(40,), dtype=(torch.float64,), places_dtype=(torch.int64,)
+            ),
+        ),
+        Criterion(
+            "unlike numbers of pairs",
+            1,
+            "A rank may have fewer pairs than another, or none: what does a gather ask of the shapes?",
+            vary=vary(counts=((4, 0, 15), (9, 5, 7, 8, 6), (0, 0))),
         ),
         Criterion(
             "alike on all ranks",

@@ -18,7 +18,7 @@ class Cut:
     in one graph.
     """
 
-    sizes: tuple[int, ...] = feature((3, 5, 4), "parts of {}")
+    sizes: tuple[int, ...] = feature((4, 4, 4), "parts of {}")
     dtype: torch.dtype = feature(torch.float32, lambda dtype: str(dtype).removeprefix("torch."))
     only: int | None = feature(
         None, lambda only: "" if only is None else f"the {_NTH[only]} argument's gradient"

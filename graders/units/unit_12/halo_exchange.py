@@ -107,7 +107,7 @@ def all_at_once(answer: Answer, rng: Rng) -> Finding:
             "width 0; any dtype; tensors that stand in memory in another order. Do not multiply by 0 to make "
             "zeros: 0 * inf is NaN.",
             needs=RIGHT,
-            vary=vary(sizes=((3,), (2, 2, 4, 2)), width=(0,), gaps=(True,))
+            vary=vary(sizes=((3, 5, 4), (3,), (2, 2, 4, 2)), width=(0,), gaps=(True,))
             + both(dtype=torch.bfloat16, width=1)
             + both(sizes=(3, 4), width=1, single=True, infinite=True),
         ),

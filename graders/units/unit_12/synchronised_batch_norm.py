@@ -26,8 +26,8 @@ class Parts(Cut):
     means are thousands of standard deviations from 0, and these differ too. idle: whether a weight is 0.
     """
 
-    sizes: tuple[int, ...] = feature((3, 5, 2), "{} rows")
-    samples: tuple[int, ...] = feature((2, 1, 3), "of {} images")
+    sizes: tuple[int, ...] = feature((4, 4, 4), "{} rows")
+    samples: tuple[int, ...] = feature((2, 2, 2), "of {} images")
     columns: int = 3
     eps: float | None = feature(0.25, lambda eps: f"eps={eps}" if eps else "")
     far: bool = feature(False, lambda far: "means far from 0" if far else "")
@@ -90,7 +90,9 @@ def one_collective(case: Parts, given: Given, rank: int, label: str, calls: Sequ
     difficulty=4,
     rubric=(
         Criterion(
-            "result", 3, "Parts differ in size: neither means nor variances may be averaged as they are."
+            "result",
+            3,
+            "The variance of all pixels is not the mean of the ranks' variances: means differ, too.",
         ),
         Criterion(
             "gradient of the image",
@@ -108,10 +110,12 @@ def one_collective(case: Parts, given: Given, rank: int, label: str, calls: Sequ
         Criterion(
             "other parts",
             2,
-            "One rank; a rank that has one pixel, or none; float64; tensors that stand in memory in another "
-            "order; a weight of 0; eps by default.",
+            "Parts that differ in size, whose means may not be averaged as they are; one rank; a rank that "
+            "has one pixel, or none; float64; tensors that stand in memory in another order; a weight of 0; "
+            "eps by default.",
             needs=RIGHT,
             vary=vary(dtype=(torch.float64,), gaps=(True,), eps=(None,), idle=(True,))
+            + both(sizes=(3, 5, 2), samples=(2, 1, 3))
             + both(sizes=(2,), samples=(2,))
             + both(sizes=(1, 0, 4, 3), samples=(1, 2, 1, 0), columns=1),
         ),

@@ -16,6 +16,7 @@ from graders.units.unit_13.problems import Problem, typed
 SECONDS = 10.0
 """What larger graphs may take: twice what the docstring says, since other programs may be running."""
 
+SEVERAL = "several edges between two operators"
 DIAMOND = ((0, 1), (1, 2), (0, 2))
 GRAPHS: dict[str, tuple[tuple[int, ...], tuple[tuple[int, int], ...]]] = {
     "two triangles and an edge back": ((3, 2, 3, 2, 3), (*DIAMOND, (4, 2), (3, 4), (4, 0))),
@@ -23,10 +24,11 @@ GRAPHS: dict[str, tuple[tuple[int, ...], tuple[tuple[int, int], ...]]] = {
     "two operators": ((2, 3), ((0, 1),)),
     "two operators without an edge": ((2, 3), ()),
     "a triangle": ((2, 3, 1), DIAMOND),
-    "several edges between two operators": ((3, 2, 4), ((0, 1), (1, 0), (0, 1), (1, 2))),
+    SEVERAL: ((3, 2, 4), ((0, 1), (1, 0), (0, 1), (1, 2))),
     "a tree": ((2, 3, 2, 2, 3), ((0, 2), (1, 2), (2, 3), (2, 4))),
 }
 """Strategies of each operator, and edges."""
+GRAPHS_OF_ONE_EDGE = tuple(name for name in list(GRAPHS)[1:] if name != SEVERAL)
 
 FREE = [[0.0, 0.0], [0.0, 0.0]]
 HALF = 4 * 10**10
@@ -45,13 +47,15 @@ TINY = {
 BOUNDED = {
     "just as much as fits": Problem([[1.0, 3.0], [1.0, 3.0]], [(0, 1)], [FREE], [[7, 2], [7, 3]], 10),
     "no byte at all": Problem([[1.0, 3.0], [1.0, 3.0]], [(0, 1)], [FREE], [[7, 0], [7, 0]], 0),
+}
+TIGHT = {
     "a byte too much": Problem([[1.0, 2.0], [1.0, 2.5]], [], [], [[HALF + 1, 1], [HALF, 1]], 2 * HALF),
     "a part in a thousand too much": Problem(
         [[1.0, 2.0], [1.0, 2.5]], [], [], [[HALF + HALF // 500, 1], [HALF, 1]], 2 * HALF
     ),
     "a byte too much for all": Problem([[1.0]], [], [], [[2 * HALF + 1]], 2 * HALF),
 }
-TELLING = ORDINARY | CLOSED | TINY | BOUNDED
+TELLING = ORDINARY | CLOSED | TINY | BOUNDED | TIGHT
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,10 +133,16 @@ def _in_time(answer: Answer, ladder: Problem) -> Finding:
     rubric=(
         Criterion(
             "least seconds",
-            4,
+            3,
             "One variable for each strategy, 0 or 1, and one for each pair of strategies on an edge. What "
             "has the pair to do with its two strategies?",
-            vary=vary(graph=tuple(GRAPHS)[1:], number=(1, 2), telling=tuple(ORDINARY)),
+            vary=vary(graph=GRAPHS_OF_ONE_EDGE, number=(1, 2), telling=tuple(ORDINARY)),
+        ),
+        Criterion(
+            "several edges",
+            1,
+            "Of two operators each edge has variables of its own. (Alpa refuses a second one.)",
+            vary=vary(graph=(SEVERAL,)),
         ),
         Criterion(
             "a choice that has them",
@@ -156,10 +166,16 @@ def _in_time(answer: Answer, ladder: Problem) -> Finding:
         ),
         Criterion(
             "memory",
-            4,
-            "One more constraint: the bytes of all chosen strategies. Exactly `capacity` is allowed. A "
-            "solver's constraints have tolerances: add up the bytes of its plan, and forbid it if need be.",
+            3,
+            "One more constraint: the bytes of all chosen strategies. Exactly `capacity` is allowed.",
             vary=vary(spare=(-0.01, 0.0, 0.2, 0.5, 10.0), telling=tuple(BOUNDED)),
+        ),
+        Criterion(
+            "to the byte",
+            1,
+            "A solver's constraints have tolerances, and those of Alpa's too: add up the bytes of its plan, "
+            "and forbid it if need be.",
+            vary=vary(telling=tuple(TIGHT)),
         ),
         Criterion(
             "a larger graph",
