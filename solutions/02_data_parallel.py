@@ -1243,9 +1243,14 @@ if ranks == 4:
 # ### With real processes
 #
 # Now everything together: real processes, Gloo between them, your functions in the loop
-# `course_lib.training.data_parallel.train`. It is short; read it beside your own. It scales each rank's summed loss by $p / n$,
-# where $n$ is the size of the whole batch, so the mean over ranks of these gradients is $\sum_k \frac{m_k}{n} g_k$, the formula
-# of section 1. An empty batch adds a loss of 0, not NaN.
+# `course_lib.training.data_parallel.train`. It is short; read it beside your own.
+#
+# <details><summary>Answer: how it weights the ranks</summary>
+#
+# It scales each rank's summed loss by $p / n$, where $n$ is the size of the whole batch, so the mean over ranks of these
+# gradients is $\sum_k \frac{m_k}{n} g_k$, the formula of section 1. An empty batch adds a loss of 0, not NaN.
+#
+# </details>
 
 # %% demo=true
 # %%needs shard_indices broadcast_parameters average_gradients BucketedDDP global_accuracy load_once

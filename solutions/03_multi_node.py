@@ -1078,7 +1078,11 @@ def checkpoint_interval(
 
 
 # %% [markdown]
+# <details><summary>Answer: where the least is</summary>
+#
 # At the optimum the two losses are equal. To halve their sum, checkpoints must become four times as fast.
+#
+# </details>
 #
 # Young leaves out that failures also strike during checkpoints and restarts. Daly (2006) has the expected loss with
 # these: the curve in the figure. The dots are trainings whose failures were drawn. Both are in percent of the work:
@@ -1283,8 +1287,12 @@ assert "torn" in seen["copy over it"]
 assert set(seen["yours"]) == {"old", "new"}
 
 # %% [markdown]
+# <details><summary>Answer: what is found after a power failure</summary>
+#
 # After a power failure, a name that reached the disk before the bytes leads to an empty or half-written file. So
 # fsync of the file comes before the rename.
+#
+# </details>
 #
 # However you save, some checkpoint will be damaged one day, by a disk or an interrupted copy. So a loader must check.
 # `torch.load` does not:
@@ -1558,8 +1566,12 @@ def save_on_signal(train_step, steps: int, save, set_handler) -> int:
 
 
 # %% [markdown]
+# <details><summary>Answer: how many ranks may be told</summary>
+#
 # If 256 ranks each note a 1 and the notes are added up as `uint8`, the sum does not fit into one byte: it is 0. So it
 # is with `bool`, which Gloo adds up as bytes. The maximum, by `MAX`, cannot overflow.
+#
+# </details>
 #
 # On processes `set_handler` is `signal.signal`. One rank gets a signal in its sixth step:
 
