@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from datetime import date, datetime, timedelta
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -29,7 +30,7 @@ from workbook.errors import CommandFailed
 from workbook.execute import execute
 from workbook.paths import Places
 from workbook.release import reading_minutes
-from workbook.tracks.cut import cut, sections_of
+from workbook.tracks.cut import cut, questions_in, sections_of
 from workbook.tracks.folder import Calendar, cut_units, efforts_of, write_folder
 from workbook.tracks.mistakes import mistakes_of
 from workbook.tracks.statements import statements_of
@@ -172,6 +173,28 @@ def test_what_later_cells_need_is_given_and_nothing_else(tmp_path: Path):
     assert any(source.endswith("1. How small (section 3)?") for source in sources)
     assert any(source == 'guesses = predict(\n    "90_small",\n    small=None,\n)' for source in sources)
     assert "Left out here: sections 1, 2." in sources[0]
+
+
+@pytest.mark.parametrize("name", [path.stem for path in sorted((ROOT / "solutions").glob("*.py"))])
+def test_a_track_asks_what_it_measures(name: str):
+    # Invariant: each question is asked where a guess that it asks for is measured, and nowhere else.
+    unit = read_unit(ROOT / "solutions" / f"{name}.py")
+    found: set[str] = set()
+    for section in sections_of(unit):
+        items, guesses = _asked(cut(unit, [section], []))
+        assert bool(items) == bool(guesses)
+        assert len(items) <= len(guesses), (section, items)
+        found |= items
+    assert found == _asked(unit)[0]
+
+
+def _asked(unit: Unit) -> tuple[set[str], list[str]]:
+    """The questions before a unit measures, and what its cell has for the guesses."""
+    for question, cell in pairwise(unit.notebook.cells):
+        if cell.source.startswith("guesses = predict("):
+            items = {item.strip() for item in questions_in(question.source)[1]}
+            return items, re.findall(r"\w+(?==None)", cell.source)
+    return set(), []
 
 
 def test_an_exercise_that_is_not_chosen_is_given(tmp_path: Path):
@@ -379,6 +402,10 @@ def test_slides_fit_on_the_screen_and_ask_for_nothing_from_elsewhere(handed_out:
     assert not wrong
     assert found == []
     assert [url for url in asked if not url.startswith(("file:", "data:"))] == []
+    # A slide asks; what the first hint then tells is for those who ask for it.
+    slides = (handed_out.trainer / "slides.html").read_text()
+    assert "How can all ranks have the same order without a message?" in slides
+    assert "generators with the same seed" not in slides
     assert len(heights) > 20
     assert max(heights) <= 690
     assert figures >= 4
@@ -506,8 +533,6 @@ def test_a_students_edition_holds_no_answer_and_works(tmp_path: Path):
 
 def test_markdown_before_the_questions_is_kept():
     cell = new_markdown_cell("1. a list\n2. of its own\n\n**Predict.**\n\n1. How far?\n")
-    from workbook.tracks.cut import questions_in
-
     head, items = questions_in(cell.source)
     assert head.startswith("1. a list\n2. of its own")
     assert items == ["How far?\n"]

@@ -20,7 +20,7 @@ from workbook.paths import Places
 from workbook.tracks.cut import reference
 from workbook.tracks.folder import Calendar, cut_units, efforts_of, write_choice
 from workbook.tracks.mistakes import mistakes_of
-from workbook.tracks.slides import TEMPLATES, write_slides
+from workbook.tracks.slides import TEMPLATES, question_of, write_slides
 from workbook.tracks.track import Session, Track
 from workbook.unit import Unit
 
@@ -67,7 +67,7 @@ def write_trainer(
         mistakes={name: found for each in mistakes.values() for name, found in each.items()},
         site=site,
         script=_script(track, site),
-        efforts={name: effort for unit in units for name, effort in chosen(unit.name).items()},
+        questions={name: question_of(effort) for unit in units for name, effort in chosen(unit.name).items()},
         units=units,
         dated=bool(calendar.hand_ins(track)),
     )
