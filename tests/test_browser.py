@@ -17,6 +17,7 @@ import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 from course_lib.figures.style import figure_bundle, new_figure
+from tests.accessible import barriers
 from workbook.unit import read_unit
 
 playwright = pytest.importorskip(
@@ -298,6 +299,8 @@ def test_a_notebook_that_was_only_opened_is_not_unsaved_and_the_index_marks_what
                 playwright.expect(row).to_contain_text(f"✔ {UNIT}")
                 playwright.expect(page.locator(".jp-RenderedMarkdown td", has_text="✔")).to_have_count(1)
                 keep(page, "7-index")
+                # What is ours; JupyterLab's frame round it is not.
+                assert barriers(page, ".jp-RenderedMarkdown") == []
             page.locator(".jp-CodeCell .cm-content").first.click()
             page.keyboard.type("#")
             playwright.expect(unsaved).to_have_count(1)

@@ -89,7 +89,7 @@ def marked(text: str, folder: Path, checks: Iterable[Record]) -> str:
 def points_of(notebook: Path) -> Mapping[str, float]:
     """The exercises of a unit's notebook, and what each is worth; none if it cannot be read."""
     # The notebook itself, for a track's has fewer; and the graders would bring PyTorch into the server.
-    with suppress(OSError, ValueError, KeyError):
+    with suppress(OSError, ValueError, KeyError, TypeError):
         cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
         graded = [cell["metadata"].get("nbgrader", {}) for cell in cells]
         return {
