@@ -123,8 +123,12 @@ def train_step(model: nn.Module, inputs: Tensor, targets: Tensor, optimizer: Opt
 
 
 # %% [markdown]
+# <details><summary>Answer: which of the five may move</summary>
+#
 # Of the five only clearing may move: anywhere but between backward and update. (Who clears last relies on the caller for the first
 # step.)
+#
+# </details>
 #
 # Twenty steps on one and the same batch: the loss must fall. If it does not, something is wrong with the step, and no
 # amount of data will help. It is the first test of any training code.
@@ -444,12 +448,16 @@ assert abs(kept_by[30] / kept_by[64] - 30 / 64) < 0.02
 # The gradients agree to rounding. (The model is in evaluation mode here. Dropout would switch off different units each time.)
 # The memory is that of the largest piece. The time does not fall: the work is the same.
 #
+# <details><summary>Answer: the weights</summary>
+#
 # The weights follow from the two formulas. Summed over all micro-batches, $m_k L_k$ is the sum of all samples' losses, so
 #
 # $$ L = \sum_k \frac{m_k}{n} L_k . $$
 #
 # With micro-batches of one size $m_k / n$ is one over their number. Where the last is shorter, the number of micro-batches is the
 # wrong divisor, and no error says so. Unit 02 will meet the same formula again, with workers in the place of micro-batches.
+#
+# </details>
 #
 # ## 5 How fast?
 #

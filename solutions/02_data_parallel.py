@@ -69,13 +69,14 @@ averaging_picture((8, 8, 5))
 # Step 3 is a collective computation and a synchronization (unit 00), since nobody has the average before the last worker
 # has come. Data movement comes once, when all workers get the same weights (section 3).
 #
-# **Predict, before you measure.** Write your guesses into the cell below; sections 4 and 5 measure them.
+# **Predict, before you measure.** Write your guesses into the cell below.
 #
 # 1. ResNet-50 has 25,557,032 parameters, so its gradients take 97.5 MiB in 32 bits. Four workers average them with an
 #    all-reduce that sends no more than it must. How much does each worker send in a step? How much with 1,000 workers?
-# 2. Every worker now computes on twice as many samples. How much does it send then?
+#    (Section 4)
+# 2. Every worker now computes on twice as many samples. How much does it send then? (Section 4)
 # 3. Gradients can be sent while backward is still computing others. Does that go faster in many small messages or in
-#    few large ones?
+#    few large ones? (Section 5)
 
 # %% demo=true
 guesses = predict(
@@ -1243,9 +1244,14 @@ if ranks == 4:
 # ### With real processes
 #
 # Now everything together: real processes, Gloo between them, your functions in the loop
-# `course_lib.training.data_parallel.train`. It is short; read it beside your own. It scales each rank's summed loss by $p / n$,
-# where $n$ is the size of the whole batch, so the mean over ranks of these gradients is $\sum_k \frac{m_k}{n} g_k$, the formula
-# of section 1. An empty batch adds a loss of 0, not NaN.
+# `course_lib.training.data_parallel.train`. It is short; read it beside your own.
+#
+# <details><summary>Answer: how it weights the ranks</summary>
+#
+# It scales each rank's summed loss by $p / n$, where $n$ is the size of the whole batch, so the mean over ranks of these
+# gradients is $\sum_k \frac{m_k}{n} g_k$, the formula of section 1. An empty batch adds a loss of 0, not NaN.
+#
+# </details>
 
 # %% demo=true
 # %%needs shard_indices broadcast_parameters average_gradients BucketedDDP global_accuracy load_once

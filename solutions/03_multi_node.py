@@ -80,16 +80,17 @@ cluster_picture()
 # You never start a program on a compute node. You tell the **batch system** what you need and what is to run; it
 # decides when and where. On most large machines it is Slurm.
 #
-# **Predict, before you measure.** Write your guesses into the cell below; sections 5, 6, 7, 9 and 14 have the
-# answers.
+# **Predict, before you measure.** Write your guesses into the cell below.
 #
 # 1. Eight ranks on two nodes form a ring, each sends to the next. How many of the eight connections lead over the
-#    network if the ranks fill one node after the other? If the nodes get ranks in turn?
-# 2. A script says `--ntasks=4 --nodes=2`. How many tasks does each node get? (Such as "2 and 2".)
+#    network if the ranks fill one node after the other? If the nodes get ranks in turn? (Section 5)
+# 2. A script says `--ntasks=4 --nodes=2`. How many tasks does each node get, such as "2 and 2"? (Section 6)
 # 3. A node of LUMI has 64 cores, numbered from 0, and eight GPUs, each beside one quarter of the cores. Beside which
-#    quarter is GPU 0? (A number from 1 to 4.)
+#    quarter is GPU 0, from 1 to 4? (Section 7)
 # 4. A node fails once in 264 days, and a checkpoint takes two minutes. How often should a job on 2,048 nodes save?
+#    (Section 9)
 # 5. One GPU of a thousand computes at half the speed. How many times as long does a step of all thousand take?
+#    (Section 14)
 
 # %% demo=true
 guesses = predict(
@@ -1078,7 +1079,11 @@ def checkpoint_interval(
 
 
 # %% [markdown]
+# <details><summary>Answer: where the least is</summary>
+#
 # At the optimum the two losses are equal. To halve their sum, checkpoints must become four times as fast.
+#
+# </details>
 #
 # Young leaves out that failures also strike during checkpoints and restarts. Daly (2006) has the expected loss with
 # these: the curve in the figure. The dots are trainings whose failures were drawn. Both are in percent of the work:
@@ -1283,8 +1288,12 @@ assert "torn" in seen["copy over it"]
 assert set(seen["yours"]) == {"old", "new"}
 
 # %% [markdown]
+# <details><summary>Answer: what is found after a power failure</summary>
+#
 # After a power failure, a name that reached the disk before the bytes leads to an empty or half-written file. So
 # fsync of the file comes before the rename.
+#
+# </details>
 #
 # However you save, some checkpoint will be damaged one day, by a disk or an interrupted copy. So a loader must check.
 # `torch.load` does not:
@@ -1558,8 +1567,12 @@ def save_on_signal(train_step, steps: int, save, set_handler) -> int:
 
 
 # %% [markdown]
+# <details><summary>Answer: how many ranks may be told</summary>
+#
 # If 256 ranks each note a 1 and the notes are added up as `uint8`, the sum does not fit into one byte: it is 0. So it
 # is with `bool`, which Gloo adds up as bytes. The maximum, by `MAX`, cannot overflow.
+#
+# </details>
 #
 # On processes `set_handler` is `signal.signal`. One rank gets a signal in its sixth step:
 

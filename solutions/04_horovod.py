@@ -89,14 +89,14 @@ negotiation_picture()
 # **negotiation**. At 2 ms that is d. At 4 ms it is c and b, which are **fused**: copied into one buffer and summed in a
 # single all-reduce. Rank 0 has a after 4 ms, but nobody can sum it before rank 1 has it too.
 #
-# **Predict, before you measure.** Write your guesses into the cell below; sections 1, 7 and 12 measure them.
+# **Predict, before you measure.** Write your guesses into the cell below.
 #
 # 1. ResNet-50's gradients have 102 MB. How many MB enter the network card of a parameter server in a step with 8 workers,
-#    and how many with 64? How many enter the card of a worker in a ring?
+#    and how many with 64? How many enter the card of a worker in a ring? (Section 1)
 # 2. Rank 0 asks for the sums of a and then b, rank 1 for those of b and then a. What happens with `torch.distributed`, and
-#    what with Horovod?
+#    what with Horovod? (Section 7)
 # 3. Two processes on this machine train the same model, once with Horovod and once with PyTorch's
-#    `DistributedDataParallel`. Are the weights the same? Which is faster?
+#    `DistributedDataParallel`. Are the weights the same? Which is faster? (Section 12)
 
 # %% demo=true
 guesses = predict(

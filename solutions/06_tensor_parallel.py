@@ -635,7 +635,11 @@ class RandomStreams:
 
 
 # %% [markdown]
-# (Megatron-LM keeps two streams as well, seeded with `seed` and `seed + 2718 + rank`: `tensor_parallel/random.py`.)
+# <details><summary>Answer: Megatron-LM's two seeds</summary>
+#
+# Megatron-LM keeps two streams as well, seeded with `seed` and `seed + 2718 + rank`: `tensor_parallel/random.py`.
+#
+# </details>
 #
 # Five columns on four ranks: rank 0 has two of them, the others have one. Each rank draws a mask for its columns of 8
 # samples, then one for 4 columns that all ranks hold. White is kept, black is dropped. The upper row has torch's single
@@ -748,9 +752,15 @@ assert found[1][1] > 0.65 * len(tokens)
 assert found[3][1] < 0.01 * len(tokens)
 
 # %% [markdown]
-# The result is the whole layer's, bit by bit: of the numbers that the all-reduce adds up, all but one are zero. Rank 1
-# has the bytes 64 to 127, the letters among them, and so two thirds of the text; rank 3 has less than one token in a
-# hundred. That costs no time, since a rank looks up some row for every token, its own or not.
+# The result is the whole layer's, bit by bit. Rank 1 has the bytes 64 to 127, the letters among them, and so two thirds
+# of the text; rank 3 has less than one token in a hundred.
+#
+# <details><summary>Answer: what a rank returns for all others</summary>
+#
+# Zeros: of the numbers that the all-reduce adds up, all but one are zero. An uneven share costs no time, since a rank
+# looks up some row for every token, its own or not.
+#
+# </details>
 
 # %% [markdown]
 # ## 8 A loss without all the logits
@@ -800,8 +810,13 @@ def vocab_parallel_cross_entropy(
 
 
 # %% [markdown]
-# Three numbers a token: the largest logit, the sum, and the target's logit. Beside gathering, for 64 tokens on four
-# ranks:
+# <details><summary>Answer: the numbers of a token</summary>
+#
+# Three: the largest logit, the sum, and the target's logit.
+#
+# </details>
+#
+# Beside gathering, for 64 tokens on four ranks:
 
 
 # %% demo=true

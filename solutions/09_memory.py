@@ -1339,11 +1339,18 @@ assert lowest_peaks[100] == 14
 
 # %% [markdown]
 # Chen and others, who brought this to deep learning, cut $n$ layers into $\sqrt n$ segments of $\sqrt n$ layers. For 100
-# layers that is 10 checkpoints and 10 layers, of which one is both: 19. You have found 14. Segments of equal length are
-# not best. By the time the first one goes through backward, all later checkpoints are gone, so it may be long, and the
-# last must be short. Of $k$ segments with $k, k-1, \dots, 1$ layers each needs exactly $k$. Together they have
-# $n = k(k+1)/2$ layers, so $k$ is about $\sqrt{2n}$. The price is one forward more. A step without it takes as long as
-# three forwards, so that is a third more time, for memory that grows with the root of the depth.
+# layers that is 10 checkpoints and 10 layers, of which one is both: 19.
+#
+# <details><summary>Answer: how low it gets</summary>
+#
+# You have found 14. Segments of equal length are not best. By the time the first one goes through backward, all later
+# checkpoints are gone, so it may be long, and the last must be short. Of $k$ segments with $k, k-1, \dots, 1$ layers
+# each needs exactly $k$. Together they have $n = k(k+1)/2$ layers, so $k$ is about $\sqrt{2n}$.
+#
+# </details>
+#
+# The price is one forward more. A step without it takes as long as three forwards, so that is a third more time, for
+# memory that grows with the root of the depth.
 #
 # Now a real network. Its layers become wider, each with a ReLU between two matrices, as in a transformer's block. A layer
 # keeps its input and what is inside, which is twice as wide. What the device holds is counted operation by operation:

@@ -248,10 +248,17 @@ assert not scaled["PyTorch's"].isfinite().all()
 assert 49_000 < scaled["no hook"].abs().max() < 51_000
 
 # %% [markdown]
-# The mean fits into float16, yet PyTorch's hook overflows. It converts each rank's gradient to float16 and divides afterwards,
-# and one rank alone had numbers above 65,504. Dividing first avoids that. Its price is at the other end: numbers up to $p$
-# times as large now become 0. bfloat16 (`bf16_compress_hook`) has as many bits for the exponent as float32, so nothing
-# overflows, but three bits fewer for the digits than float16.
+# The mean fits into float16, yet PyTorch's hook overflows.
+#
+# <details><summary>Answer: why it does, and what avoids it</summary>
+#
+# It converts each rank's gradient to float16 and divides afterwards, and one rank alone had numbers above 65,504. Dividing
+# first avoids that. Its price is at the other end: numbers up to $p$ times as large now become 0.
+#
+# </details>
+#
+# bfloat16 (`bf16_compress_hook`) has as many bits for the exponent as float32, so nothing overflows, but three bits fewer for
+# the digits than float16.
 
 # %% [markdown]
 # ## 3 Fewer levels, right on average
@@ -1091,12 +1098,19 @@ assert last == {"10 Gbit/s Ethernet": 103, "LUMI-G": 122, "H100 pod": 152}
 guesses.measured(ranks_up_to_which_one_percent_pays=last["10 Gbit/s Ethernet"])
 
 # %% [markdown]
-# At every point of the figure your formula and the simulator agree about which is faster. If only bytes counted, the limit
-# would be 100 ranks: the all-reduce sends $2\frac{p-1}{p}$ times the gradient, the all-gather $p - 1$ times 2 % of it. An
-# all-gather has half as many rounds, so latency moves the limit up: by a few ranks on Ethernet, and by half on the H100 pod,
-# whose bandwidth is the highest. Choosing and unpacking are not counted here. On 64 ranks of the H100 pod the pairs save 2.3
-# ms, and finding the largest of 25 million numbers has to take less. Compressors that add up have no such limit: half the bytes
-# stay half the bytes on any number of ranks.
+# At every point of the figure your formula and the simulator agree about which is faster.
+#
+# <details><summary>Answer: where the limit comes from</summary>
+#
+# If only bytes counted, the limit would be 100 ranks: the all-reduce sends $2\frac{p-1}{p}$ times the gradient, the
+# all-gather $p - 1$ times 2 % of it. An all-gather has half as many rounds, so latency moves the limit up: by a few ranks on
+# Ethernet, and by half on the H100 pod, whose bandwidth is the highest.
+#
+# </details>
+#
+# Choosing and unpacking are not counted here. On 64 ranks of the H100 pod the pairs save 2.3 ms, and finding the largest of 25
+# million numbers has to take less. Compressors that add up have no such limit: half the bytes stay half the bytes on any number
+# of ranks.
 
 # %% [markdown]
 # ## 10 Loss against bytes, loss against time

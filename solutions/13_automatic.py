@@ -381,9 +381,13 @@ assert 3.7 < prices["S(0)R"] / prices["S(0)S(1)"] < 4
 assert all(prices[name] == 0 for name in ("RS(0)", "RP", "S(0)P", "RR", "PP"))
 
 # %% [markdown]
+# <details><summary>Answer: what each change sends</summary>
+#
 # To get out of a sum costs most: to have it whole on every rank takes both passes of a ring, and to have it cut takes
 # one. From one cut to another an all-to-all sends a quarter of what an all-gather does, on four ranks. From a whole
 # tensor every change is free.
+#
+# </details>
 #
 # The simulator does not know these prices. It runs your `reshard`, message by message, and its clock says how long each
 # change took:

@@ -17,6 +17,7 @@ import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 from course_lib.figures.style import figure_bundle, new_figure
+from tests.accessible import barriers
 from workbook.unit import read_unit
 
 playwright = pytest.importorskip(
@@ -95,7 +96,7 @@ def lab(tmp_path: Path) -> Iterator[Lab]:
     server = subprocess.Popen(
         [
             *(sys.executable, "-m", "jupyterlab", "--no-browser", "--ip=127.0.0.1"),
-            *("--ServerApp.port=0", f"--ServerApp.root_dir={work}"),
+            *("--ServerApp.port=0", f"--ServerApp.root_dir={work}", "--expose-app-in-browser"),
         ],
         env=environment,
         stdout=subprocess.DEVNULL,
@@ -268,6 +269,43 @@ def test_a_student_solves_an_exercise_and_runs_the_unit(page: Any) -> None:
     page.keyboard.press("ArrowRight")
     playwright.expect(figure).not_to_have_attribute("src", before, timeout=PATIENCE)
     keep(page, "5-slider-after")
+
+
+def test_a_notebook_that_was_only_opened_is_not_unsaved_and_the_index_marks_what_is_solved(
+    lab: Lab, tmp_path: Path
+) -> None:
+    shutil.copyfile(ROOT / "notebooks" / "index.ipynb", tmp_path / "work" / "index.ipynb")
+    answers = read_unit(ROOT / "solutions" / f"{UNIT}.py").answers
+    solved = [
+        {"event": "check", "unit": UNIT, "exercise": answer.name, "points": answer.points}
+        for answer in answers
+    ]
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "progress.jsonl").write_text("".join(json.dumps(each) + "\n" for each in solved))
+    with playwright.sync_playwright() as player:
+        browser = player.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        for number, notebook in enumerate(("index.ipynb", f"{UNIT}/{UNIT}.ipynb")):
+            page = browser.new_page(viewport={"width": 1280, "height": 900})
+            page.goto(f"{lab.url}/lab/workspaces/{number}/tree/{notebook}?token={lab.token}")
+            page.wait_for_selector(".jp-NotebookPanel .jp-CodeCell", timeout=PATIENCE)
+            await_kernel(page)
+            # Once the kernel has said what it is, JupyterLab notes its language in the notebook.
+            kernel = "jupyterapp.shell.currentWidget.sessionContext.session.kernel"
+            page.evaluate(f"async () => {{ await {kernel}.info; await new Promise(requestAnimationFrame); }}")
+            unsaved = page.locator(".lm-DockPanel-tabBar .jp-mod-dirty")
+            playwright.expect(unsaved).to_have_count(0)
+            if not number:
+                row = page.locator(".jp-RenderedMarkdown tr", has_text=UNIT)
+                playwright.expect(row).to_contain_text(f"✔ {UNIT}")
+                playwright.expect(page.locator(".jp-RenderedMarkdown td", has_text="✔")).to_have_count(1)
+                keep(page, "7-index")
+                # What is ours; JupyterLab's frame round it is not.
+                assert barriers(page, ".jp-RenderedMarkdown") == []
+            page.locator(".jp-CodeCell .cm-content").first.click()
+            page.keyboard.type("#")
+            playwright.expect(unsaved).to_have_count(1)
+            page.close()
+        browser.close()
 
 
 RAISES = 'def wrong(x):\n    raise ValueError(f"{x} " * 3)  # Said three times.\n\n\n@wrong\ndef right(): ...'

@@ -2,10 +2,12 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
-from datetime import date
+from datetime import date, datetime, timedelta
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,9 +18,10 @@ from nbformat.v4 import new_code_cell, new_markdown_cell
 from course_lib.slurm.sites import site_named
 from graders import check, progress, use
 from graders.grading.registry import counted, exercises
+from graders.grading.track import track_file
 from graders.student import given
 from graders.student.sealed import FILE as SEALED
-from graders.student.sealed import open_with, sealed
+from graders.student.sealed import WrongCode, open_with, sealed
 from graders.submissions.cells import definition_source
 from tests.accessible import barriers
 from tests.classroom import run_here
@@ -27,7 +30,7 @@ from workbook.errors import CommandFailed
 from workbook.execute import execute
 from workbook.paths import Places
 from workbook.release import reading_minutes
-from workbook.tracks.cut import cut, sections_of
+from workbook.tracks.cut import cut, questions_in, sections_of
 from workbook.tracks.folder import Calendar, cut_units, efforts_of, write_folder
 from workbook.tracks.mistakes import mistakes_of
 from workbook.tracks.statements import statements_of
@@ -172,6 +175,28 @@ def test_what_later_cells_need_is_given_and_nothing_else(tmp_path: Path):
     assert "Left out here: sections 1, 2." in sources[0]
 
 
+@pytest.mark.parametrize("name", [path.stem for path in sorted((ROOT / "solutions").glob("*.py"))])
+def test_a_track_asks_what_it_measures(name: str):
+    # Invariant: each question is asked where a guess that it asks for is measured, and nowhere else.
+    unit = read_unit(ROOT / "solutions" / f"{name}.py")
+    found: set[str] = set()
+    for section in sections_of(unit):
+        items, guesses = _asked(cut(unit, [section], []))
+        assert bool(items) == bool(guesses)
+        assert len(items) <= len(guesses), (section, items)
+        found |= items
+    assert found == _asked(unit)[0]
+
+
+def _asked(unit: Unit) -> tuple[set[str], list[str]]:
+    """The questions before a unit measures, and what its cell has for the guesses."""
+    for question, cell in pairwise(unit.notebook.cells):
+        if cell.source.startswith("guesses = predict("):
+            items = {item.strip() for item in questions_in(question.source)[1]}
+            return items, re.findall(r"\w+(?==None)", cell.source)
+    return set(), []
+
+
 def test_an_exercise_that_is_not_chosen_is_given(tmp_path: Path):
     small = cut(_small_unit(tmp_path), ["2", "3"], ["treble"])
     sources = [cell.source for cell in small.notebook.cells]
@@ -281,6 +306,47 @@ def test_a_track_is_released_and_graded_as_units_are(handed_out: SimpleNamespace
 
 
 @in_one_process
+def test_the_day_of_hand_in_is_the_due_date_until_somebody_moves_it(
+    handed_out: SimpleNamespace, tmp_path: Path
+):
+    # Invariant: what the track prints, the gradebook's due date, lateness, penalty and class page agree.
+    unit, root = "09_memory", tmp_path / "trainer"
+    # Without what other tests have graded there.
+    made = ("pages", "solved", "gradebook.db*", "submitted", "autograded", "results")
+    shutil.copytree(handed_out.trainer, root, ignore=shutil.ignore_patterns(*made))
+    chosen = json.loads((root / "track.json").read_text())
+    hand_in = datetime(2027, 2, 15, 23, 59, 59).astimezone()
+    (root / "track.json").write_text(track_file(chosen["title"], chosen["exercises"], {unit: hand_in}))
+    with (root / "nbgrader_config.py").open("a") as configuration:
+        configuration.write("\nc.LateSubmissionPlugin.penalty_method = 'zero'\n")
+    done = run_here(root, "release", unit)
+    assert f"{unit} is due on 15 February 2027, 23:59" in done.stdout, done.stderr
+    for student, late in (("ada", timedelta(minutes=-1)), ("bob", timedelta(hours=3))):
+        handed_in = root / "submitted" / student / unit / f"{unit}.ipynb"
+        handed_in.parent.mkdir(parents=True)
+        shutil.copyfile(Places(root).of_unit(root / "build/source", unit), handed_in)
+        (handed_in.parent / "timestamp.txt").write_text((hand_in + late).isoformat())
+    done = run_here(root, "grade", unit)
+    assert done.returncode == 0, done.stderr
+    page = root / f"results/{unit}/class.html"
+    assert "Due on 15 February 2027, 23:59" in page.read_text()
+    assert page.read_text().count("5 points taken off") == 1
+    assert "3 h, 5 points taken off" in page.read_text()
+    # Moved, it stays so, whatever is released again, and the penalty is gone.
+    later = (hand_in + timedelta(days=1)).isoformat()
+    subprocess.run(
+        [sys.executable, "-m", "nbgrader", "db", "assignment", "add", unit, "--duedate", later],
+        cwd=root,
+        check=True,
+    )
+    assert "is due on" not in run_here(root, "release", unit).stdout
+    done = run_here(root, "grade", unit)
+    assert done.returncode == 0, done.stderr
+    assert "Due on 16 February 2027, 23:59" in page.read_text()
+    assert "taken off" not in page.read_text()
+
+
+@in_one_process
 def test_the_trainers_page_has_times_codes_and_mistakes(handed_out: SimpleNamespace):
     page = (handed_out.trainer / "index.html").read_text()
     for words in (
@@ -336,6 +402,10 @@ def test_slides_fit_on_the_screen_and_ask_for_nothing_from_elsewhere(handed_out:
     assert not wrong
     assert found == []
     assert [url for url in asked if not url.startswith(("file:", "data:"))] == []
+    # A slide asks; what the first hint then tells is for those who ask for it.
+    slides = (handed_out.trainer / "slides.html").read_text()
+    assert "How can all ranks have the same order without a message?" in slides
+    assert "generators with the same seed" not in slides
     assert len(heights) > 20
     assert max(heights) <= 690
     assert figures >= 4
@@ -367,8 +437,14 @@ def test_what_an_answer_calls_comes_with_it(monkeypatch: pytest.MonkeyPatch):
 def test_a_semester_has_days_and_a_day_has_hours():
     semester = read_track("semester")
     assert next(MORNING.times(semester)) == "until day 14"
-    dated = Calendar(9 * 60, date(2027, 2, 1)).times(semester)
-    assert next(dated) == "until 15 February 2027"
+    dated = Calendar(9 * 60, date(2027, 2, 1))
+    assert next(dated.times(semester)) == "until 15 February 2027"
+    # What is printed ends with its day, here; a track of one day is handed in whenever the trainer says.
+    hand_ins = dated.hand_ins(semester)
+    assert list(hand_ins) == list(semester.units)
+    assert hand_ins["00_hello_ranks"] == datetime(2027, 2, 15, 23, 59, 59).astimezone()
+    assert not MORNING.hand_ins(semester)
+    assert not dated.hand_ins(read_track("half-day"))
     assert next(MORNING.times(read_track("half-day"))) == "09:00–09:45"
 
 
@@ -396,16 +472,28 @@ def test_a_code_opens_the_answers_of_its_session(monkeypatch: pytest.MonkeyPatch
     assert open_with("dadido", tmp_path) == ["other"]
 
 
+def test_a_code_opens_nothing_before_the_day_of_hand_in_is_over(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    monkeypatch.setenv("COURSE_HOME", str(tmp_path))
+    now = datetime.now().astimezone()
+    for hand_in, opens in ((now - timedelta(seconds=1), True), (now + timedelta(hours=1), False)):
+        (tmp_path / SEALED).write_text(json.dumps([sealed("One", {"answer": "x"}, "babebo", hand_in)]))
+        if opens:
+            assert open_with("babebo", tmp_path) == ["answer"]
+        else:
+            with pytest.raises(WrongCode, match=f"on {hand_in:%d %B %Y, %H:%M}"):
+                open_with("babebo", tmp_path)
+
+
 @in_one_process
 def test_the_codes_on_the_trainers_page_open_what_was_handed_out(
     handed_out: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
     monkeypatch.setenv("COURSE_HOME", str(tmp_path))
     page = (handed_out.trainer / "index.html").read_text()
-    codes = [
-        line.split("<code>")[1].split("</code>")[0] for line in page.splitlines() if 'class="code"' in line
-    ]
-    opened = [name for code in filter(None, codes) for name in open_with(code, handed_out.students)]
+    codes = re.findall(r'class="code"><code>(\w+)</code>', page)
+    opened = [name for code in codes for name in open_with(code, handed_out.students)]
     assert opened == [name for session in handed_out.track.sessions for name in session.exercises]
 
 
@@ -445,8 +533,6 @@ def test_a_students_edition_holds_no_answer_and_works(tmp_path: Path):
 
 def test_markdown_before_the_questions_is_kept():
     cell = new_markdown_cell("1. a list\n2. of its own\n\n**Predict.**\n\n1. How far?\n")
-    from workbook.tracks.cut import questions_in
-
     head, items = questions_in(cell.source)
     assert head.startswith("1. a list\n2. of its own")
     assert items == ["How far?\n"]

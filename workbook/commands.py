@@ -71,9 +71,11 @@ def release_unit(name: str, places: Places, efforts: Efforts) -> None:
     from nbgrader.converters import GenerateAssignment
     from nbgrader.utils import capture_log
 
+    from graders.classroom.due_dates import let_be_due
     from graders.classroom.gradebook import Course
     from graders.classroom.preprocessors import WrongCourse
     from graders.classroom.private import keep_private
+    from graders.grading.track import hand_in_of
 
     units = {unit.name: unit for unit in read_units(places.solutions)}
     if name not in units:
@@ -90,6 +92,9 @@ def release_unit(name: str, places: Places, efforts: Efforts) -> None:
         raise CommandFailed(
             [f"nbgrader could not release {name}. It says:", done.get("log") or done["error"]]
         )
+    hand_in = hand_in_of(name, places.root)
+    if hand_in is not None and let_be_due(course, name, hand_in):
+        print(f"{name} is due on {hand_in.astimezone():%d %B %Y, %H:%M}, as the track says.")
 
 
 def _built(places: Places, efforts: Efforts) -> list[Unit]:

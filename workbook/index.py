@@ -50,6 +50,11 @@ def _row(unit: Unit, efforts: Efforts) -> dict[str, str | int]:
         "title": unit.title,
         "exercises": len(unit.answers),
         "points": f"{unit.points:g}",
-        "reading": spoken_minutes(reading_minutes(unit)),
-        "time": spoken_range(minutes),
+        "reading": _on_one_line(spoken_minutes(reading_minutes(unit))),
+        "time": _on_one_line(spoken_range(minutes)),
     }
+
+
+def _on_one_line(time: str) -> str:
+    """A time in as few letters as will do, with spaces that keep it together: all units fit on a screen."""
+    return time.replace("minutes", "min").replace(" ", "\N{NO-BREAK SPACE}")

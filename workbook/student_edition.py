@@ -63,7 +63,10 @@ def write_student_edition(folder: Path, root: Path) -> Iterator[str]:
         shutil.copyfile(root / name, folder / name)
     readme = (root / "README.md").read_text(encoding="utf-8")
     (folder / "README.md").write_text(students_readme(readme), encoding="utf-8")
-    yield f"The students' edition: {folder}. Nothing in it says an answer; make lab opens its notebooks."
+    yield (
+        f"The students' edition: {folder}. It is without solutions, second ways and tests. "
+        "make lab opens its notebooks."
+    )
 
 
 def _has_work(path: Path) -> bool:

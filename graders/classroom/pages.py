@@ -5,6 +5,7 @@ import io
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from statistics import fmean, median
 from types import MappingProxyType
@@ -47,7 +48,9 @@ def student_page(graded: Graded, entry: Entry | None = None) -> str:
     )
 
 
-def class_page(unit: str, class_: Sequence[Graded], entries: Entries = MappingProxyType({})) -> str:
+def class_page(
+    unit: str, class_: Sequence[Graded], entries: Entries = MappingProxyType({}), due: datetime | None = None
+) -> str:
     """How the class did at each exercise, what was missed most, each student, who took longest."""
     points = [_points(graded, entries) for graded in class_]
     found = standings(class_)
@@ -56,6 +59,7 @@ def class_page(unit: str, class_: Sequence[Graded], entries: Entries = MappingPr
         {
             "title": f"{unit}: {len(class_)} submission{'' if len(class_) == 1 else 's'}",
             "class": class_,
+            "due": due,
             "entries": entries,
             "mean": fmean(points) if points else 0,
             "median": median(points) if points else 0,
@@ -98,15 +102,19 @@ def class_csv(class_: Sequence[Graded], entries: Entries = MappingProxyType({}))
 
 
 def write_pages(
-    folder: Path, unit: str, class_: Sequence[Graded], entries: Entries = MappingProxyType({})
+    folder: Path,
+    unit: str,
+    class_: Sequence[Graded],
+    entries: Entries = MappingProxyType({}),
+    due: datetime | None = None,
 ) -> Path:
-    """Write every page of a unit; returns where the class page is."""
+    """Write every page of a unit; returns where the class page is. due: with its time zone."""
     for graded in class_:
         page = student_page(graded, entries.get(graded.student))
         _write_if_new(folder / "feedback" / f"{graded.student}.html", page)
     _write_if_new(folder / "class.csv", class_csv(class_, entries))
     path = folder / "class.html"
-    _write_if_new(path, class_page(unit, class_, entries))
+    _write_if_new(path, class_page(unit, class_, entries, due))
     return path
 
 

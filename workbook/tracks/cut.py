@@ -16,6 +16,7 @@ from workbook.unit import Unit
 
 _HEADING = re.compile(r"^## (?:(\d+) )?(.+)$", re.MULTILINE)
 _ITEM = re.compile(r"^\d+\. ", re.MULTILINE)
+_MEASURED = re.compile(r"\b[Ss]ection (\d+)")
 FOLDED = {"source_hidden": True}
 
 
@@ -56,7 +57,7 @@ def cut(unit: Unit, sections: Collection[str], exercises: Collection[str]) -> Un
     there = {cell.node.metadata.get("exercise") for cell in cells if cell.stays}
     if unknown := [each for each in exercises if each not in there]:
         raise CommandFailed([f"The sections chosen of {unit.name} have no exercise {', '.join(unknown)}."])
-    kept = _without_predictions([*_kept(cells, exercises)])
+    kept = _without_predictions([*_kept(cells, exercises)], sections)
     kept[0] = _told(kept[0], unit, sections)
     notebook = NotebookNode({**unit.notebook, "cells": kept})
     answers = tuple(answer for answer in unit.answers if answer.name in exercises)
@@ -168,7 +169,7 @@ def _in_ranges(numbers: Sequence[int]) -> str:
     )
 
 
-def _without_predictions(cells: Sequence[NotebookNode]) -> list[NotebookNode]:
+def _without_predictions(cells: Sequence[NotebookNode], sections: Collection[str]) -> list[NotebookNode]:
     """The cells without predictions of what is not measured there, neither asked nor kept."""
     position = next((n for n, cell in enumerate(cells) if "= predict(" in cell.source), None)
     if position is None:
@@ -184,8 +185,10 @@ def _without_predictions(cells: Sequence[NotebookNode]) -> list[NotebookNode]:
     head, items = questions_in(question.source)
     if len(items) == len(names):
         kept = [item for item, stays in zip(items, stay, strict=True) if stays]
-        head += "".join(f"{number}. {item.rstrip()}\n" for number, item in enumerate(kept, start=1))
-        question = NotebookNode({**question, "source": head.rstrip("\n")})
+    else:  # Some ask for two numbers; each says where these are measured.
+        kept = [item for item in items if {*sections} & {*_MEASURED.findall(item)}]
+    head += "".join(f"{number}. {item.rstrip()}\n" for number, item in enumerate(kept, start=1))
+    question = NotebookNode({**question, "source": head.rstrip("\n")})
     lines = "".join(f"    {name}=None,\n" for name, stays in zip(names, stay, strict=True) if stays)
     guess = NotebookNode({**guess, "source": f'guesses = predict(\n    "{unit}",\n{lines})'})
     return [*cells[: position - 1], question, guess, *cells[position + 1 :]]

@@ -5,7 +5,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from datetime import date, timedelta
+from datetime import date, datetime, time, timedelta
 from pathlib import Path
 
 import nbformat
@@ -34,13 +34,25 @@ class Calendar:
         """When each session is: `09:00–09:45`, or until when it is handed in."""
         minute = self.begins
         for session in track.sessions:
-            if session.hand_in_day is None:
-                yield f"{_clock(minute)}–{_clock(minute + session.minutes)}"
-            elif self.first_day is None:
+            if moment := self.hand_in(session):
+                yield f"until {moment:%d %B %Y}"
+            elif session.hand_in_day is not None:
                 yield f"until day {session.hand_in_day}"
             else:
-                yield f"until {self.first_day + timedelta(days=session.hand_in_day):%d %B %Y}"
+                yield f"{_clock(minute)}–{_clock(minute + session.minutes)}"
             minute += session.minutes
+
+    def hand_in(self, session: Session) -> datetime | None:
+        """The last second of its day of hand-in, if it has one, in this machine's time zone."""
+        if session.hand_in_day is None or self.first_day is None:
+            return None
+        day = self.first_day + timedelta(days=session.hand_in_day)
+        return datetime.combine(day, time(23, 59, 59)).astimezone()
+
+    def hand_ins(self, track: Track) -> dict[str, datetime]:
+        """The same for each unit that is handed in, of its last session."""
+        each = [(session.unit, self.hand_in(session)) for session in track.sessions]
+        return {unit: moment for unit, moment in each if moment is not None}
 
 
 def _clock(minute: int) -> str:
@@ -88,7 +100,7 @@ def write_folder(
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(made.of_unit(made.release, unit.name), target)
     write_index(track, units, own, calendar)
-    write_choice(track, units, folder)
+    write_choice(track, units, folder, calendar)
     configuration = CONFIGURATION.format(variable=EXCHANGE, exchange=os.environ.get(EXCHANGE, ""))
     (folder / "nbgrader_config.py").write_text(configuration, encoding="utf-8")
     if kept:
@@ -100,10 +112,10 @@ def write_folder(
     )
 
 
-def write_choice(track: Track, units: list[Unit], folder: Path) -> None:
-    """Say in a folder which exercises count there."""
+def write_choice(track: Track, units: list[Unit], folder: Path, calendar: Calendar) -> None:
+    """Say in a folder which exercises count there, and until when they are handed in."""
     chosen = {unit.name: [answer.name for answer in unit.answers] for unit in units}
-    (folder / FILE).write_text(track_file(track.title, chosen), encoding="utf-8")
+    (folder / FILE).write_text(track_file(track.title, chosen, calendar.hand_ins(track)), encoding="utf-8")
 
 
 def write_index(track: Track, units: list[Unit], own: Places, calendar: Calendar) -> None:

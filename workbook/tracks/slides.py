@@ -19,7 +19,7 @@ from graders.grading.page import page_templates
 from workbook.build import Efforts
 from workbook.pages import MathMLRenderer, static_notebook
 from workbook.paths import Places
-from workbook.release import spoken_range
+from workbook.release import Effort, spoken_range
 from workbook.tracks.cut import FOLDED, in_sections, questions_in
 from workbook.tracks.folder import Calendar
 from workbook.tracks.mistakes import Mistake
@@ -102,11 +102,18 @@ def _of_sections(
             effort = efforts(session.unit)[name]
             notes = [f"{each.criterion}: {each.sentence}" for each in mistakes.get(name, ())]
             body = (
-                f"<p>{escape(specification)}</p><p class='question'>{_html(effort.hints[0], inline=True)}</p>"
+                f"<p>{escape(specification)}</p>"
+                f"<p class='question'>{_html(question_of(effort), inline=True)}</p>"
                 f"<p class='small'>{spoken_range(effort.minutes)} · {effort.points:g} points · "
                 f"<code>hint(&quot;{name}&quot;)</code> has more</p>"
             )
             yield Slide(name, body, ("What students get wrong:", *notes[:_MOST_MISTAKES]), kind="exercise")
+
+
+def question_of(effort: Effort) -> str:
+    """What an exercise's first hint asks, without what it then tells."""
+    asked, mark, _ = effort.hints[0].rpartition("?")
+    return asked + mark or effort.hints[0]
 
 
 def _section_slide(cells: Sequence[NotebookNode]) -> Slide:

@@ -20,7 +20,7 @@ from workbook.paths import Places
 from workbook.tracks.cut import reference
 from workbook.tracks.folder import Calendar, cut_units, efforts_of, write_choice
 from workbook.tracks.mistakes import mistakes_of
-from workbook.tracks.slides import TEMPLATES, write_slides
+from workbook.tracks.slides import TEMPLATES, question_of, write_slides
 from workbook.tracks.track import Session, Track
 from workbook.unit import Unit
 
@@ -53,9 +53,9 @@ def write_trainer(
     """
     own, units = Places(folder), cut_units(track, installed)
     chosen = efforts_of(units, efforts)
-    _write_course(track, units, own, installed)
+    _write_course(track, units, own, installed, calendar)
     rows = [*_rows(track, units, calendar)]
-    answers = [*_closed(units, rows)]
+    answers = [*_closed(units, rows, calendar)]
     (handed_out / FILE).write_text(json.dumps(answers, indent=1) + "\n", encoding="utf-8")
     _execute(units, own, chosen)
     mistakes = {unit.name: mistakes_of(unit.name, installed.root) for unit in units}
@@ -67,21 +67,24 @@ def write_trainer(
         mistakes={name: found for each in mistakes.values() for name, found in each.items()},
         site=site,
         script=_script(track, site),
-        efforts={name: effort for unit in units for name, effort in chosen(unit.name).items()},
+        questions={name: question_of(effort) for unit in units for name, effort in chosen(unit.name).items()},
         units=units,
+        dated=bool(calendar.hand_ins(track)),
     )
     (folder / "index.html").write_text(text, encoding="utf-8")
     yield f"For the trainer: {folder / 'index.html'}, with the timetable, and {folder / 'slides.html'}."
 
 
-def _write_course(track: Track, units: list[Unit], own: Places, installed: Places) -> None:
+def _write_course(
+    track: Track, units: list[Unit], own: Places, installed: Places, calendar: Calendar
+) -> None:
     """Write what `course release`, `course grade` and nbgrader work with."""
     own.solutions.mkdir(parents=True, exist_ok=True)
     for unit in units:
         text = jupytext.writes(unit.notebook, fmt="py:percent")
         (own.solutions / f"{unit.name}.py").write_text(text, encoding="utf-8")
     shutil.copyfile(installed.root / "nbgrader_config.py", own.root / "nbgrader_config.py")
-    write_choice(track, units, own.root)
+    write_choice(track, units, own.root, calendar)
 
 
 def _execute(units: list[Unit], own: Places, efforts: Efforts) -> None:
@@ -101,14 +104,14 @@ def _rows(track: Track, units: list[Unit], calendar: Calendar) -> Iterator[Row]:
         yield Row(session, when, tuple(exercises), _code() if exercises else "")
 
 
-def _closed(units: list[Unit], rows: list[Row]) -> Iterator[dict[str, str]]:
-    """For each session that has a code its answers, which the code opens."""
+def _closed(units: list[Unit], rows: list[Row], calendar: Calendar) -> Iterator[dict[str, str]]:
+    """For each session that has a code its answers, which the code opens once they are handed in."""
     cells = [cell for unit in units for cell in unit.notebook.cells if "exercise" in cell.metadata]
     references = {cell.metadata.exercise: reference(cell) for cell in cells}
     for row in rows:
         if row.code:
             answers = {name: references[name] for name in row.exercises}
-            yield sealed(row.session.title, answers, row.code)
+            yield sealed(row.session.title, answers, row.code, calendar.hand_in(row.session))
 
 
 def _code() -> str:
