@@ -155,11 +155,22 @@ def test_ranks_that_cannot_be_stopped_are_left_with_a_sentence() -> None:
             two.run("1")
 
 
-def test_the_stop_button_ends_the_cell_and_not_the_ranks(three: Ranks) -> None:
+STOPPED = {
+    "all compute": "while True: time.sleep(0.01)",
+    "two wait": "if rank: dist.all_reduce(x)\nwhile True: time.sleep(0.01)",
+    "one waits, two sleep": "dist.barrier(group=pair) if rank == 0 else time.sleep(100)",
+}
+
+
+@pytest.mark.parametrize("stopped", STOPPED)
+def test_the_stop_button_ends_the_cell_and_not_the_ranks(three: Ranks, stopped: str) -> None:
+    if three.on == "simulated" and "sleep(100)" in STOPPED[stopped]:
+        return  # a long sleep cannot be stopped there, as another test says
+    three.run("import time\npair = dist.new_group([0, 2])")
     timer = threading.Timer(1.5, os.kill, [os.getpid(), signal.SIGINT])
     timer.start()
     with pytest.raises(KeyboardInterrupt):
-        three.run("import time\nkept = rank\ndist.barrier()\nwhile True: time.sleep(0.01)")
+        three.run(f"kept = rank\ndist.barrier()\n{STOPPED[stopped]}")
     assert values(three, "kept") == ["0", "1", "2"]
     assert sums_up(three)
 
@@ -477,7 +488,11 @@ def test_the_page_on_debugging_does_what_it_says(shell: Any) -> None:
     assert told.value.finished == (1,)
     run(shell, step)
     run(shell, "%ranks status")
-    for cell in (processes, model, step, looking):
+    for cell in (processes, model, step):
+        run(shell, cell)
+    with pytest.raises(Deadlock, match="rank 0 waits for rank 1"):
+        run(shell, mistake)
+    for cell in (step, looking):
         run(shell, cell)
     assert shown(shell).count("requires_grad=True") == 2
 

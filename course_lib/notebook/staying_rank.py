@@ -153,9 +153,7 @@ class _Life:
 
     def do(self, task: Task) -> None:
         """Do a task and say what came of it."""
-        log = span_recorder.get()
-        assert isinstance(log, CallLog)
-        value, failed = None, ""
+        value, raised = None, None
         stream = _Lines(self)
         with contextlib.redirect_stdout(stream), contextlib.redirect_stderr(stream):
             try:
@@ -164,13 +162,12 @@ class _Life:
                 self.doing = None
             except BaseException as error:
                 self.doing = None
-                failed = f"{type(error).__name__}: {error}"
-                tell_failure(log, error)
-            else:
-                log.write(Returned(now()))
+                raised = error
         self._late = False
         stream.flush()
-        have_agent_look()
+        if isinstance(task, RunCell):
+            _log_end(raised)
+        failed = f"{type(raised).__name__}: {raised}" if raised else ""
         defined = [name for name in self.namespace if not name.startswith("__")]
         self.send(Reply(task.number, value, defined, failed))
 
@@ -185,6 +182,17 @@ class _Life:
                 return cloudpickle.dumps(self.namespace[name])
             case Renew(_, generation):
                 return renew_groups(generation, timedelta(seconds=FOR_EVER))
+
+
+def _log_end(raised: BaseException | None) -> None:
+    """Log how a cell has ended, once a cell: whoever reads the log counts on it."""
+    log = span_recorder.get()
+    assert isinstance(log, CallLog)
+    if raised is None:
+        log.write(Returned(now()))
+    else:
+        tell_failure(log, raised)
+    have_agent_look()
 
 
 class _Lines(io.TextIOBase):
