@@ -388,7 +388,7 @@ def test_cells_of_a_notebook_run_on_ranks_that_stay(shell: InteractiveShell) -> 
     run(shell, "%ranks start 4")
     run(shell, "%%ranks\nx = torch.tensor(dist.get_rank())")
     run(shell, "%%ranks\ndist.all_reduce(x)\nx")
-    assert shown(shell) == "\n".join(f"rank {rank}:\n    → tensor(6)" for rank in range(4))
+    assert shown(shell) == "ranks 0-3:\n    → tensor(6)"
     run(shell, "%%rank 0,2-3\nx * dist.get_rank()")
     assert shown(shell) == "rank 0:\n    → tensor(0)\nrank 2:\n    → tensor(12)\nrank 3:\n    → tensor(18)"
     run(shell, "%%ranks 2\ndist.get_world_size()")
@@ -413,10 +413,10 @@ def test_a_notebooks_variable_is_copied_when_a_cell_first_uses_it_and_when_it_is
     run(shell, "seen = [0]")
     run(shell, "%%ranks\nseen.append(1)")
     run(shell, "%%ranks\nseen")
-    assert shown(shell) == "rank 0:\n    → [0, 1]\nrank 1:\n    → [0, 1]"
+    assert shown(shell) == "ranks 0, 1:\n    → [0, 1]"
     run(shell, "%ranks put seen")
     run(shell, "%%ranks\nseen")
-    assert shown(shell) == "rank 0:\n    → [0]\nrank 1:\n    → [0]"
+    assert shown(shell) == "ranks 0, 1:\n    → [0]"
 
 
 def test_what_one_rank_alone_has_got_anew_the_others_get_when_they_need_it(shell: Any) -> None:
@@ -426,7 +426,7 @@ def test_what_one_rank_alone_has_got_anew_the_others_get_when_they_need_it(shell
     run(shell, "%%rank 1\nrate")
     assert shown(shell) == "rank 1:\n    → [2]"
     run(shell, "%%ranks\nrate")
-    assert shown(shell) == "rank 0:\n    → [2]\nrank 1:\n    → [2]"
+    assert shown(shell) == "ranks 0, 1:\n    → [2]"
 
 
 def test_a_mistake_is_told_with_the_cells_line_and_what_was_printed(shell: Any) -> None:
@@ -482,7 +482,7 @@ def test_the_page_on_debugging_does_what_it_says(shell: Any) -> None:
     (start,), (model,), (step,), (looking,), (mistake,), (processes,) = cells.values()
     for cell in (start, model, step, step, looking):
         run(shell, cell)
-    assert shown(shell).count("requires_grad=True") == 2
+    assert "ranks 0, 3:" in shown(shell)
     with pytest.raises(Deadlock, match="rank 0 waits for rank 1") as told:
         run(shell, mistake)
     assert told.value.finished == (1,)
@@ -494,7 +494,7 @@ def test_the_page_on_debugging_does_what_it_says(shell: Any) -> None:
         run(shell, mistake)
     for cell in (step, looking):
         run(shell, cell)
-    assert shown(shell).count("requires_grad=True") == 2
+    assert "ranks 0, 3:" in shown(shell)
 
 
 # --- In a real kernel

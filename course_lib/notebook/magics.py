@@ -27,7 +27,7 @@ from course_lib.launch import launch
 from course_lib.launch.failures import LaunchError
 from course_lib.notebook import staying_magics
 from course_lib.notebook.cell import CellSyntaxError, last_value, run_cell, running_cell
-from course_lib.notebook.rank_output import RankOutput, shown_as_it_comes
+from course_lib.notebook.rank_output import TOGETHER, RankOutput, shown_as_it_comes
 from course_lib.notebook.staying_engine import RankAnswer
 from course_lib.notebook.verdicts import not_right
 from course_lib.runtime.communication.torch_versions import before
@@ -100,7 +100,7 @@ def rank(line: str, cell: str) -> None:
 
 def _on_those_that_stay(line: str, cell: str, chosen: list[int] | None, magic: str) -> None:
     with shown_as_it_comes(staying_magics.printed) as output:
-        output.show(staying_magics.run(line, cell, chosen, magic))
+        output.show(staying_magics.run(line, cell, chosen, magic), TOGETHER)
 
 
 def load_ipython_extension(shell: InteractiveShell) -> None:

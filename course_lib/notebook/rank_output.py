@@ -3,7 +3,7 @@
 import contextvars
 import html
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -16,7 +16,8 @@ from course_lib.notebook.staying_engine import RankAnswer
 from course_lib.runtime.communication.wording import ranks_in_words
 
 _MOST_APART = 8
-"""Of more ranks those with the same output are shown together."""
+TOGETHER = 0
+"""How many ranks are shown apart where those with the same output always are shown together."""
 _LOOK_SECONDS = 0.25
 """How often what is shown is renewed."""
 
@@ -27,11 +28,14 @@ class RankOutput:
     def __init__(self) -> None:
         self._handle: Any = None
 
-    def show(self, outputs: Mapping[int, RankAnswer]) -> None:
-        """Show this in place of what was shown; nothing at all if no rank has any."""
+    def show(self, outputs: Mapping[int, RankAnswer], most_apart: int = _MOST_APART) -> None:
+        """Show this in place of what was shown; nothing at all if no rank has any.
+
+        most_apart: of more ranks those with the same output are shown together.
+        """
         if all(not output.printed.strip() and output.value is None for output in outputs.values()):
             return
-        data = _bundle(outputs)
+        data = _bundle(_groups(outputs, most_apart))
         if self._handle is not None:
             self._handle.update(data, raw=True)
             return
@@ -47,8 +51,8 @@ def shown_as_it_comes(printed: Callable[[], Mapping[int, str]]) -> Iterator[Rank
     """
     output, over = RankOutput(), threading.Event()
 
-    def show() -> None:
-        output.show({rank: RankAnswer(text, None) for rank, text in printed().items()})
+    def show(most_apart: int = _MOST_APART) -> None:
+        output.show({rank: RankAnswer(text, None) for rank, text in printed().items()}, most_apart)
 
     def follow() -> None:
         shown: Mapping[int, str] = {}
@@ -65,7 +69,7 @@ def shown_as_it_comes(printed: Callable[[], Mapping[int, str]]) -> Iterator[Rank
         yield output
     except (LaunchError, KeyboardInterrupt):
         _join(thread, over)
-        show()
+        show(TOGETHER)
         raise
     finally:
         _join(thread, over)
@@ -77,9 +81,8 @@ def _join(thread: threading.Thread, over: threading.Event) -> None:
         thread.join()
 
 
-def _bundle(outputs: Mapping[int, RankAnswer]) -> dict[str, str]:
+def _bundle(groups: Sequence[tuple[RankAnswer, list[int]]]) -> dict[str, str]:
     """As text, and as a table with a colour a rank."""
-    groups = _groups(outputs)
     plain = "\n".join(
         f"{ranks_in_words(ranks)}:\n" + "\n".join(f"    {line}" for line in output.text.splitlines())
         for output, ranks in groups
@@ -96,9 +99,9 @@ def _bundle(outputs: Mapping[int, RankAnswer]) -> dict[str, str]:
     return {"text/plain": plain, "text/html": table}
 
 
-def _groups(outputs: Mapping[int, RankAnswer]) -> list[tuple[RankAnswer, list[int]]]:
+def _groups(outputs: Mapping[int, RankAnswer], most_apart: int) -> list[tuple[RankAnswer, list[int]]]:
     """Outputs with the ranks that have them, in the order of the lowest rank."""
-    if len(outputs) <= _MOST_APART:
+    if len(outputs) <= most_apart:
         return [(output, [rank]) for rank, output in outputs.items()]
     groups: dict[RankAnswer, list[int]] = {}
     for rank, output in outputs.items():

@@ -10,7 +10,8 @@
 
 A cell under `%%ranks`, without a number, runs on all of them, one under `%%rank 0,3` on some. What it assigns
 stays on the rank. What it uses of the notebook's variables is copied to the ranks when they have none of that
-name. The stop button ends the cell on all ranks, and not the ranks.
+name. While it runs the notebook shows what each rank prints; in the end those with the same output are shown
+together. The stop button ends the cell on all ranks, and not the ranks.
 """
 
 import shlex
