@@ -587,6 +587,53 @@ assert largest_difference(gpipe, sizes) < 1e-7
 # **activations**: the lines below the boxes. How many micro-batches it keeps at once is the second number by which
 # schedules are compared.
 #
+# Look at it step by step, on ranks that stay (unit 00, section 5). Each rank has one layer. Two micro-batches go forward
+# through all of them:
+
+# %% demo=true
+# %ranks start $ranks --on $on
+
+# %% demo=true
+# %%ranks
+rank, last = dist.get_rank(), dist.get_world_size() - 1
+layer, waiting = nn.Linear(8, 8), {}
+for micro_batch in range(2):
+    arrived = torch.randn(16, 8)
+    if rank > 0:
+        dist.recv(arrived, rank - 1)
+    output = layer(arrived.requires_grad_())
+    waiting[micro_batch] = arrived, output
+    if rank < last:
+        dist.send(output.detach(), rank + 1)
+after_forward = sorted(waiting)
+after_forward
+
+# %% [markdown]
+# Both wait, on every rank: what has arrived, and the output, from which a graph leads back to it. Now the backward of
+# micro-batch 1. It takes that micro-batch off the list, and with it the memory of its graph:
+
+# %% demo=true
+# %%ranks
+arrived, output = waiting.pop(1)
+gradient = torch.ones_like(output)
+if rank < last:
+    dist.recv(gradient, rank + 1)
+output.backward(gradient)
+if rank > 0:
+    dist.send(arrived.grad, rank - 1)
+after_backward = sorted(waiting)
+after_backward
+
+# %% demo=true jupyter={"source_hidden": true}
+from course_lib.notebook.staying_magics import present
+
+assert all(present()[rank]["after_forward"] == [0, 1] for rank in range(ranks))
+assert all(present()[rank]["after_backward"] == [0] for rank in range(ranks))
+
+# %% demo=true
+# %ranks stop
+
+# %% [markdown]
 # More kinds of actions will come up. `Recompute(2)` does the forward of micro-batch 2 once more, shortly before its
 # backward; then `Forward(2)` keeps nothing but its input. `BackwardInput(2)` and `BackwardWeight(2)` are the two
 # halves of a backward, in that order; what forward has kept is needed until the second one is done. A stage may also

@@ -144,6 +144,42 @@ assert off["rows"] > 0.5
 # After a cut by columns each rank can go on with its own outputs. After a cut by rows it first has to add up with the
 # others. So it matters which cut comes first.
 #
+# Here both cuts follow each other, on ranks that stay (unit 00, section 5): $A$ by columns, GELU, and then a matrix $B$
+# by rows. Each rank compares what it has with the whole result.
+
+# %% demo=true
+# %ranks start $ranks --on $on
+
+# %% demo=true
+# %%ranks
+rank, size = dist.get_rank(), dist.get_world_size()
+torch.manual_seed(0)
+X, A, B = torch.randn(3, 8), torch.randn(8, 8), torch.randn(8, 6)
+whole = functional.gelu(X @ A) @ B
+hidden = functional.gelu(X @ A.tensor_split(size, dim=1)[rank])
+Y = hidden @ B.tensor_split(size, dim=0)[rank]
+before = (Y - whole).abs().max().item()
+print(f"{list(hidden.shape)} of the hidden numbers, {list(Y.shape)} outputs, off by {before:.1f}")
+
+# %% demo=true
+# %%ranks
+dist.all_reduce(Y)
+after = (Y - whole).abs().max().item()
+print(f"off by {after:.0e}")
+
+# %% demo=true jupyter={"source_hidden": true}
+from course_lib.notebook.staying_magics import present
+
+assert all(ranks == 1 or present()[rank]["before"] > 0.1 for rank in range(ranks))
+assert all(present()[rank]["after"] < 1e-5 for rank in range(ranks))
+
+# %% demo=true
+# %ranks stop
+
+# %% [markdown]
+# Each rank has some of the hidden numbers, completely, and no rank has sent anything for them. Its `Y` has the full
+# shape, but it is only a summand: wrong on every rank, until one all-reduce adds them up.
+#
 # ## 2 Two functions for two passes
 #
 # In both cuts there is a place where a rank's tensor meets those of the other ranks, and in both they meet in one pass

@@ -22,6 +22,7 @@ TESTS = (
     "processes",
     "shape_only",
     "simulator",
+    "staying",
     "timing",
     "trace",
 )

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 from course_lib import LaunchError, launch, per_rank, span
-from course_lib.notebook.staying import ranks
+from course_lib.notebook.staying import Ranks, ranks
 
 
 def sums(x: int) -> dict[str, Any]:
@@ -101,7 +101,29 @@ def stays() -> dict[str, Any]:
     with ranks(on="slurm") as four:
         four.run("import socket, torch, torch.distributed as dist\nx = torch.tensor(dist.get_rank() + 1)")
         values = [answer.value for answer in four.run("dist.all_reduce(x); socket.gethostname(), x.item()")]
-        return {"values": values, "fetched": four[3]["x"].item()}
+        return {
+            "values": values,
+            "fetched": four[3]["x"].item(),
+            "deadlock": ended(four, "dist.recv(torch.ones(1), (dist.get_rank() + 1) % 4)"),
+            "killed": ended(four, "import os\nif dist.get_rank() == 0: os._exit(3)\ndist.barrier()"),
+            "kept": [answer.value for answer in four.run("x.item()", on=(1, 2, 3))],
+            "meet": [
+                answer.value
+                for answer in four.run(
+                    "import torch, torch.distributed as dist\n"
+                    "x = torch.tensor(dist.get_rank() + 1)\ndist.all_reduce(x); x.item()"
+                )
+            ],
+        }
+
+
+def ended(there: Ranks, code: str) -> str:
+    """What a cell's end says."""
+    try:
+        there.run(code)
+    except LaunchError as error:
+        return str(error)
+    return "well"
 
 
 def main(output: Path) -> None:

@@ -483,6 +483,10 @@ def test_ranks_stay_on_the_nodes_from_cell_to_cell(outcomes: dict[str, Any]):
     seen = outcomes["stays"]
     assert seen["values"] == [f"('node{node}', 10)" for node in (1, 1, 2, 2)]
     assert seen["fetched"] == 10
+    assert "rank 0 waits for rank 1 to send" in seen["deadlock"]
+    assert "The variables of rank 0 are gone" in seen["killed"]
+    assert seen["kept"] == ["10"] * 3
+    assert seen["meet"] == ["10"] * 4
 
 
 def test_an_error_on_one_node_is_told_with_its_line(outcomes: dict[str, Any]):

@@ -130,10 +130,7 @@ def test_ranks_are_there_after_a_mistake(three: Ranks, mistake: str) -> None:
         three.run(code)
     assert "line 2" in str(told.value), "the cell's own line, the first being its magic's"
     assert sums_up(three)
-    if three.on == "simulated":
-        assert values(three, "rank") == ["0", "1", "2"], "variables are as the cell left them"
-    else:
-        assert "their variables are gone" in str(told.value)
+    assert values(three, "rank") == ["0", "1", "2"], "variables are as the cell left them"
 
 
 def test_a_call_may_be_open_from_one_cell_to_the_next(three: Ranks) -> None:
@@ -158,21 +155,87 @@ def test_ranks_that_cannot_be_stopped_are_left_with_a_sentence() -> None:
             two.run("1")
 
 
-def test_the_stop_button_ends_the_cell_and_not_the_ranks(three: Ranks) -> None:
+STOPPED = {
+    "all compute": "while True: time.sleep(0.01)",
+    "two wait": "if rank: dist.all_reduce(x)\nwhile True: time.sleep(0.01)",
+    "one waits, two sleep": "dist.barrier(group=pair) if rank == 0 else time.sleep(100)",
+}
+
+
+@pytest.mark.parametrize("stopped", STOPPED)
+def test_the_stop_button_ends_the_cell_and_not_the_ranks(three: Ranks, stopped: str) -> None:
+    if three.on == "simulated" and "sleep(100)" in STOPPED[stopped]:
+        return  # a long sleep cannot be stopped there, as another test says
+    three.run("import time\npair = dist.new_group([0, 2])")
     timer = threading.Timer(1.5, os.kill, [os.getpid(), signal.SIGINT])
     timer.start()
     with pytest.raises(KeyboardInterrupt):
-        three.run("import time\nkept = rank\ndist.barrier()\nwhile True: time.sleep(0.01)")
+        three.run(f"kept = rank\ndist.barrier()\n{STOPPED[stopped]}")
     assert values(three, "kept") == ["0", "1", "2"]
     assert sums_up(three)
 
 
-def test_a_killed_process_is_told_and_replaced() -> None:
+DDP = """
+from torch.nn.parallel import DistributedDataParallel
+torch.manual_seed(rank)
+model = DistributedDataParallel(torch.nn.Linear(2, 1))
+pair = dist.new_group([0, 2])
+"""
+
+
+def test_what_holds_a_group_finds_it_connected_again(three: Ranks) -> None:
+    three.run(DDP)
+    for mistake in ("if rank: dist.recv(x)", "if rank == 2: dist.all_reduce(x, group=pair)"):
+        with pytest.raises(Deadlock):
+            three.run(mistake)
+        three.run("model(torch.full((4, 2), x.item())).square().mean().backward()")
+        three.run("gradient = model.module.weight.grad.clone()\nmodel.zero_grad()")
+        gradients = [three[rank]["gradient"] for rank in range(3)]
+        assert all(torch.equal(gradients[0], other) for other in gradients[1:])
+        assert values(three, "t = torch.ones(1)\nif rank != 1: dist.all_reduce(t, group=pair)\nt.item()") == [
+            "2.0",
+            "1.0",
+            "2.0",
+        ]
+
+
+ENDS = {
+    "killed": ("import os, signal\nif rank == 2: os.kill(os.getpid(), signal.SIGKILL)", "SIGKILL"),
+    "exits": ("import os\nif rank == 2: os._exit(3)", "exit code 3"),
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_a_process_that_ends_is_replaced_and_the_others_keep_their_variables(end: str) -> None:
+    code, says = ENDS[end]
     with ranks(3, on="processes") as three:
-        three.run(BEGIN)
-        with pytest.raises(RankFailed, match="rank 2 failed with SIGKILL"):
-            three.run("import os, signal\nif rank == 2: os.kill(os.getpid(), signal.SIGKILL)\ndist.barrier()")
+        three.run(f"{BEGIN}\npair, others = dist.new_group([0, 2]), dist.new_group([0, 1])")
+        with pytest.raises(RankFailed, match=says) as told:
+            three.run(f"{code}\ndist.barrier()")
+        assert "The variables of rank 2 are gone: a new process is in its place" in str(told.value)
+        assert "Groups made by new_group that one of its members has lost are gone, of ranks 0, 2." in str(
+            told.value
+        )
         assert sums_up(three)
+        assert values(three, "rank", on=[0, 1]) == ["0", "1"]
+        three.run("t = torch.ones(1)\ndist.all_reduce(t, group=others)", on=[0, 1])
+        assert three[1]["t"] == 2
+        with pytest.raises(RankFailed, match="This group of ranks 0, 2 is gone"):
+            three.run("dist.all_reduce(t, group=pair)", on=[0])
+        three.run(BEGIN)
+        three.run("pair = dist.new_group([0, 2])\nif rank != 1: dist.all_reduce(x, group=pair)")
+        assert values(three, "x.item()") == ["2.0", "1.0", "2.0"]
+
+
+def test_a_process_that_hears_nothing_is_replaced() -> None:
+    # It loops in C, with Python's lock in its hands: no signal handler runs there, and no other thread.
+    deaf = "if rank: sum(range(10**13))"
+    with ranks(2, on="processes", timeout=2) as two:
+        two.run(BEGIN)
+        with pytest.raises(TimedOut, match="The variables of rank 1 are gone"):
+            two.run(deaf)
+        assert values(two, "rank", on=[0]) == ["0"]
+        assert values(two, "import torch\ntorch.ones(1).item()") == ["1.0"] * 2
 
 
 def test_clock_traffic_and_timeline_go_on_from_cell_to_cell() -> None:
@@ -184,6 +247,25 @@ def test_clock_traffic_and_timeline_go_on_from_cell_to_cell() -> None:
             assert two.record.seconds == pytest.approx(number * two.record.events[0].seconds)
         assert two.record.traffic[0].calls == {"barrier": 3}
         assert "3 barrier" in two.timeline().alt
+
+
+def test_traffic_timeline_and_memory_cover_all_cells_while_the_ranks_live_and_afterwards() -> None:
+    for on in ("simulated", "processes"):
+        with ranks(2, on=on, memory=True) as two:
+            two.run(BEGIN)
+            for number in range(1, 4):
+                two.run(f"kept{number} = torch.zeros(1000)\ndist.barrier()")
+                assert two.record.traffic[0].calls == {"barrier": number}
+                assert two.record.memory[1].peak >= 4000 * number
+            with pytest.raises(Deadlock):
+                two.run("dist.recv(x, 1 - rank)")
+            two.run("dist.barrier()")
+            assert "4 barrier" in two.timeline().alt
+            before = two.record
+        assert "4 barrier" in two.timeline().alt
+        assert two.record.events == before.events
+        starts = [event.start for event in before.events]
+        assert starts == sorted(starts)
 
 
 def test_a_device_with_a_queue_goes_on_too() -> None:
@@ -306,7 +388,7 @@ def test_cells_of_a_notebook_run_on_ranks_that_stay(shell: InteractiveShell) -> 
     run(shell, "%ranks start 4")
     run(shell, "%%ranks\nx = torch.tensor(dist.get_rank())")
     run(shell, "%%ranks\ndist.all_reduce(x)\nx")
-    assert shown(shell) == "\n".join(f"rank {rank}:\n    → tensor(6)" for rank in range(4))
+    assert shown(shell) == "ranks 0-3:\n    → tensor(6)"
     run(shell, "%%rank 0,2-3\nx * dist.get_rank()")
     assert shown(shell) == "rank 0:\n    → tensor(0)\nrank 2:\n    → tensor(12)\nrank 3:\n    → tensor(18)"
     run(shell, "%%ranks 2\ndist.get_world_size()")
@@ -331,10 +413,20 @@ def test_a_notebooks_variable_is_copied_when_a_cell_first_uses_it_and_when_it_is
     run(shell, "seen = [0]")
     run(shell, "%%ranks\nseen.append(1)")
     run(shell, "%%ranks\nseen")
-    assert shown(shell) == "rank 0:\n    → [0, 1]\nrank 1:\n    → [0, 1]"
+    assert shown(shell) == "ranks 0, 1:\n    → [0, 1]"
     run(shell, "%ranks put seen")
     run(shell, "%%ranks\nseen")
-    assert shown(shell) == "rank 0:\n    → [0]\nrank 1:\n    → [0]"
+    assert shown(shell) == "ranks 0, 1:\n    → [0]"
+
+
+def test_what_one_rank_alone_has_got_anew_the_others_get_when_they_need_it(shell: Any) -> None:
+    run(shell, "%ranks start 2\nrate = [1]")
+    run(shell, "%%ranks\nrate")
+    run(shell, "rate = [2]")
+    run(shell, "%%rank 1\nrate")
+    assert shown(shell) == "rank 1:\n    → [2]"
+    run(shell, "%%ranks\nrate")
+    assert shown(shell) == "ranks 0, 1:\n    → [2]"
 
 
 def test_a_mistake_is_told_with_the_cells_line_and_what_was_printed(shell: Any) -> None:
@@ -390,15 +482,19 @@ def test_the_page_on_debugging_does_what_it_says(shell: Any) -> None:
     (start,), (model,), (step,), (looking,), (mistake,), (processes,) = cells.values()
     for cell in (start, model, step, step, looking):
         run(shell, cell)
-    assert shown(shell).count("requires_grad=True") == 2
+    assert "ranks 0, 3:" in shown(shell)
     with pytest.raises(Deadlock, match="rank 0 waits for rank 1") as told:
         run(shell, mistake)
     assert told.value.finished == (1,)
     run(shell, step)
     run(shell, "%ranks status")
-    for cell in (processes, model, step, looking):
+    for cell in (processes, model, step):
         run(shell, cell)
-    assert shown(shell).count("requires_grad=True") == 2
+    with pytest.raises(Deadlock, match="rank 0 waits for rank 1"):
+        run(shell, mistake)
+    for cell in (step, looking):
+        run(shell, cell)
+    assert "ranks 0, 3:" in shown(shell)
 
 
 # --- In a real kernel
@@ -442,3 +538,26 @@ def test_an_interrupted_kernel_keeps_its_ranks(kernel: tuple[OwnSocketsManager, 
     assert ended == "KeyboardInterrupt"
     assert answered(client, "%%ranks\nkept") == ("ok", answered(client, "%%ranks\nkept")[1])
     assert "→ 1" in answered(client, "%%ranks\ndist.barrier()\nkept")[1]
+
+
+@pytest.mark.parametrize("on", ["simulated", "processes"])
+def test_output_is_there_while_a_cell_runs(kernel: tuple[OwnSocketsManager, Any], on: str) -> None:
+    _, client = kernel
+    answered(client, f"%ranks start 2 --on {on}")
+    messages: list[Any] = []
+    # Nobody can see the end of the loop before somebody has seen its beginning.
+    code = (
+        "%%ranks\nimport time, torch.distributed as dist\nprint('rank', dist.get_rank(), 'begins')\n"
+        "dist.barrier()\ntime.sleep(2)\nprint('ends')\ndist.get_rank()"
+    )
+    client.execute_interactive(code, timeout=200, output_hook=messages.append)
+    first, *later = [each for each in messages if "data" in each["content"]]
+    assert first["msg_type"] == "display_data"
+    assert {each["msg_type"] for each in later} == {"update_display_data"}
+    texts = [each["content"]["data"]["text/plain"] for each in (first, *later)]
+    assert "begins" in texts[0]
+    assert "ends" not in texts[0]
+    assert texts[-1] == "".join(
+        f"rank {rank}:\n    rank {rank} begins\n    ends\n    → {rank}\n" for rank in range(2)
+    ).rstrip("\n")
+    assert len({each["content"]["transient"]["display_id"] for each in (first, *later)}) == 1

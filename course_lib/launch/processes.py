@@ -6,6 +6,8 @@ import socket
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -15,6 +17,7 @@ from course_lib.errors import BadLaunch
 from course_lib.launch.failures import (
     CollectiveMismatch,
     Deadlock,
+    LaunchError,
     LeftOpen,
     RankFailed,
     TimedOut,
@@ -23,7 +26,7 @@ from course_lib.launch.run import Run
 from course_lib.runtime.communication.callsite import is_library
 from course_lib.runtime.communication.diagnosis import left_open_report
 from course_lib.runtime.communication.events import LazyEvents
-from course_lib.runtime.processes.agents import ranks_here
+from course_lib.runtime.processes.agents import Agents, ranks_here
 from course_lib.runtime.processes.backend import backend_for, seen_gpus
 from course_lib.runtime.processes.protocol import Plan, Start
 from course_lib.runtime.processes.rank_environment import threads_of_a_rank
@@ -31,6 +34,7 @@ from course_lib.runtime.processes.rank_life import is_rank
 from course_lib.runtime.processes.serialization import serialize_launch
 from course_lib.runtime.processes.watchdog import (
     AllReturned,
+    BadEnding,
     Deadlocked,
     Mismatched,
     PastDeadline,
@@ -45,16 +49,24 @@ _LOOPBACK = next((name for _, name in socket.if_nameindex() if name.startswith("
 
 def run(request: LaunchRequest) -> Run:
     """Run a launch on processes of this machine. See `course_lib.launch.launch`."""
+    started = time.perf_counter()
+    with ranks_of(request) as agents:
+        watched = Watchdog(request, agents).watch()
+    return finished_run("processes", request, started, watched)
+
+
+@contextmanager
+def ranks_of(request: LaunchRequest, generation: int | None = None) -> Iterator[Agents]:
+    """The ranks of a launch on this machine, as long as the block lasts. generation: see `Start`."""
     check_here("processes")
     plan = _plan(request)
     written = serialize_launch(
         request.function, request.arguments, request.ranks, apart=request.beside is not None
     )
     variables = {rank: _variables(request, rank) for rank in range(request.ranks)}
-    started = time.perf_counter()
-    with ranks_here(Start(plan, written.shared, dict(enumerate(written.own)), variables)) as agents:
-        watched = Watchdog(request, agents).watch()
-    return finished_run("processes", request, started, watched)
+    own = dict(enumerate(written.own))
+    with ranks_here(Start(plan, written.shared, own, variables, generation=generation)) as agents:
+        yield agents
 
 
 def check_here(engine: str) -> None:
@@ -89,18 +101,24 @@ def finished_run(engine: str, request: LaunchRequest, started: float, watched: W
         wall_seconds=time.perf_counter() - started,
         unmatched=observed.unmatched(),
     )
-    match ending:
-        case RanksFailed(report, failures):
-            raise RankFailed(report, failures, run)
-        case Deadlocked(report, waiting, cycle, finished):
-            raise Deadlock(report, waiting, cycle, finished, run)
-        case Mismatched(report, calls):
-            raise CollectiveMismatch(report, calls, run)
-        case PastDeadline(report):
-            raise TimedOut(report, run)
+    if not isinstance(ending, AllReturned):
+        raise error_of(ending, run)
     if run.unmatched:
         raise LeftOpen(left_open_report(run.unmatched), run)
     return run
+
+
+def error_of(ending: BadEnding, run: Run) -> LaunchError:
+    """What ranks deserve that have not returned."""
+    match ending:
+        case RanksFailed(report, failures):
+            return RankFailed(report, failures, run)
+        case Deadlocked(report, waiting, cycle, finished):
+            return Deadlock(report, waiting, cycle, finished, run)
+        case Mismatched(report, calls):
+            return CollectiveMismatch(report, calls, run)
+        case PastDeadline(report):
+            return TimedOut(report, run)
 
 
 def _plan(request: LaunchRequest) -> Plan:

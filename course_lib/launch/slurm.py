@@ -7,7 +7,8 @@ the launch.
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 
 import torch
@@ -19,7 +20,7 @@ from course_lib.launch.run import Run
 from course_lib.runtime.processes.backend import backend_for, seen_gpus
 from course_lib.runtime.processes.protocol import Plan, Start
 from course_lib.runtime.processes.serialization import serialize_launch
-from course_lib.runtime.processes.slurm_step import StepShape, ranks_in_step
+from course_lib.runtime.processes.slurm_step import Step, StepShape, ranks_in_step
 from course_lib.runtime.processes.watchdog import PastDeadline, Watchdog
 from course_lib.runtime.request import LaunchRequest
 from course_lib.slurm.allocation import Allocation, NoAllocation, present_allocation
@@ -52,21 +53,29 @@ def place(ranks: int | None) -> tuple[int, Cluster]:
 
 def run(request: LaunchRequest) -> Run:
     """Run a launch as a step of the present allocation. See `course_lib.launch.launch`."""
-    check_no_rank()
-    allocation, site = _allocation(), site_here()
-    _check_size(request, allocation, site)
-    written = serialize_launch(request.function, request.arguments, request.ranks)
-    start = Start(_plan(request, allocation), written.shared, dict(enumerate(written.own)))
     started = time.perf_counter()
-    command_for = partial(_command, request, allocation, site)
-    environment = for_a_step(os.environ) | _placement(request, site) | _QUIET
-    shape = StepShape(allocation.job, tuple(command_for([])), request.ranks)
-    with ranks_in_step(shape, command_for, environment, start) as step:
+    with ranks_of(request) as step:
         watched = Watchdog(request, step).watch()
         if isinstance(watched.ending, PastDeadline):
             # A rank that computes for ever may have left more behind than its task knows.
             step.end()
     return finished_run("slurm", request, started, watched)
+
+
+@contextmanager
+def ranks_of(request: LaunchRequest, generation: int | None = None) -> Iterator[Step]:
+    """The ranks of a launch as tasks of a step, as long as the block lasts. generation: see `Start`."""
+    check_no_rank()
+    allocation, site = _allocation(), site_here()
+    _check_size(request, allocation, site)
+    written = serialize_launch(request.function, request.arguments, request.ranks)
+    plan = _plan(request, allocation)
+    start = Start(plan, written.shared, dict(enumerate(written.own)), generation=generation)
+    command_for = partial(_command, request, allocation, site)
+    environment = for_a_step(os.environ) | _placement(request, site) | _QUIET
+    shape = StepShape(allocation.job, tuple(command_for([])), request.ranks)
+    with ranks_in_step(shape, command_for, environment, start) as step:
+        yield step
 
 
 def _allocation() -> Allocation:

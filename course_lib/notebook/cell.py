@@ -7,7 +7,7 @@ import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import FrameType, FunctionType
+from types import CodeType, FrameType, FunctionType
 from typing import Any, cast
 
 from IPython.core.getipython import get_ipython
@@ -97,14 +97,23 @@ def remember(cell: Cell) -> None:
 
 def last_value(cell: Cell, namespace: dict[str, Any]) -> Any:
     """Run a cell in a namespace; the value of its last expression, None if it ends otherwise or with `;`."""
-    tree = cell.parse()
-    last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
-    exec(compile(tree, cell.file, "exec", dont_inherit=True), namespace)
-    if not isinstance(last, ast.Expr):
+    statements, expression = _compiled(cell)
+    exec(statements, namespace)
+    if expression is None:
         return None
-    expression = compile(ast.Expression(last.value), cell.file, "eval", dont_inherit=True)
     value = eval(expression, namespace)
     return None if cell.text.rstrip().endswith(";") else value
+
+
+@functools.lru_cache(maxsize=8)
+def _compiled(cell: Cell) -> tuple[CodeType, CodeType | None]:
+    """A cell's statements and its last expression, once for all ranks of this process."""
+    tree = cell.parse()
+    last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+    statements = compile(tree, cell.file, "exec", dont_inherit=True)
+    if not isinstance(last, ast.Expr):
+        return statements, None
+    return statements, compile(ast.Expression(last.value), cell.file, "eval", dont_inherit=True)
 
 
 def bind_functions(namespace: dict[str, Any]) -> None:

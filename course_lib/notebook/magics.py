@@ -12,7 +12,6 @@ x
 """
 
 import argparse
-import html
 import shlex
 from collections.abc import Mapping
 from typing import Any, NoReturn
@@ -20,24 +19,19 @@ from typing import Any, NoReturn
 import torch
 from IPython.core.getipython import get_ipython
 from IPython.core.interactiveshell import InteractiveShell
-from IPython.display import display
 
 from course_lib.beside import missing
 from course_lib.cluster.topology import Cluster
 from course_lib.errors import BadLaunch
-from course_lib.figures.style import rank_colour
 from course_lib.launch import launch
 from course_lib.launch.failures import LaunchError
 from course_lib.notebook import staying_magics
 from course_lib.notebook.cell import CellSyntaxError, last_value, run_cell, running_cell
+from course_lib.notebook.rank_output import TOGETHER, RankOutput, shown_as_it_comes
 from course_lib.notebook.staying_engine import RankAnswer
 from course_lib.notebook.verdicts import not_right
 from course_lib.runtime.communication.torch_versions import before
-from course_lib.runtime.communication.wording import ranks_in_words
 from course_lib.runtime.processes.serialization import functions_of
-
-_MOST_APART = 8
-"""Of more ranks those with the same output are shown together."""
 
 _BESIDE = "beside:"
 """How a line of `%%needs` names what the command `course beside` installs."""
@@ -53,6 +47,7 @@ def ranks(line: str, cell: str | None = None) -> Any:
         %%ranks 4 --on processes      on 4 real processes
         %%ranks --cluster cluster     on the simulated Cluster in a variable
         %%ranks 4 --run run           keep the Run in a variable: run.timeline(), run.traffic
+        %%ranks 4 --memory --run run  with run.memory, too; slower
 
     Shows what each rank printed and the value of the last expression, which `Run.results` has as text. What
     the cell assigns does not come back; on ranks that stay it lasts: see `%ranks start` in
@@ -83,12 +78,16 @@ def ranks(line: str, cell: str | None = None) -> Any:
             cluster=cluster,
             timeout=options.timeout,
             quiet=True,
+            memory=options.memory,
         )
     except LaunchError as error:
         if error.run is not None:
-            _show({rank: RankAnswer(printed, None) for rank, printed in enumerate(error.run.outputs)})
+            RankOutput().show(
+                {rank: RankAnswer(printed, None) for rank, printed in enumerate(error.run.outputs)}
+            )
         raise
-    _show({rank: RankAnswer(*each) for rank, each in enumerate(zip(run.outputs, run.results, strict=True))})
+    answers = enumerate(zip(run.outputs, run.results, strict=True))
+    RankOutput().show({rank: RankAnswer(*each) for rank, each in answers})
     if options.run:
         shell.user_ns[options.run] = run
     return None
@@ -100,12 +99,8 @@ def rank(line: str, cell: str) -> None:
 
 
 def _on_those_that_stay(line: str, cell: str, chosen: list[int] | None, magic: str) -> None:
-    try:
-        _show(staying_magics.run(line, cell, chosen, magic))
-    except (LaunchError, KeyboardInterrupt):
-        there = staying_magics.present()
-        _show({rank: RankAnswer(text, None) for rank, text in (there.printed if there else {}).items()})
-        raise
+    with shown_as_it_comes(staying_magics.printed) as output:
+        output.show(staying_magics.run(line, cell, chosen, magic), TOGETHER)
 
 
 def load_ipython_extension(shell: InteractiveShell) -> None:
@@ -238,6 +233,7 @@ def _parser(what: str, **how: Any) -> _Parser:
     parser.add_argument("--cluster")
     parser.add_argument("--run")
     parser.add_argument("--timeout", type=float, default=60.0)
+    parser.add_argument("--memory", action="store_true")
     return parser
 
 
@@ -248,34 +244,3 @@ def _cluster(variables: Mapping[str, Any], name: str | None) -> Cluster | None:
     if not isinstance(cluster, Cluster):
         raise BadLaunch(f"--cluster takes the name of a variable that holds a Cluster; {name!r} does not.")
     return cluster
-
-
-def _show(outputs: Mapping[int, RankAnswer]) -> None:
-    """Show each rank's output under its number; nothing at all if no rank has any."""
-    if all(not output.printed.strip() and output.value is None for output in outputs.values()):
-        return
-    groups = _groups(outputs)
-    plain = "\n".join(
-        f"{ranks_in_words(ranks)}:\n" + "\n".join(f"    {line}" for line in output.text.splitlines())
-        for output, ranks in groups
-    )
-    rows = "".join(
-        f'<tr><th scope="row" style="text-align:left;vertical-align:top;white-space:nowrap;'
-        f'border-left:6px solid {rank_colour(ranks[0])}">{ranks_in_words(ranks)}</th>'
-        f'<td style="text-align:left">'
-        f'<pre style="margin:0;background:transparent;font-family:var(--jp-code-font-family,monospace)">'
-        f"{html.escape(output.text)}</pre></td></tr>"
-        for output, ranks in groups
-    )
-    table = f'<table aria-label="output of each rank"><tbody>{rows}</tbody></table>'
-    display({"text/plain": plain, "text/html": table}, raw=True)  # type: ignore[no-untyped-call]
-
-
-def _groups(outputs: Mapping[int, RankAnswer]) -> list[tuple[RankAnswer, list[int]]]:
-    """Outputs with the ranks that have them, in the order of the lowest rank."""
-    if len(outputs) <= _MOST_APART:
-        return [(output, [rank]) for rank, output in outputs.items()]
-    groups: dict[RankAnswer, list[int]] = {}
-    for rank, output in outputs.items():
-        groups.setdefault(output, []).append(rank)
-    return list(groups.items())

@@ -29,8 +29,8 @@ class Ranks:
         self.on = on
         self._engine = engine
         self._number = 0
-        self._given: dict[str, Any] = {}
-        """Name -> the notebook's object that the ranks have got."""
+        self._given: dict[tuple[int, str], Any] = {}
+        """Rank and name -> the notebook's object that the rank has got."""
         self.running = True
 
     def __enter__(self) -> Self:
@@ -74,8 +74,9 @@ class Ranks:
             raise
         finally:
             # From now on it is the ranks' own, whatever becomes of the notebook's.
-            for name in cell.assigned:
-                self._given.pop(name, None)
+            for rank in chosen:
+                for name in cell.assigned:
+                    self._given.pop((rank, name), None)
 
     def put(self, name: str, value: Any) -> None:
         """Give every rank a copy of a value under a name, or with `per_rank(values)` each its own."""
@@ -83,7 +84,9 @@ class Ranks:
             raise BadLaunch(f"{name!r} is no name of a variable.")
         if isinstance(value, PerRank) and len(value) != len(self):
             raise BadLaunch(f"per_rank has {len(value)} values, and there are {len(self)} ranks.")
-        self._engine.run(Cell("#\n", "<put>"), {name: value}, tuple(range(len(self))))
+        each = value if isinstance(value, PerRank) else [value] * len(self)
+        names = {rank: {name: own} for rank, own in enumerate(each)}
+        self._engine.run(Cell("#\n", "<put>"), names, tuple(names))
 
     @property
     def printed(self) -> dict[int, str]:
@@ -112,15 +115,23 @@ class Ranks:
             self.running = False
             self._engine.close()
 
-    def _news(self, cell: Cell, variables: Mapping[str, Any], chosen: tuple[int, ...]) -> dict[str, Any]:
-        """What the cell uses of the notebook's variables and the ranks have not, or have an older one of."""
-        there = set.intersection(*(set(self._engine.defined(rank)) for rank in chosen))
-        news = {}
-        for name in sorted(cell.names & set(variables)):
-            given = self._given.get(name, _NOTHING)
-            if name not in there or (given is not _NOTHING and given is not variables[name]):
-                news[name] = self._given[name] = variables[name]
+    def _news(
+        self, cell: Cell, variables: Mapping[str, Any], chosen: tuple[int, ...]
+    ) -> dict[int, dict[str, Any]]:
+        """What the cell uses of the notebook's variables and a rank has not, or has an older one of."""
+        names = sorted(cell.names & set(variables))
+        news: dict[int, dict[str, Any]] = {}
+        for rank in chosen:
+            there = set(self._engine.defined(rank))
+            news[rank] = {
+                name: variables[name] for name in names if self._needs(rank, name, there, variables)
+            }
+            self._given |= {(rank, name): value for name, value in news[rank].items()}
         return news
+
+    def _needs(self, rank: int, name: str, there: set[str], variables: Mapping[str, Any]) -> bool:
+        given = self._given.get((rank, name), _NOTHING)
+        return name not in there or (given is not _NOTHING and given is not variables[name])
 
     def _check(self, chosen: tuple[int, ...]) -> None:
         if not self.running:
@@ -155,6 +166,7 @@ def ranks(
     cluster: Cluster | None = None,
     timeout: float = 60.0,
     seed: int = 0,
+    memory: bool = False,
 ) -> Ranks:
     """Start ranks that stay.
 
@@ -167,5 +179,5 @@ def ranks(
     size, where = placed(number, on, cluster)
     check_timeout(timeout)
     if on == "simulated":
-        return Ranks(SimulatedRanks(size, where, timeout, seed), on)
-    return Ranks(ProcessRanks(size, where, timeout, seed, on), on)
+        return Ranks(SimulatedRanks(size, where, timeout, seed, memory), on)
+    return Ranks(ProcessRanks(size, where, timeout, seed, memory, on), on)

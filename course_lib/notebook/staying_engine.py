@@ -28,12 +28,18 @@ class StayingEngine(Protocol):
     """What carries out cells on ranks that stay."""
 
     size: int
-    printed: dict[int, str]
-    """What each rank has printed in the last cell, also if it broke off."""
 
-    def run(self, cell: Cell, names: Mapping[str, Any], chosen: tuple[int, ...]) -> dict[int, RankAnswer]:
-        """Run a cell on some ranks, whose namespaces get `names` first; an item that is `PerRank` gives each
-        rank its own. Raises as `launch` does.
+    @property
+    def printed(self) -> dict[int, str]:
+        """What each rank has printed in the last cell, or so far in the present one."""
+        ...
+
+    def run(
+        self, cell: Cell, names: Mapping[int, Mapping[str, Any]], chosen: tuple[int, ...]
+    ) -> dict[int, RankAnswer]:
+        """Run a cell on some ranks, whose namespaces get copies of names[rank] first.
+
+        Raises as `launch` does.
         """
         ...
 

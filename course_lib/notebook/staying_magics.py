@@ -3,13 +3,15 @@
 `%ranks start 4`                     4 simulated ranks
 `%ranks start 4 --on processes`      real processes of this machine
 `%ranks start --cluster cluster`     on the simulated Cluster in a variable
+`%ranks start 4 --memory`            the timeline shows what their tensors hold, too; slower
 `%ranks status`, `%ranks timeline`   what each rank has defined; what all have done so far
 `%ranks put name`                    a copy of the notebook's variable for each rank
 `%ranks stop`                        the end of the ranks and their variables
 
 A cell under `%%ranks`, without a number, runs on all of them, one under `%%rank 0,3` on some. What it assigns
 stays on the rank. What it uses of the notebook's variables is copied to the ranks when they have none of that
-name. The stop button ends the cell on all ranks, and not the ranks.
+name. While it runs the notebook shows what each rank prints; in the end those with the same output are shown
+together. The stop button ends the cell on all ranks, and not the ranks.
 """
 
 import shlex
@@ -34,8 +36,14 @@ def present() -> Ranks | None:
     return _present[0] if _present else None
 
 
+def printed() -> Mapping[int, str]:
+    """What each of them has printed in the last cell, or so far in the present one."""
+    there = present()
+    return {} if there is None else there.printed
+
+
 def command(words: list[str], options: Any, cluster: Any, variables: Mapping[str, Any]) -> Any:
-    """Carry out `%ranks WORDS`. options: on and timeout. cluster: the `Cluster` that the line names."""
+    """Carry out `%ranks WORDS`. options: on, timeout, memory. cluster: the `Cluster` that the line names."""
     match words:
         case ["start", *number] if len(number) <= 1:
             return _start(number, options, cluster)
@@ -87,7 +95,9 @@ def _start(number: list[str], options: Any, cluster: Any) -> None:
         raise BadLaunch(f"%ranks start {number[0]}: how many ranks? For example %ranks start 4.")
     stop()
     count = int(number[0]) if number else None
-    _present.append(start_ranks(count, on=options.on, cluster=cluster, timeout=options.timeout))
+    _present.append(
+        start_ranks(count, on=options.on, cluster=cluster, timeout=options.timeout, memory=options.memory)
+    )
     print(f"{len(_there())} ranks on {options.on}. Cells under %%ranks run on them, until %ranks stop.")
 
 

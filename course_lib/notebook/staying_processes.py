@@ -1,291 +1,260 @@
-"""Cells on real processes that stay, here or on a Slurm allocation's nodes: one launch, whose ranks ask this
-process for the next cell. A second connection tells a rank to stop its cell; when it closes the rank ends.
-"""
+"""Cells on real processes that stay, here or on a Slurm allocation's nodes. What they run: `staying_rank`."""
 
 import atexit
-import contextlib
-import io
-import os
+import itertools
 import pickle
-import signal
-import socket
 import threading
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass
-from multiprocessing.connection import Client, Connection, Listener, wait
-from time import monotonic
-from typing import Any, cast
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any, NoReturn
 
 import cloudpickle
 
 from course_lib.cluster.topology import Cluster
 from course_lib.errors import BadLaunch
-from course_lib.launch import launch
-from course_lib.launch.failures import LaunchError, LeftOpen, RankFailed, TimedOut
+from course_lib.launch import processes, slurm
+from course_lib.launch.failures import LaunchError, TimedOut
+from course_lib.launch.processes import error_of
 from course_lib.launch.run import Run
-from course_lib.notebook.cell import Cell, bind_functions, value_as_text
+from course_lib.notebook.cell import Cell
+from course_lib.notebook.staying_connections import RankConnections
 from course_lib.notebook.staying_engine import RankAnswer
-from course_lib.runtime.communication.diagnosis import rank_failed_report
-from course_lib.runtime.communication.errors import RankTraceback
-from course_lib.runtime.communication.rank_traceback import rank_traceback
-from course_lib.runtime.request import PerRank, per_rank
-from course_lib.scratch import scratch_folder
+from course_lib.notebook.staying_rank import FOR_EVER, Fetch, Leave, Renew, Reply, RunCell, serve
+from course_lib.runtime.communication.wording import ranks_in_words
+from course_lib.runtime.processes.cell_watchdog import CellWatchdog
+from course_lib.runtime.processes.watchdog import BadEnding
+from course_lib.runtime.request import LaunchRequest, per_rank
 
 _START_SECONDS = 120.0
-_FOR_EVER = 30 * 86400.0
+_LEAVE_SECONDS = 0.3
+"""What ranks get to leave their cell by themselves, before what waits in a group is freed."""
 _GRACE_SECONDS = 3.0
-"""What ranks get to come to their cell's end when one of them has failed, or somebody has interrupted."""
-_LOST = (
-    "The ranks were still inside of calls that nobody will answer, so they have been ended, and as many new "
-    "ones started: their variables are gone."
-)
+"""What they get then, before their processes are ended."""
+_RECORD_SECONDS = 5.0
+_RENEW_SECONDS = 60.0
+_ALL_LOST = "All ranks have been started anew: their variables are gone."
 
-
-@dataclass(frozen=True, slots=True)
-class _Task:
-    """What a rank is to do: run a cell with some names more, or, without a cell, send a variable."""
-
-    cell: Cell | None
-    names: bytes = b""
-    wanted: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class _Reply:
-    """value: of a cell as text, of a variable as bytes. failure: what was raised."""
-
-    printed: str
-    value: Any
-    defined: list[str]
-    failure: RankTraceback | None = None
-
-
-def serve(rank: int, address: Any, key: bytes) -> None:
-    """Do what the notebook's process asks for, until it says that this is all. Runs on a rank."""
-    namespace: dict[str, Any] = {"__name__": "__main__"}
-    with ExitStack() as both:
-        over = threading.Event()
-        notebook, control = (both.enter_context(_connected(kind, rank, address, key)) for kind in _KINDS)
-        both.callback(over.set)
-        threading.Thread(target=_obey, args=(control, over), daemon=True).start()
-        while True:
-            try:
-                task = notebook.recv()
-            except KeyboardInterrupt:  # that came after its cell
-                continue
-            except EOFError:
-                return
-            if task is None:
-                return
-            notebook.send(_done(rank, task, namespace))
-
-
-_KINDS = ("cells", "control")
-
-
-def _connected(kind: str, rank: int, address: Any, key: bytes) -> "Connection[Any, Any]":
-    connection = Client(address, authkey=key)
-    connection.send((kind, rank))
-    return connection
-
-
-def _obey(control: "Connection[Any, Any]", over: threading.Event) -> None:
-    """Stop the cell whenever told to; end the rank, whatever it is at, when nobody is there to tell."""
-    while True:
-        try:
-            control.recv()
-        except (EOFError, OSError):
-            if over.is_set():
-                return
-            os._exit(0)
-        os.kill(os.getpid(), signal.SIGINT)
-
-
-def _done(rank: int, task: _Task, namespace: dict[str, Any]) -> _Reply:
-    printed, value, failure = io.StringIO(), None, None
-    try:
-        with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
-            if task.cell is None:
-                value = cloudpickle.dumps(namespace[task.wanted])
-            else:
-                if task.names:
-                    namespace.update(pickle.loads(task.names))
-                    bind_functions(namespace)
-                value = value_as_text(task.cell, namespace)
-    except BaseException as error:
-        failure = rank_traceback(rank, error)
-    defined = [name for name in namespace if not name.startswith("__")]
-    return _Reply(printed.getvalue(), value, defined, failure)
+_ENGINES = {"processes": processes.ranks_of, "slurm": slurm.ranks_of}
 
 
 class ProcessRanks:
     """See `course_lib.notebook.staying_engine.StayingEngine`."""
 
-    def __init__(self, size: int, cluster: Cluster | None, timeout: float, seed: int, on: str) -> None:
+    def __init__(self, size: int, cluster: Cluster, timeout: float, seed: int, memory: bool, on: str) -> None:
         self.size = size
-        self.printed: dict[int, str] = {}
-        self._cluster, self._timeout, self._seed, self._on = cluster, timeout, seed, on
+        self._request = LaunchRequest(print, (), size, cluster, timeout, seed, None, memory=memory)
+        self._on = on
+        self._numbers = itertools.count()
+        self._outputs = [""] * size
+        self._began = time.perf_counter()
         self._start()
         # Where nobody stops them before this process ends.
         atexit.register(self.close)
 
     def _start(self) -> None:
-        self._run: Run | None = None
+        self._generation = 0
         self._error: BaseException | None = None
         self._defined: list[list[str]] = [[] for _ in range(self.size)]
-        self._open = ExitStack()
-        key = os.urandom(16)
-        here = str(self._open.enter_context(scratch_folder()) / "s")
-        listener = self._open.enter_context(
-            Listener(here if self._on == "processes" else ("0.0.0.0", 0), authkey=key)
-        )
-        address = here if self._on == "processes" else (socket.gethostname(), listener.address[1])
-        self._thread = threading.Thread(target=self._launch, args=(address, key), daemon=True)
+        self._connections = RankConnections(here=self._on == "processes")
+        up = threading.Event()
+        self._thread = threading.Thread(target=self._hold, args=(up,), daemon=True)
         self._thread.start()
-        self._connections: dict[int, Connection[Any, Any]] = {}
-        self._control: dict[int, Connection[Any, Any]] = {}
-        listener._listener._socket.settimeout(0.2)  # type: ignore[attr-defined]
-        deadline = monotonic() + _START_SECONDS
-        while len(self._connections) + len(self._control) < 2 * self.size:
-            if not self._thread.is_alive() or monotonic() > deadline:
-                self._end()
-                raise self._error or TimedOut(f"The ranks did not come up within {_START_SECONDS:g} s.")
-            try:
-                connection = listener.accept()
-            except TimeoutError:
-                continue
-            kind, rank = connection.recv()
-            (self._connections if kind == "cells" else self._control)[rank] = connection
-
-    def _launch(self, address: Any, key: bytes) -> None:
+        up.wait()
         try:
-            self._run = launch(
-                serve,
-                per_rank(range(self.size)),
-                address,
-                key,
-                ranks=self.size,
-                on=self._on,
-                cluster=self._cluster,
-                timeout=_FOR_EVER,
-                seed=self._seed,
-                quiet=True,
-            )
-        except LeftOpen as error:
-            self._run = error.run
+            self._connections.accept(range(self.size), self._goes_on, _START_SECONDS)
+        except BaseException as error:
+            self._end()
+            raise self._error or error from None
+
+    def _hold(self, up: threading.Event) -> None:
+        """Hold the ranks' processes until `_end`. The body of a thread."""
+        arguments = (per_rank(range(self.size)), self._connections.address)
+        request = replace(self._request, function=serve, arguments=arguments, timeout=FOR_EVER)
+        try:
+            with _ENGINES[self._on](request, generation=0) as agents:
+                self._watch = CellWatchdog(self._request, agents)
+                up.set()
+                self._watch.follow()
         except BaseException as error:
             self._error = error
+        finally:
+            up.set()
 
-    def run(self, cell: Cell, names: Mapping[str, Any], chosen: tuple[int, ...]) -> dict[int, RankAnswer]:
+    def _goes_on(self) -> bool:
+        return self._thread.is_alive() and not self._watch.lost
+
+    @property
+    def printed(self) -> dict[int, str]:
+        """What each rank has printed in the last cell, or so far in the present one."""
+        return dict(self._connections.printed)
+
+    def run(
+        self, cell: Cell, names: Mapping[int, Mapping[str, Any]], chosen: tuple[int, ...]
+    ) -> dict[int, RankAnswer]:
         """Run a cell on some ranks."""
-        self.printed = {}
-        for rank in chosen:
-            own = {n: each[rank] if isinstance(each, PerRank) else each for n, each in names.items()}
-            self._send(rank, _Task(cell, cloudpickle.dumps(own) if own else b""))
-        replies: dict[int, _Reply] = {}
+        if not self._goes_on():
+            self._raise_lost()
+        number = next(self._numbers)
+        self._connections.begin(number, chosen)
+        replies = self._connections.replies
+        written = _pickled(names)
+        tasks = {rank: RunCell(number, cell, written.get(rank, b"")) for rank in chosen}
+        self._watch.begin(chosen)
         try:
-            self._collect(chosen, replies, self._timeout)
+            self._connections.send(tasks)
+            self._connections.collect(lambda: self._watch.ending is None and self._goes_on())
+            whole = len(replies) == len(chosen) and not any(reply.failed for reply in replies.values())
+            ending = self._watch.finish(_RECORD_SECONDS, failed=not whole)
         except KeyboardInterrupt:
-            self._interrupt(chosen, replies)
+            print(*self._recover(number), sep="\n", end="")
             raise
-        failures = [reply.failure for reply in replies.values() if reply.failure]
-        stuck = [rank for rank in chosen if rank not in replies]
-        if stuck:
-            self._restart()
-        if failures:
-            report = rank_failed_report(failures, [])
-            raise RankFailed(f"{report}\n\n{_LOST}" if stuck else report, failures)
-        if stuck:
-            raise TimedOut(f"The cell was not over after {self._timeout:g} s. {_LOST}")
-        return {rank: RankAnswer(replies[rank].printed, replies[rank].value) for rank in chosen}
+        finally:
+            self._keep(replies)
+        if not self._goes_on():
+            self._raise_lost()
+        if ending is not None:
+            self._raise(ending, self._recover(number))
+        return {rank: RankAnswer(self.printed[rank], replies[rank].value) for rank in chosen}
 
     def fetch(self, rank: int, name: str) -> Any:
         """A copy of a rank's variable."""
         if name not in self._defined[rank]:
             raise KeyError(name)
-        self._send(rank, _Task(None, wanted=name))
-        replies: dict[int, _Reply] = {}
-        self._collect((rank,), replies, self._timeout)
-        if rank not in replies:
-            raise TimedOut(f"Rank {rank} did not send {name!r} within {self._timeout:g} s.")
-        if failure := replies[rank].failure:
-            raise BadLaunch(f"{name!r} of rank {rank} cannot be sent: {failure.message}")
-        return pickle.loads(replies[rank].value)
+        number, end = next(self._numbers), time.monotonic() + self._request.timeout
+        self._connections.begin(number, (rank,))
+        self._connections.send({rank: Fetch(number, name)})
+        self._connections.collect(lambda: self._goes_on() and time.monotonic() < end)
+        reply = self._connections.replies.get(rank)
+        if reply is None:
+            raise TimedOut(f"Rank {rank} did not send {name!r} within {self._request.timeout:g} s.")
+        if reply.failed:
+            raise BadLaunch(f"{name!r} of rank {rank} cannot be sent: {reply.failed}")
+        return pickle.loads(reply.value)
 
     def defined(self, rank: int) -> list[str]:
         """The names in a rank's namespace."""
         return self._defined[rank]
 
     def record(self) -> Run:
-        """All cells as one run, once the ranks have ended."""
-        if self._run is None:
-            raise BadLaunch("What real processes did is told when they have ended: %ranks stop first.")
-        return self._run
+        """All cells as one run."""
+        observed, events = self._watch.observed()
+        return Run(
+            results=[None] * self.size,
+            outputs=[earlier + self.printed.get(rank, "") for rank, earlier in enumerate(self._outputs)],
+            events=events,
+            cluster=self._request.cluster,
+            engine=self._on,
+            seconds=observed.seconds,
+            wall_seconds=time.perf_counter() - self._began,
+            unmatched=observed.unmatched(),
+        )
 
     def close(self) -> None:
         """End the ranks."""
         atexit.unregister(self.close)
-        for connection in self._connections.values():
-            with contextlib.suppress(OSError):
-                connection.send(None)
-        self._thread.join(_GRACE_SECONDS)
         self._end()
 
-    # --- Between this process and the ranks
+    # --- When a cell has come to a bad end
 
-    def _send(self, rank: int, task: _Task) -> None:
+    def _recover(self, number: int) -> list[str]:
+        """Have all ranks leave the cell, and meet again. Returns what has been lost, in sentences."""
         try:
-            self._connections[rank].send(task)
-        except OSError:
-            self._raise_ended()
+            freed = self._leave(number)
+            is_open = self._watch.settle(_RECORD_SECONDS)
+            dead = self._watch.dead
+            if not self._goes_on():
+                raise _CannotMeet
+            return self._renew(dead) if dead or freed or is_open else []
+        except (_CannotMeet, KeyboardInterrupt):
+            self._end()
+            self._start()
+            return [_ALL_LOST]
 
-    def _collect(self, chosen: Sequence[int], replies: dict[int, _Reply], seconds: float) -> None:
-        """Add the ranks' replies as they come. Once one has failed the others have a grace time."""
-        deadline = monotonic() + seconds
-        while missing := {self._connections[rank]: rank for rank in chosen if rank not in replies}:
-            if monotonic() > deadline:
-                return
-            for ready in wait(list(missing), timeout=0.2):
-                connection = cast("Connection[Any, Any]", ready)
-                rank = missing[connection]
-                try:
-                    replies[rank] = connection.recv()
-                except (EOFError, OSError):
-                    self._raise_ended()
-                self._defined[rank] = replies[rank].defined
-                self.printed[rank] = replies[rank].printed
-                if replies[rank].failure:
-                    deadline = min(deadline, monotonic() + _GRACE_SECONDS)
-            if not self._thread.is_alive():
-                self._raise_ended()
+    def _leave(self, number: int) -> bool:
+        """Whether somebody had to be freed who waited in a group."""
+        there = self._connections
+        there.order(Leave(number, aborting=False))
+        there.collect(self._goes_on, _LEAVE_SECONDS)
+        if not there.missing:
+            return False
+        there.order(Leave(number, aborting=True))
+        there.collect(self._goes_on, _GRACE_SECONDS)
+        if there.missing:
+            self._watch.kill(there.missing, _GRACE_SECONDS)
+        return True
 
-    def _interrupt(self, chosen: Sequence[int], replies: dict[int, _Reply]) -> None:
-        """Stop the cell on all ranks, and not the ranks, unless they are in a call that cannot be stopped."""
-        for rank in chosen:
-            if rank not in replies:
-                self._control[rank].send("interrupt")
-        self._collect(chosen, replies, _GRACE_SECONDS)
-        if len(replies) < len(chosen):
-            self._restart()
-            print(_LOST)
+    def _renew(self, dead: list[int]) -> list[str]:
+        """Connect all groups anew, with new processes in the places of those that have died."""
+        self._generation += 1
+        self._keep(self._connections.replies)
+        self._watch.forget_open()
+        self._connections.drop(dead)
+        self._watch.replace(dead, self._generation)
+        number, everyone = next(self._numbers), range(self.size)
+        printed = self._connections.printed
+        self._connections.begin(number, everyone)
+        self._connections.printed = printed
+        task = Renew(number, self._generation)
+        self._connections.send({rank: task for rank in everyone if rank not in dead})
+        try:
+            self._connections.accept(dead, self._goes_on, _RENEW_SECONDS)
+        except TimedOut:
+            raise _CannotMeet from None
+        self._connections.send(dict.fromkeys(dead, task))
+        self._connections.collect(self._goes_on, _RENEW_SECONDS)
+        replies = self._connections.replies
+        if len(replies) < self.size or any(reply.failed for reply in replies.values()):
+            raise _CannotMeet
+        self._keep(replies)
+        return _in_words(dead, sorted({members for reply in replies.values() for members in reply.value}))
 
-    def _raise_ended(self) -> None:
-        """The launch has ended, or is about to: start another, and raise what it deserves."""
-        self._thread.join(_START_SECONDS)
-        error = self._error
-        self._restart()
-        if isinstance(error, LaunchError):
-            error.args = (f"{error}\n\n{_LOST}",)
-            error.report = error.args[0]
-        raise error or BadLaunch("The ranks have ended.")
+    def _raise(self, ending: BadEnding, lost: list[str]) -> NoReturn:
+        report = "\n\n".join([ending.report, *lost])
+        raise error_of(replace(ending, report=report), self.record())
 
-    def _restart(self) -> None:
+    def _raise_lost(self) -> NoReturn:
+        """No more can come of any rank: start others, and say why."""
+        error, said = self._error, self._watch.lost
         self._end()
         self._start()
+        if isinstance(error, LaunchError):
+            raise error
+        raise BadLaunch("\n\n".join(filter(None, [said or str(error or "The ranks have ended."), _ALL_LOST])))
+
+    def _keep(self, replies: Mapping[int, Reply]) -> None:
+        """Note what the ranks have defined by now."""
+        for rank, reply in replies.items():
+            self._defined[rank] = reply.defined
 
     def _end(self) -> None:
-        for connection in (*self._control.values(), *self._connections.values()):
-            connection.close()
+        self._watch.over = True
         self._thread.join(_START_SECONDS)
-        self._open.close()
+        self._connections.close()
+
+
+class _CannotMeet(Exception):
+    """The ranks' groups cannot be connected anew."""
+
+
+def _pickled(names: Mapping[int, Mapping[str, Any]]) -> dict[int, bytes]:
+    """Each rank's names; those that are the same for several ranks are written once."""
+    written: dict[tuple[tuple[str, int], ...], bytes] = {}
+    found = {}
+    for rank, own in names.items():
+        if own:
+            key = tuple((name, id(value)) for name, value in own.items())
+            found[rank] = written.get(key) or written.setdefault(key, cloudpickle.dumps(dict(own)))
+    return found
+
+
+def _in_words(dead: list[int], gone: Iterable[tuple[int, ...]]) -> list[str]:
+    """What is not there any more."""
+    said = []
+    if dead:
+        process = "a new process is in its place" if len(dead) == 1 else "new processes are in their places"
+        said.append(f"The variables of {ranks_in_words(dead)} are gone: {process}. The others have theirs.")
+    if groups := list(gone):
+        told = "; ".join(ranks_in_words(members) for members in groups)
+        said.append(f"Groups made by new_group that one of its members has lost are gone, of {told}.")
+    return said

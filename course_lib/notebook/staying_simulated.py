@@ -14,7 +14,7 @@ from course_lib.launch.run import Run
 from course_lib.launch.simulated import alone_in_the_process
 from course_lib.notebook.cell import Cell, bind_functions, value_as_text
 from course_lib.notebook.staying_engine import RankAnswer
-from course_lib.runtime.request import LaunchRequest, PerRank
+from course_lib.runtime.request import LaunchRequest
 from course_lib.runtime.simulator.engine import Ending, current_rank
 from course_lib.runtime.simulator.private_copy import private_copy
 from course_lib.runtime.simulator.staying import StayingRanks
@@ -23,47 +23,49 @@ from course_lib.runtime.simulator.staying import StayingRanks
 class SimulatedRanks:
     """See `course_lib.notebook.staying_engine.StayingEngine`. The virtual clock goes on from cell to cell."""
 
-    def __init__(self, size: int, cluster: Cluster, timeout: float, seed: int) -> None:
+    def __init__(self, size: int, cluster: Cluster, timeout: float, seed: int, memory: bool) -> None:
         if cluster.disturbances.lost_ranks:
             raise BadLaunch("Ranks that get lost cannot stay: leave out with_lost_rank, or use launch.")
         _check_no_rank()
         self.size = size
         self._timeout = timeout
-        self._request = LaunchRequest(print, (), size, cluster, timeout, seed, None)
+        self._request = LaunchRequest(print, (), size, cluster, timeout, seed, None, memory=memory)
         self._namespaces: list[dict[str, Any]] = [{"__name__": "__main__"} for _ in range(size)]
         with alone_in_the_process(timeout):
             self._ranks = StayingRanks(self._request)
         self._started = time.perf_counter()
         self._values: list[Any] = [None] * size
-        self.printed: dict[int, str] = {}
+        self._before: dict[int, int] = {}
+        """How much each rank had printed before the last cell."""
 
-    def run(self, cell: Cell, names: Mapping[str, Any], chosen: tuple[int, ...]) -> dict[int, RankAnswer]:
+    def run(
+        self, cell: Cell, names: Mapping[int, Mapping[str, Any]], chosen: tuple[int, ...]
+    ) -> dict[int, RankAnswer]:
         """Run a cell on some ranks."""
         _check_no_rank()
-        common = private_copy({name: each for name, each in names.items() if not isinstance(each, PerRank)})
-        own = [
-            private_copy({name: each[rank] for name, each in names.items() if isinstance(each, PerRank)})
-            for rank in range(self.size)
-        ]
-        self._values, self.printed = [None] * self.size, {}
-        printed = [len(output) for output in self._ranks.outputs]
+        self._values = [None] * self.size
+        self._before = {rank: len(self._ranks.outputs[rank]) for rank in chosen}
+        own = {rank: private_copy(dict(names[rank])) for rank in chosen if names.get(rank)}
 
         def task(rank: int) -> None:
             namespace = self._namespaces[rank]
-            if names:
-                namespace.update({**common(), **own[rank]()})
+            if rank in own:
+                namespace.update(own[rank]())
                 bind_functions(namespace)
             self._values[rank] = value_as_text(cell, namespace)
 
-        try:
-            with alone_in_the_process(self._timeout):
-                ending = self._ranks.do({rank: partial(task, rank) for rank in chosen})
-        finally:
-            outputs = [text[before:] for text, before in zip(self._ranks.outputs, printed, strict=True)]
-            self.printed = {rank: outputs[rank] for rank in chosen}
+        with alone_in_the_process(self._timeout):
+            ending = self._ranks.do({rank: partial(task, rank) for rank in chosen})
+        outputs = [self.printed.get(rank, "") for rank in range(self.size)]
         with suppress(LeftOpen):  # a later cell may receive what this one has sent
             self._outcome(ending, outputs).run()
         return {rank: RankAnswer(outputs[rank], self._values[rank]) for rank in chosen}
+
+    @property
+    def printed(self) -> dict[int, str]:
+        """What each rank has printed in the last cell, or so far in the present one."""
+        outputs = self._ranks.outputs
+        return {rank: outputs[rank][before:] for rank, before in self._before.items()}
 
     def fetch(self, rank: int, name: str) -> Any:
         """A copy of a rank's variable."""

@@ -1,24 +1,19 @@
 """The launcher's end of the agents that hold its ranks; and the agent on the launcher's own machine."""
 
-import atexit
-import json
-import os
 import select
 import signal
 import socket
-import subprocess
-import sys
-import tempfile
-import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from typing import Any
 
 from course_lib.errors import BadLaunch
 from course_lib.runtime.processes.protocol import (
     AgentFailed,
     Channel,
+    Kill,
     Progress,
     RankProgress,
     Ready,
@@ -29,20 +24,11 @@ from course_lib.runtime.processes.protocol import (
     Stop,
 )
 from course_lib.runtime.processes.stacks import Stack
+from course_lib.runtime.processes.warm_process import warm_process
 
 _STACK_SECONDS = 0.5
 
 _HALT = "that process, its node or the network has come to a halt. Launch again, if you can on other nodes."
-
-_START_CODE = """
-import json, sys
-sys.path[:] = json.loads(sys.argv[2])
-from course_lib.runtime.processes.node_agent import serve_here
-serve_here(int(sys.argv[1]))
-"""
-
-_HUGE_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
-"""Fewer, larger pages to copy halve the time of a fork. Ranks get the launcher's environment instead."""
 
 
 class Agents:
@@ -56,6 +42,10 @@ class Agents:
         """By descriptor."""
         self._ranks: dict[int, set[int]] = {}
         """Those of the present launch whose processes have not ended, by their agent's descriptor."""
+        self._homes: dict[int, int] = {}
+        """Rank of the present launch -> its agent's descriptor."""
+        self._starts: dict[int, Start] = {}
+        """What each agent was told to begin."""
         self._progress: list[RankProgress] = []
         self._stacks: dict[int, Stack] = {}
 
@@ -84,7 +74,23 @@ class Agents:
     def start(self, descriptor: int, start: Start) -> None:
         """Have an agent that is ready begin its part of a launch."""
         self._ranks[descriptor] = set(start.arguments)
+        self._homes |= dict.fromkeys(start.arguments, descriptor)
+        self._starts[descriptor] = start
         self._send(descriptor, start)
+
+    def replace(self, ranks: Iterable[int], generation: int) -> None:
+        """Have new processes take the places of ranks whose processes have ended."""
+        for rank in ranks:
+            descriptor = self._homes[rank]
+            start = self._starts[descriptor]
+            self._ranks[descriptor].add(rank)
+            arguments = {rank: start.arguments[rank]}
+            self._send(descriptor, replace(start, arguments=arguments, generation=generation))
+
+    def kill(self, ranks: Iterable[int]) -> None:
+        """Have the processes of these ranks killed. The launch goes on."""
+        for rank in ranks:
+            self._send(self._homes[rank], Kill((rank,)))
 
     def stop(self) -> None:
         """Have all ranks ended."""
@@ -192,21 +198,21 @@ class LocalAgent(Agents):
 @contextmanager
 def ranks_here(start: Start) -> Iterator[Agents]:
     """The ranks of a launch on this machine; at the end of the block no process of it is left."""
-    agent = LocalAgent(_agent_of_warm_process(), start)
+    agent = LocalAgent(_agent_ofwarm_process(), start)
     try:
         yield agent
     finally:
         agent.end()
 
 
-def _agent_of_warm_process() -> Channel:
+def _agent_ofwarm_process() -> Channel:
     """An agent that waits for its launch. A warm process that has just been killed is replaced once."""
     for _ in range(2):
         ours, theirs = socket.socketpair()
         channel = Channel(ours)
         try:
             with theirs, suppress(BrokenPipeError):
-                _warm_process().fork_agent(theirs)
+                warm_process().fork_agent(theirs)
             if _says_something(channel) and isinstance(channel.receive(), Ready):
                 return channel
         except (EOFError, ConnectionError):
@@ -226,73 +232,3 @@ def _says_something(channel: Channel) -> bool:
     poll = select.poll()
     poll.register(channel, select.POLLIN)
     return bool(poll.poll())
-
-
-class WarmProcess:
-    """The process that has imported torch and forks the agents of this machine."""
-
-    def __init__(self) -> None:
-        self._owner = os.getpid()
-        self._control, theirs = socket.socketpair()
-        with theirs, tempfile.TemporaryFile() as errors:
-            code = [_START_CODE, str(theirs.fileno()), json.dumps([str(folder) for folder in sys.path])]
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", "-c", *code],
-                pass_fds=[theirs.fileno()],
-                env=os.environ | _HUGE_PAGES,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=errors,
-                # Ctrl-C in a terminal and an interrupt from Jupyter are for the launcher alone.
-                start_new_session=True,
-            )
-            theirs.close()
-            if not self._control.recv(16):
-                self._process.wait()
-                errors.seek(0)
-                raise BadLaunch(
-                    f"The process that ranks are started from ended at once. It said:\n"
-                    f"{errors.read().decode(errors='replace').strip()}\n"
-                    f'Check that {sys.executable} -c "import torch, course_lib" works.'
-                )
-
-    @property
-    def usable(self) -> bool:
-        """Whether it lives, and belongs to this process and not to one that this was forked from."""
-        return self._owner == os.getpid() and not _has_closed(self._control)
-
-    def fork_agent(self, connection: socket.socket) -> None:
-        """Have it fork an agent that speaks over this connection."""
-        socket.send_fds(self._control, [b"a"], [connection.fileno()])
-
-    def stop(self) -> None:
-        """End it; launches that are under way go on."""
-        if self._owner == os.getpid():
-            self._control.close()
-            self._process.wait()
-
-
-def _has_closed(connection: socket.socket) -> bool:
-    """Whether the other side is gone and nothing that it said is left to read."""
-    try:
-        return not connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
-    except BlockingIOError:
-        return False
-    except ConnectionResetError:
-        return True
-
-
-_lock = threading.Lock()
-_warm: WarmProcess | None = None
-
-
-def _warm_process() -> WarmProcess:
-    """The one of this process, started at the first launch; a new one if something has killed it."""
-    global _warm
-    with _lock:
-        if _warm is None or not _warm.usable:
-            if _warm is not None:
-                _warm.stop()
-            _warm = WarmProcess()
-            atexit.register(_warm.stop)
-        return _warm

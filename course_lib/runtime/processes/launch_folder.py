@@ -37,6 +37,11 @@ class LaunchFolder:
         """Where the rank writes the stack of its threads when asked, or when it crashes."""
         return self.path / f"stack-{rank}"
 
+    def forget(self, rank: int) -> None:
+        """Remove what a rank has left whose process has ended, before another takes its place."""
+        for path in (self.call_log(rank), self.output(rank), self.result(rank), self.stack(rank)):
+            path.unlink(missing_ok=True)
+
     def write(self, path: Path, content: bytes) -> None:
         """Write one of the files, whole or not at all: others may look at any moment."""
         draft = self.path / f"draft-{path.name}"

@@ -156,7 +156,7 @@ class LoggedWork(Handle):
     ) -> None:
         """members: global ranks of the group, for a receive from anyone only."""
         super().__init__()
-        self._inner = inner
+        self.inner = inner
         self._logger = logger
         self._number = logged.number
         self._call = logged.call
@@ -173,21 +173,21 @@ class LoggedWork(Handle):
         if self._call.asynchronous:
             self._logger.waits(self._number)
         try:
-            waited: bool = self._inner.wait(timeout)
+            waited: bool = self.inner.wait(timeout)
         except BaseException:
             self._logger.resumed(self._number)
             raise
         if self._on_gpu:
             self._logger.resumed(self._number)
             return waited
-        source = None if self._members is None else self._members[self._inner._source_rank()]
+        source = None if self._members is None else self._members[self.inner._source_rank()]
         self._logger.done(self._number, source)
         self._over = True
         return waited
 
     def is_completed(self) -> bool:
         """Whether the call is over."""
-        completed: bool = self._inner.is_completed()
+        completed: bool = self.inner.is_completed()
         if completed and not self._over:
             self._asked()
             if self._call.is_message:
@@ -196,28 +196,28 @@ class LoggedWork(Handle):
 
     def is_success(self) -> bool:
         """Whether the call is over and went well."""
-        success: bool = self._inner.is_success()
+        success: bool = self.inner.is_success()
         return success
 
     def exception(self) -> Any:
         """What went wrong with the call."""
-        return self._inner.exception()
+        return self.inner.exception()
 
     def result(self) -> Any:
         """The tensors that the call wrote."""
-        return self._inner.result()
+        return self.inner.result()
 
     def synchronize(self) -> None:
         """Have the current stream wait for the call."""
-        self._inner.synchronize()
+        self.inner.synchronize()
 
     def block_current_stream(self) -> None:
         """Have the current stream wait for the call."""
-        self._inner.block_current_stream()
+        self.inner.block_current_stream()
 
     def source_rank(self) -> int:
         """Who sent what a receive from anyone received, as a position in the group."""
-        rank: int = self._inner._source_rank()
+        rank: int = self.inner._source_rank()
         return rank
 
     _source_rank = source_rank
@@ -226,7 +226,7 @@ class LoggedWork(Handle):
         """The inner call's future."""
         self.waited_for = True
         self._asked()
-        return self._inner.get_future()
+        return self.inner.get_future()
 
     def _asked(self) -> None:
         """Log that somebody knows when the call is over, and does not stand still for it."""

@@ -97,10 +97,10 @@ class LoggedGroup(InterceptedGroup):
             self._inner.monitored_barrier(*arguments, **options)  # type: ignore[attr-defined]
 
 
-def install(log: CallLog) -> CallLogger:
-    """Have `torch.distributed` make logged groups in this process from now on."""
+def install(log: CallLog, kind: type[LoggedGroup] = LoggedGroup) -> CallLogger:
+    """Have `torch.distributed` make groups of this kind in this process from now on."""
     logger = LoggedGroup.logger = CallLogger(log)
-    distributed_c10d.ProcessGroup = LoggedGroup  # type: ignore[misc]
+    distributed_c10d.ProcessGroup = kind  # type: ignore[misc]
     distributed_c10d._new_group_with_tag = _logged_new_group(distributed_c10d._new_group_with_tag, logger)
     distributed_c10d._new_process_group_helper = without_its_greeting()(
         distributed_c10d._new_process_group_helper

@@ -39,6 +39,11 @@ class ObservedNetwork(CallMatcher):
         super()._post_receive(receive)
         self._promise(channel)
 
+    def forget_open(self) -> None:
+        """Calls that have not met never will."""
+        super().forget_open()
+        self._from_anyone.clear()
+
     def refused_from_anyone(self, ranks: Sequence[int]) -> list[Mismatch]:
         """Receives from anyone of these ranks that no send fits, where there are sends."""
         found = []

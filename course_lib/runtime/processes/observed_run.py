@@ -118,7 +118,7 @@ class ObservedRun:
             case Holds():
                 view.memory.append(record)
             case Started(at):
-                view.started = at
+                view.started = at if view.started is None else view.started
             case Returned(at):
                 view.returned = at
             case Failed():
@@ -142,6 +142,25 @@ class ObservedRun:
             operation.end = record.at
             if operation.call.op == "recv" and operation.peer is None:
                 self.network.complete_from_anyone(operation, record.source)
+
+    def begin_again(self, ranks: Iterable[int]) -> None:
+        """What these ranks did is over, well or not, and they begin something else."""
+        for view in self.ranks:
+            if view.failed is not None:
+                view.returned, view.failed = view.failed.at, None
+        for rank in ranks:
+            self.ranks[rank].returned = self.ranks[rank].last_call = None
+
+    def forget_open(self) -> None:
+        """No call that is open will ever be over."""
+        self.network.forget_open()
+        for view in self.ranks:
+            view.calls, view.unasked, view.waits_for = {}, {}, None
+
+    def replace(self, rank: int, at: float) -> None:
+        """Another process is this rank from now on, and has done nothing yet."""
+        view = self.ranks[rank]
+        view.known, view.exit_code, view.failed, view.last_call, view.returned = {}, None, None, None, at
 
     # --- Asking
 

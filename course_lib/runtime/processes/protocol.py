@@ -113,10 +113,18 @@ class Start:
     """Environment variables of single ranks."""
     store: tuple[str, int] | None = None
     """Host and port of the store through which the ranks meet; None: a file, on one machine."""
+    generation: int | None = None
+    """Of ranks that stay: how often their groups have been connected anew. None: of a launch."""
 
 
 class ShowStacks(NamedTuple):
     """Asks where these ranks are."""
+
+    ranks: tuple[int, ...]
+
+
+class Kill(NamedTuple):
+    """Asks to end the processes of these ranks, which hear nothing any more. The launch goes on."""
 
     ranks: tuple[int, ...]
 

@@ -14,10 +14,11 @@ from course_lib.runtime.processes.horovod_group import BACKEND as HOROVOD
 from course_lib.runtime.processes.horovod_group import join_horovod, leave_horovod
 from course_lib.runtime.processes.launch_folder import LaunchFolder
 from course_lib.runtime.processes.logged_calls import CallLogger
-from course_lib.runtime.processes.logged_group import install
+from course_lib.runtime.processes.logged_group import LoggedGroup, install
 from course_lib.runtime.processes.meeting import store_for_rank
 from course_lib.runtime.processes.protocol import Start
 from course_lib.runtime.processes.rank_life import Ending, call_function, live, resemble_launcher
+from course_lib.runtime.processes.renewable import RenewableGroup, switched
 from course_lib.runtime.processes.serialization import serialize
 
 _TIMEOUT_MARGIN_SECONDS = 30
@@ -32,7 +33,7 @@ def rank_main(folder: LaunchFolder, start: Start, rank: int, wake: int) -> NoRet
 def _work(folder: LaunchFolder, start: Start, rank: int, call_log: CallLog) -> None:
     resemble_launcher(start.plan)
     torch.set_num_threads(start.plan.threads or 1)
-    logger = install(call_log)
+    logger = install(call_log, LoggedGroup if start.generation is None else RenewableGroup)
     torch.cuda.synchronize = unless_cpu(torch.cuda.synchronize)
     if start.plan.backend == HOROVOD:
         join_horovod(folder, rank)
@@ -59,9 +60,10 @@ def _join_group(folder: LaunchFolder, start: Start, rank: int) -> None:
     if "nccl" in plan.backend:
         # A batch system may show each rank its own GPU alone.
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
+    store = store_for_rank(folder, start)
     dist.init_process_group(
         plan.backend,
-        store=store_for_rank(folder, start),
+        store=store if start.generation is None else switched(store, start.generation),
         rank=rank,
         world_size=plan.ranks,
         timeout=timedelta(seconds=plan.timeout + _TIMEOUT_MARGIN_SECONDS),

@@ -35,6 +35,8 @@ STACK_SIGNAL = getattr(signal, "SIGRTMAX", signal.SIGUSR2)
 """Asks a rank where it is. Not one that a program would use: batch systems announce their end by SIGUSR1."""
 
 _is_rank = False
+_wake = -1
+"""Descriptor of the agent's pipe, in a rank."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,20 +62,25 @@ def live(folder: LaunchFolder, rank: int, wake: int, work: Callable[[CallLog], N
     wake: descriptor of the agent's pipe: a byte there has it look what this rank has left. work: from joining
     the others to leaving the result; what it raises is logged.
     """
-    global _is_rank
-    _is_rank = True
+    global _is_rank, _wake
+    _is_rank, _wake = True, wake
     _capture_output(folder, rank)
     _watch_for_crashes(folder, rank)
     call_log = CallLog(folder.call_log(rank))
     try:
         work(call_log)
     except BaseException as error:
-        _tell_failure(call_log, error)
-    with suppress(BlockingIOError):
-        os.write(wake, b"!")
+        tell_failure(call_log, error)
+    have_agent_look()
     # A rank that left would close its connections, and the others would report that instead of the cause.
     while True:
         signal.pause()
+
+
+def have_agent_look() -> None:
+    """Have the agent pass on now what this rank has left."""
+    with suppress(BlockingIOError):
+        os.write(_wake, b"!")
 
 
 def call_function(
@@ -156,7 +163,8 @@ def _watch_for_crashes(folder: LaunchFolder, rank: int) -> None:
     faulthandler.register(STACK_SIGNAL, stack, all_threads=True)
 
 
-def _tell_failure(call_log: CallLog, error: BaseException) -> None:
+def tell_failure(call_log: CallLog, error: BaseException) -> None:
+    """Log what a rank has raised."""
     try:
         call_log.write(_failed(error))
     except CallLogLost:

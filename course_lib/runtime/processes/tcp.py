@@ -50,8 +50,11 @@ class Address:
 # --- The launcher's side
 
 
-def listen() -> tuple[socket.socket, Address]:
-    """Open the launcher's end, on a port that the kernel picks."""
+def listen(here: bool = False) -> tuple[socket.socket, Address]:
+    """Open the launcher's end, on a port that the kernel picks. here: for processes of this machine alone."""
+    if here:
+        server = socket.create_server(("127.0.0.1", 0), backlog=1024)
+        return server, Address(("127.0.0.1",), server.getsockname()[1], secrets.token_hex(32))
     dual = socket.has_dualstack_ipv6()
     family = socket.AF_INET6 if dual else socket.AF_INET
     server = socket.create_server(("", 0), family=family, dualstack_ipv6=dual, backlog=1024)

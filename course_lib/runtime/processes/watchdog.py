@@ -82,7 +82,8 @@ class PastDeadline:
     places: dict[int, str]
 
 
-Ending = AllReturned | RanksFailed | Deadlocked | Mismatched | PastDeadline
+BadEnding = RanksFailed | Deadlocked | Mismatched | PastDeadline
+Ending = AllReturned | BadEnding
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +152,7 @@ class Watchdog:
 
     # --- Why the ranks cannot come to a good end any more
 
-    def _trouble(self) -> Ending | None:
+    def _trouble(self) -> BadEnding | None:
         mismatches = self._observed.mismatches()
         if (mismatches or self._observed.has_failure) and self._settled():
             return self._mismatched(mismatches[0]) if mismatches else self._failed()
