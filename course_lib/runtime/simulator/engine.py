@@ -68,6 +68,10 @@ class RankEngine(Protocol):
         """The host waits for its device, or until an instant. Nothing happens if the two go in step."""
         ...
 
+    def switch_stream(self, rank: int, number: int) -> None:
+        """What the rank queues from now on goes to this stream of its device; `now` is that stream's."""
+        ...
+
     def copy(self, rank: int, nbytes: int, to_host: bool, earliest: float) -> float:
         """Begin a copy between the rank's device and its host, not before `earliest`; returns its end."""
         ...
