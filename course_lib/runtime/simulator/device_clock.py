@@ -54,17 +54,18 @@ class DeviceClock:
     def queue(self) -> None:
         """The host queues an operation, which the device begins no earlier than that."""
         self.host += self.device.dispatch_seconds
-        self._begin_at(self.host)
+        self.begin_at(self.host)
 
     def compute(self, seconds: float) -> None:
         """The device is given so much to do."""
         if self._shared is not None:
-            self._begin_at(self._shared.take([(0, seconds)], self.clock))
+            self.begin_at(self._shared.take([(0, seconds)], self.clock))
         if self.computing_since is None:
             self.computing_since = self.clock
         self.clock += seconds
 
-    def _begin_at(self, instant: float) -> None:
+    def begin_at(self, instant: float) -> None:
+        """What the present stream is given from now on begins no earlier."""
         if instant > self.clock:
             self.end_stretch()
             self.clock = instant

@@ -94,3 +94,10 @@ current_rank: ContextVar[int | None] = ContextVar("current_rank", default=None)
 
 current_engine: ContextVar[RankEngine] = ContextVar("current_engine")
 """What runs the rank that this thread is."""
+
+
+def host_goes_on_at(engine: RankEngine, rank: int, instant: float) -> None:
+    """The program waits until an instant, and so does the device where the two go in step."""
+    engine.host_wait(rank, instant)
+    if engine.host_now(rank) < instant:
+        engine.wait_until(rank, instant)

@@ -6,10 +6,12 @@ ACM 52(4), 2009). It begins when the host has queued it, at the earliest.
 """
 
 import math
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch.optim.optimizer import _get_value
 from torch.utils.flop_counter import flop_registry
 
 from course_lib.cluster.device import Device
@@ -20,6 +22,8 @@ from course_lib.runtime.simulator.cuda_kernels import times_moved
 from course_lib.runtime.simulator.engine import RankEngine
 
 _HALF = (torch.bfloat16, torch.float16)
+_COUNTED_ON_THE_HOST = _get_value.__code__
+"""Where PyTorch's optimizers read how many steps they have done: beside a GPU they count on the host."""
 _COMMUNICATION = ("c10d", "_c10d_functional", "_dtensor")
 
 
@@ -68,6 +72,8 @@ class ComputeClock(EagerDispatchMode):
     ) -> Any:
         kwargs = kwargs or {}
         if self._queues and not self._engine.communicating and waits(func, args, kwargs, _there):
+            if sys._getframe(1).f_code is _COUNTED_ON_THE_HOST:
+                return func(*args, **kwargs)
             self._engine.host_wait(self._rank)
         result = func(*args, **kwargs)
         if self._engine.communicating or func.namespace in _COMMUNICATION or func.is_view:
