@@ -881,6 +881,42 @@ if ranks == 4:
 # The host has queued the whole step before half of its time is over. The step takes as long as before: a queue costs nothing while it is
 # not empty.
 #
+# A program can have more streams, and says itself which waits for which. Simulated ranks have them too, without a GPU. Here every rank
+# sums up a product in a **side stream**, and computes three others meanwhile:
+
+
+# %% demo=true
+# %%needs broadcast_parameters average_gradients BucketedDDP
+def product_and_sum(x: Tensor, beside: bool) -> float:
+    """Milliseconds of a product, its sum over the ranks, and three other products."""
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    own = torch.cuda.current_stream()
+    side = torch.cuda.Stream() if beside else own
+    begin.record()
+    y = x @ x
+    side.wait_stream(own)  # the product has to be there
+    with torch.cuda.stream(side):
+        dist.all_reduce(y)
+    for _ in range(3):
+        x @ x
+    own.wait_stream(side)  # and now the sum
+    end.record()
+    return begin.elapsed_time(end)
+
+
+four = Cluster(1, 4, Link(20e-6, 5e9), device=Device(flops=1e12, dispatch_seconds=2e-6))
+in_line, aside = (
+    launch(product_and_sum, torch.ones(512, 512), beside, cluster=four) for beside in (False, True)
+)
+print(f"in one stream {in_line.results[0]:.2f} ms, in two {aside.results[0]:.2f} ms")
+
+# %% demo=true jupyter={"source_hidden": true}
+# %%holds broadcast_parameters average_gradients BucketedDDP
+assert [round(run.results[0], 1) for run in (in_line, aside)] == [1.5, 1.1]
+
+# %% [markdown]
+# Leave out the first `wait_stream`, and the sum is of a product that is not there yet. On a GPU no error says so.
+#
 # ### How large should a bucket be?
 #
 # The third prediction. Small buckets start early, but each pays the latency. Large buckets pay it seldom, but start late. The

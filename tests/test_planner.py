@@ -10,6 +10,7 @@ from torch.distributed.tensor import Shard
 
 from course_lib import Cluster, launch
 from course_lib.cluster import presets
+from course_lib.cluster.device import Device
 from course_lib.models import Transformer, TransformerConfig, next_token_loss
 from course_lib.planner import (
     BadPlan,
@@ -230,6 +231,9 @@ CLUSTERS = (
     (presets.lumi_g(1), (0, 2), 4, 1, 2),
     (Cluster(2, 3, flops=1e13, memory_bandwidth=1e12, cards_per_node=1), (0, 1, 2), 1, 2, 4),
     (presets.frontera_rtx(2), (0, 2), 2, 2, 2),
+    (Cluster(1, 4, device=Device(1e13, 1e12, cuda_kernels=True)), (0,), 2, 2, 2),
+    (Cluster(1, 4, device=Device(1e13, 1e12, dispatch_seconds=40e-6)), (0,), 2, 2, 2),
+    (Cluster(1, 4, device=Device(1e11, 1e9, dispatch_seconds=1e-6)), (0, 2), 1, 2, 4),
 )
 
 

@@ -71,8 +71,26 @@ def test_who_asks_for_a_number_waits_for_the_device() -> None:
     run = queued(asks_in_between, LARGE)
     first_wait = ("waits", 6, 11)
     assert told(run, Kind.HOST)[:2] == [("queues", 0, 6), first_wait]
+    assert [str(e.line).split(": ")[1] for e in run.events if e.op == "waits"] == [
+        "number = (x @ x).sum().item()",
+        "return torch.equal(x, x), number",
+    ]
     assert [op for op, *_ in told(run, Kind.HOST)].count("waits") == 2, "for .item(), and for torch.equal"
     assert run.results == [(True, 1000.0)]
+
+
+def updates(model: nn.Module, x: Tensor) -> None:
+    optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
+    for _ in range(3):
+        model(x).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def test_an_optimizer_that_counts_its_steps_waits_for_nothing() -> None:
+    # Adam reads its counters as numbers, and PyTorch has them on the host.
+    run = queued(updates, nn.Linear(10, 10), LARGE)
+    assert [op for op, *_ in told(run, Kind.HOST)] == ["queues"]
 
 
 def fills(x: Tensor) -> list[Tensor]:

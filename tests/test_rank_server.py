@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from course_lib.cluster.device import Device
 from course_lib.cluster.topology import Cluster
 from graders.grading.answer import AnswerFailed, Observed
 from graders.host.sandbox import Sandbox
@@ -87,13 +88,21 @@ ALIKE = {
         "model(x + me).sum().backward()\n"
         "return [f.wait() for f in futures], [p.grad for p in model.parameters()]"
     ),
+    "streams": (
+        "side, begin, end = torch.cuda.Stream(), *(torch.cuda.Event(enable_timing=True) for _ in 'be')\n"
+        "y = x.outer(x) @ x\nside.wait_stream(torch.cuda.current_stream())\n"
+        "with torch.cuda.stream(side):\n    begin.record()\n    dist.all_reduce(y)\n    end.record()\n"
+        "z = x.outer(x) @ x\ntorch.cuda.current_stream().wait_stream(side)\ntorch.cuda.synchronize()\n"
+        "return begin.elapsed_time(end), (y + z).sum().item()"
+    ),
     "shapes alone": "y = torch.empty(5, device='meta')\ndist.all_reduce(y)\nreturn list(y.shape)",
 }
 ALIKE_CASES = {what: case(body) for what, body in ALIKE.items()}
 COMPUTING = Cluster(devices_per_node=2, flops=1e9, memory_bandwidth=1e9)
+QUEUED = Cluster(devices_per_node=2, device=Device(1e9, 1e9, dispatch_seconds=1e-5))
 
 
-@pytest.mark.parametrize("cluster", [None, COMPUTING], ids=["", "computing, followed"])
+@pytest.mark.parametrize("cluster", [None, COMPUTING, QUEUED], ids=["", "computing, followed", "a queue"])
 @pytest.mark.parametrize("what", ALIKE)
 def test_ranks_in_processes_are_like_threads(sandbox: Sandbox, what: str, cluster: Cluster | None) -> None:
     # Results, output, and every event with its times and lines are the same; what is held in memory too.

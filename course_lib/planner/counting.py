@@ -69,7 +69,7 @@ def count(
 
     What comes in and what comes out is whole. loss_function: computed of the result and targets, if given.
     """
-    watch = Stopwatch()
+    watch = Stopwatch(cluster)
     axis = CountedAxis(ranks, clock=lambda: watch.seconds)
     used = {name for operator in operators for name in operator.operands}
     constants = {name: value.to("meta") for name, value in graph.constants.items() if name in used}
@@ -143,7 +143,7 @@ def operator_seconds(
         if name in graph.parameters:
             own.grad = torch.empty_like(own)
         operands.append(own)
-    watch = Stopwatch()
+    watch = Stopwatch(cluster)
     with RememberingClock(watch, cluster):
         y = operator.compute(*operands)
         torch.autograd.backward(y, torch.empty_like(y))
@@ -157,7 +157,7 @@ def move_calls(
     axis = CountedAxis(ranks)
     x = torch.empty(shape, device="meta")
     x = (x.chunk(ranks, source.value.dim)[0].contiguous() if isinstance(source.value, Shard) else x).detach()
-    watch = Stopwatch()
+    watch = Stopwatch(cluster)
     with RememberingClock(watch, cluster):
         y = move(x.requires_grad_(), source, target, axis)
         torch.autograd.backward(y, torch.empty_like(y))

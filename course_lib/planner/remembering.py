@@ -5,14 +5,14 @@ tensors without data depends on their shapes, strides and types only.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from course_lib.cluster.topology import Cluster
-from course_lib.runtime.simulator.roofline import ComputeClock, flops_of, nbytes_of
+from course_lib.runtime.simulator.device_clock import DeviceClock
+from course_lib.runtime.simulator.roofline import ComputeClock, computes_in_half, flops_of, nbytes_of
 
 MOST = 100_000
 """So many calls are remembered. When there are more, it begins anew."""
@@ -36,12 +36,13 @@ class Look(NamedTuple):
 
 
 class Call(NamedTuple):
-    """What a call computes: floating-point operations, bytes of its tensors. results: how each looks, or
-    which of the arguments it is. single: whether it is one and no tuple.
+    """What a call computes: floating-point operations, bytes of its tensors, whether in 16 bits a number.
+    results: how each looks, or which of the arguments it is. single: whether it is one and no tuple.
     """
 
     flops: int
     nbytes: int
+    half: bool
     results: tuple[Look | int, ...]
     single: bool
 
@@ -50,16 +51,24 @@ _known: dict[object, Call] = {}
 """What was called, on what -> what came of it, on whatever cluster."""
 
 
-@dataclass(slots=True)
 class Stopwatch:
-    """What ComputeClock asks of an engine."""
+    """What ComputeClock asks of an engine: the clock of one device, whose host begins when it does."""
 
-    seconds: float = 0.0
-    communicating: bool = False
+    communicating = False
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._clock = DeviceClock(lambda *stretch, **more: None, cluster.computes)
+
+    @property
+    def seconds(self) -> float:
+        """When the device has done what it was given."""
+        return self._clock.clock
 
     def compute(self, rank: int, seconds: float) -> None:
         """The rank's clock is ours."""
-        self.seconds += seconds
+        if self._clock.device.dispatch_seconds:
+            self._clock.queue()
+        self._clock.compute(seconds)
 
 
 class RememberingClock(ComputeClock):  # type: ignore[no-untyped-call]
@@ -86,7 +95,7 @@ class RememberingClock(ComputeClock):  # type: ignore[no-untyped-call]
             result = func(*args, **kwargs)
             call = _call(func, args, kwargs, result)
             if call is None:
-                self._watch.seconds += self._seconds(func, args, kwargs, result)
+                self._watch.compute(0, self.roofline.seconds(func, args, kwargs, result))
                 return result
             if len(_known) >= MOST:
                 _known.clear()
@@ -94,7 +103,7 @@ class RememberingClock(ComputeClock):  # type: ignore[no-untyped-call]
         else:
             made = tuple(args[each] if isinstance(each, int) else each.made() for each in call.results)
             result = made[0] if call.single else made
-        self._watch.seconds += self.seconds_of(call.flops, call.nbytes)
+        self._watch.compute(0, self.roofline.seconds_of(func, call.flops, call.nbytes, call.half))
         return result
 
 
@@ -118,7 +127,8 @@ def _call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any)
     if len(known) < len(looks):
         return None
     nbytes = nbytes_of((*args, *kwargs.values(), result))
-    return Call(flops_of(func, args, kwargs, result), nbytes, known, results is not result)
+    flops = flops_of(func, args, kwargs, result)
+    return Call(flops, nbytes, bool(flops) and computes_in_half(args), known, results is not result)
 
 
 def _look(result: Any, args: tuple[Any, ...]) -> Look | int | None:

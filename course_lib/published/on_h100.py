@@ -3,7 +3,7 @@
 The tensors have shapes and no data, on one simulated rank, whose host queues operations for its device.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import torch
 from torch import Tensor
@@ -16,6 +16,8 @@ from course_lib.launch.run import Run
 from course_lib.models import SmallCNN, Transformer, TransformerConfig, next_token_loss
 from course_lib.published import h100
 from course_lib.published.row import Row
+from course_lib.runtime.communication.events import span
+from course_lib.training.simulated_loader import SimulatedLoader
 
 META = torch.device("meta")
 VOCABULARY = 32_768
@@ -86,14 +88,67 @@ def run_small_cnn(images: int) -> Run:
     return launch(step, model, *batch, ranks=1, cluster=CARD)
 
 
+PREPARING = {
+    "a sample at a time": (0.1e-3, 9e-6),
+    "whole batches": (0.1e-3, 2.2e-6),
+    "on the GPU": (0.0, 0.0),
+}
+"""What a processor needs to prepare a batch of such images, in seconds: at least, and for each image.
+
+Measured with torch's DataLoader on one core of another machine, an AMD EPYC, for the record has nothing of
+the H100's host but what it needs to queue an operation.
+"""
+IMAGES = 60_000
+
+
+def run_epoch(batch: int, way: str, workers: int = 0, steps: int = 20) -> Run:
+    """Some steps of an epoch of SmallCNN: loaded, forward, backward, update by AdamW, loss added up.
+
+    The record does not say which optimizer it was.
+    """
+    with META:
+        model = SmallCNN(channels=1, classes=10, size=28)
+        images, labels = torch.zeros(batch, 1, 28, 28), torch.zeros(batch, dtype=torch.int64)
+    least, each = PREPARING[way]
+
+    def train(cnn: SmallCNN) -> None:
+        # As PyTorch does on a GPU: one operation for all parameters.
+        optimizer = torch.optim.AdamW(cnn.parameters(), foreach=True)
+        total = torch.zeros((), device=META)
+        batches: Iterable[tuple[Tensor, ...]] = [(images, labels)] * steps
+        if way != "on the GPU":
+            batches = SimulatedLoader(batches, least + each * batch, workers)
+        for number, (inputs, targets) in enumerate(batches):
+            if way == "on the GPU":
+                chosen = torch.zeros(batch, dtype=torch.int64, device=META)
+                inputs, targets = inputs[chosen], targets[chosen]
+            with span(f"step {number}"):
+                optimizer.zero_grad()
+                loss = functional.cross_entropy(cnn(inputs), targets)
+                loss.backward()  # type: ignore[no-untyped-call]
+                optimizer.step()
+                total += loss.detach() * len(targets)
+
+    return launch(train, model, ranks=1, cluster=CARD)
+
+
+def epoch_seconds(batch: int, way: str, workers: int = 0) -> float:
+    """Of all images, from what one step more takes."""
+    some, more = (run_epoch(batch, way, workers, steps).seconds for steps in (8, 24))
+    return (more - some) / 16 * -(-IMAGES // batch)
+
+
 def rows() -> Iterator[Row]:
-    """All steps and peaks, measured and predicted."""
+    """All steps, epochs and peaks, measured and predicted."""
     for step in h100.STEPS:
         what = f"{step.layers} layers of {step.width}, {step.batch} x {step.tokens} tokens, {step.precision}"
         yield Row(SOURCE, what, "ms a step", step.measured, 1e3 * run_step(step).seconds)
     for images, (_, measured) in h100.SMALL_CNN.items():
         seconds = run_small_cnn(images).seconds
         yield Row(SOURCE, f"SmallCNN, {images:,} images", "ms a step", measured, 1e3 * seconds)
+    for (batch, way), measured in h100.EPOCHS.items():
+        what = f"SmallCNN, 60,000 images in batches of {batch:,}, {way}"
+        yield Row(SOURCE, what, "ms an epoch", 1e3 * measured, 1e3 * epoch_seconds(batch, way))
     for number, peak in enumerate(h100.PEAKS):
         what = f"{peak.layers} layers of {peak.width}, {peak.batch} x {peak.tokens} tokens, {peak.precision}"
         allocated = peak.allocated - (h100.CUBLAS_WORKSPACE if number == 0 else 0)

@@ -1,6 +1,7 @@
 """Where a program waits for its device, told by PyTorch's operations."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ _COMPARES = {"equal", "allclose", "is_nonzero"}
 _NEEDS_NUMBERS = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 
 
+@cache
 def name_of(operation: OpOverload) -> str:
     """Without the overload's."""
     return str(operation.overloadpacket.__name__)
@@ -26,11 +28,17 @@ def tensors_in(arguments: Any) -> list[Tensor]:
     """In whatever lists, tuples and dictionaries."""
     if isinstance(arguments, Tensor):
         return [arguments]
-    if isinstance(arguments, Mapping):
+    if isinstance(arguments, dict):
         arguments = arguments.values()
     elif not isinstance(arguments, list | tuple):
         return []
-    return [each for argument in arguments for each in tensors_in(argument)]
+    found = []
+    for each in arguments:
+        if isinstance(each, Tensor):
+            found.append(each)
+        elif isinstance(each, list | tuple | dict):
+            found += tensors_in(each)
+    return found
 
 
 def waits(

@@ -20,6 +20,7 @@ from typing import NamedTuple
 import torch
 import torch.distributed as dist
 
+from course_lib.cluster.device import Device
 from course_lib.cluster.topology import Cluster
 from course_lib.errors import BadLaunch
 from course_lib.launch import launch
@@ -144,7 +145,7 @@ def step_time(job: Job, mesh: Mesh) -> StepTime:
     if problem := job.problem(mesh):
         raise ValueError(problem[0].upper() + problem[1:] + ".")
     cluster = job.cluster
-    block = block_seconds(job.model, mesh.tensor, job.micro_batch, cluster.flops, cluster.memory_bandwidth)
+    block = block_seconds(job.model, mesh.tensor, job.micro_batch, cluster.computes)
     talk = ALL_REDUCES * _all_reduce_seconds(job, mesh)
     times = job.micro_batches(mesh) * job.model.layers // mesh.pipeline
     extra = (mesh.pipeline - 1) / job.chunks * job.model.layers / mesh.pipeline
@@ -157,16 +158,14 @@ def step_time(job: Job, mesh: Mesh) -> StepTime:
 
 
 @cache
-def block_seconds(
-    model: TransformerConfig, tensor: int, micro_batch: int, flops: float | None, bandwidth: float | None
-) -> float:
+def block_seconds(model: TransformerConfig, tensor: int, micro_batch: int, device: Device) -> float:
     """What a device computes for a block and a micro-batch: forward, forward again, backward.
 
-    flops, bandwidth: of the device. Making the block takes virtual time, too, which does not count.
+    Making the block takes virtual time, too, which does not count.
     """
-    device = Cluster(flops=flops, memory_bandwidth=bandwidth)
+    cluster = Cluster(device=device)
     made, run = (
-        launch(_run_block, model, tensor, micro_batch, times, cluster=device).seconds for times in (0, 1)
+        launch(_run_block, model, tensor, micro_batch, times, cluster=cluster).seconds for times in (0, 1)
     )
     return run - made
 

@@ -167,7 +167,11 @@ class _SocketEngine:
 
     def host_wait(self, rank: int, until: float | None = None) -> None:
         self._clock = None
-        self._tell({"do": "host_wait", "clock": until}, 0)
+        self._tell({"do": "host_wait", "clock": until, "line": line_to_plain(caller_line())}, 0)
+
+    def switch_stream(self, rank: int, number: int) -> None:
+        self._clock = None
+        self._tell({"do": "stream", "stream": number}, 0)
 
     def copy(self, rank: int, nbytes: int, to_host: bool, earliest: float) -> float:
         asked: dict[str, Any] = {"do": "copy", "nbytes": nbytes, "to_host": to_host, "earliest": earliest}

@@ -178,7 +178,10 @@ class RankServer:
             self._scheduler.compute(self._rank, seconds)
 
     def _host_wait(self, call: Any) -> None:
-        self._scheduler.host_wait(self._rank, rank_calls.host_wait_from_plain(call))
+        self._scheduler.host_wait(self._rank, *rank_calls.host_wait_from_plain(call, self._keep_line))
+
+    def _stream(self, call: Any) -> None:
+        self._scheduler.switch_stream(self._rank, rank_calls.stream_from_plain(call))
 
     def _span(self, call: Any) -> None:
         check_fields(call, rank_calls.SPAN_FIELDS, "a phase")
@@ -224,7 +227,7 @@ class RankServer:
         check_fields(call, rank_calls.QUESTION_FIELDS, "a question")
         posted = self._find(call["call"])
         line = line_from_plain(call["line"], self._keep_line) or posted.operation.call.line
-        return posted, line or _NO_LINE
+        return posted, line or rank_calls.NO_LINE
 
     def _find(self, number: int) -> _Posted:
         if not 0 <= number < len(self._posted):
@@ -276,6 +279,7 @@ class RankServer:
         "change": _change,
         "compute": _compute,
         "host_wait": _host_wait,
+        "stream": _stream,
         "span": _span,
         "memory": _memory,
     }
@@ -294,7 +298,3 @@ class RankServer:
         "stopped": _stopped,
         "unplain": _unplain,
     }
-
-
-_NO_LINE = SourceLine("unknown", 0, "")
-"""Where a rank waits that does not tell."""

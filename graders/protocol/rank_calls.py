@@ -59,7 +59,14 @@ _COPY_FIELDS: dict[str, tuple[type, ...]] = {
     "to_host": (bool,),
     "earliest": (float, int),
 }
-_MOST_SECONDS = 1e9
+_HOST_WAIT_FIELDS: dict[str, tuple[type, ...]] = {
+    "do": (str,),
+    "clock": (float, int, type(None)),
+    "line": (dict, type(None)),
+}
+_MOST_SECONDS, _MOST_STREAMS = 1e9, 1000
+NO_LINE = SourceLine("unknown", 0, "")
+"""Where a rank waits that does not tell."""
 
 
 def post_to_plain(operation: Operation, inputs: Sequence[Tensor]) -> PlainData:
@@ -134,10 +141,22 @@ def clock_from_plain(plain: Any) -> float:
     return _instant(plain["clock"])
 
 
-def host_wait_from_plain(plain: Any) -> float | None:
-    """The virtual time that a rank's host waits for; None: for its device. Raises CodecError."""
-    check_fields(plain, {"do": (str,), "clock": (float, int, type(None))}, "a host's wait")
-    return None if plain["clock"] is None else _instant(plain["clock"])
+def host_wait_from_plain(plain: Any, keep_line: Callable[[str], bool]) -> tuple[float | None, SourceLine]:
+    """The virtual time that a rank's host waits for, or None: for its device; and in which line.
+
+    Raises CodecError.
+    """
+    check_fields(plain, _HOST_WAIT_FIELDS, "a host's wait")
+    until = None if plain["clock"] is None else _instant(plain["clock"])
+    return until, line_from_plain(plain["line"], keep_line) or NO_LINE
+
+
+def stream_from_plain(plain: Any) -> int:
+    """The number of the stream that a rank goes on in. Raises CodecError."""
+    check_fields(plain, {"do": (str,), "stream": (int,)}, "another stream")
+    if not 0 <= plain["stream"] < _MOST_STREAMS:
+        raise CodecError("there is no such stream")
+    return int(plain["stream"])
 
 
 def _instant(clock: float) -> float:

@@ -23,7 +23,7 @@ from course_lib.runtime.communication.callsite import caller_line
 from course_lib.runtime.communication.ddp_join import waiting_in_join
 from course_lib.runtime.communication.intercepted_group import InterceptedGroup, TorchCall
 from course_lib.runtime.communication.semantics import check_reducible
-from course_lib.runtime.device_wait import unless_cpu
+from course_lib.runtime.simulator.cuda_streams import simulated_streams
 from course_lib.runtime.simulator.engine import RankEngine, current_engine, current_rank
 from course_lib.runtime.simulator.meta_collectives import counted_on_meta
 from course_lib.runtime.simulator.open_buffers import OpenBuffers, open_buffers
@@ -157,8 +157,8 @@ def as_with_gloo() -> Iterator[None]:
     may name Gloo, whose part is taken here; in `monitored_barrier`, which torch allows to Gloo alone; and in
     functional collectives of meta tensors. And have futures of several keep what they hang on, which C++
     would drop, and DDP's built-in hook in half precision run in Python: C++ expects of an all-reduce's future
-    a list that Python's cannot hold. And let a rank whose tensors are on the CPU wait for its device where
-    the machine has a GPU, as torch's PowerSGD does.
+    a list that Python's cannot hold. And give ranks streams of their own devices, for which they can wait
+    whether the machine has a GPU or not, as torch's PowerSGD does.
     """
     make, monitor = distributed_c10d._new_group_with_tag, dist.monitored_barrier
 
@@ -183,7 +183,7 @@ def as_with_gloo() -> Iterator[None]:
         call(*arguments, **options)
 
     with (
-        replaced(torch.cuda, "synchronize", unless_cpu(torch.cuda.synchronize)),
+        simulated_streams(),
         replaced(DistributedDataParallel, "_register_builtin_comm_hook", _builtin_hook),
         replaced(distributed_c10d, "_new_group_with_tag", new_group),
         replaced(dist, "monitored_barrier", monitored_barrier),

@@ -68,6 +68,10 @@ class RankEngine(Protocol):
         """The host waits for its device, or until an instant. Nothing happens if the two go in step."""
         ...
 
+    def switch_stream(self, rank: int, number: int) -> None:
+        """What the rank queues from now on goes to this stream of its device; `now` is that stream's."""
+        ...
+
     def copy(self, rank: int, nbytes: int, to_host: bool, earliest: float) -> float:
         """Begin a copy between the rank's device and its host, not before `earliest`; returns its end."""
         ...
@@ -90,3 +94,10 @@ current_rank: ContextVar[int | None] = ContextVar("current_rank", default=None)
 
 current_engine: ContextVar[RankEngine] = ContextVar("current_engine")
 """What runs the rank that this thread is."""
+
+
+def host_goes_on_at(engine: RankEngine, rank: int, instant: float) -> None:
+    """The program waits until an instant, and so does the device where the two go in step."""
+    engine.host_wait(rank, instant)
+    if engine.host_now(rank) < instant:
+        engine.wait_until(rank, instant)

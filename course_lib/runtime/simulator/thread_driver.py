@@ -189,9 +189,13 @@ class ThreadDriver:
         """When the rank's host has queued all that its device was given."""
         return self.virtual_time.host_now(rank)
 
-    def host_wait(self, rank: int, until: float | None = None) -> None:
-        """The rank's host waits for its device, or until an instant."""
-        self.virtual_time.host_wait(rank, until)
+    def host_wait(self, rank: int, until: float | None = None, at: SourceLine | None = None) -> None:
+        """The rank's host waits for its device, or until an instant; by default in the student's line."""
+        self.virtual_time.host_wait(rank, until, at or caller_line())
+
+    def switch_stream(self, rank: int, number: int) -> None:
+        """What the rank queues from now on goes to this stream of its device."""
+        self.virtual_time.ranks[rank].switch_stream(number)
 
     def record_span(self, rank: int, label: str, start: float, end: float) -> None:
         """Add a phase that the program has named."""

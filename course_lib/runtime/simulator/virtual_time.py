@@ -9,33 +9,28 @@ gets it again. A thread blocks there, a replay yields.
 import heapq
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 from course_lib.cluster.topology import Cluster
 from course_lib.runtime.communication.call import Operation
 from course_lib.runtime.communication.errors import PendingCall
 from course_lib.runtime.communication.events import Event, Kind, SourceLine
+from course_lib.runtime.simulator.device_clock import DeviceClock
 from course_lib.runtime.simulator.engine import RankStopped
 from course_lib.runtime.simulator.simulated_network import SimulatedNetwork
 
 
 @dataclass(slots=True)
-class RankState:
-    """One rank: its clocks, and what it waits for."""
+class RankState(DeviceClock):
+    """One rank: the clocks of its device and host, and what it waits for."""
 
-    number: int
-    clock: float = 0.0
-    """When its device has done what it was given so far."""
-    host: float = 0.0
-    """When its host has queued that. Not used where host and device go in step."""
-    host_since: float = 0.0
-    """The host has queued without a pause since."""
+    number: int = 0
     waits_for: Operation | None = None
     waits_at: SourceLine | None = None
     """The line that it waits in, for an operation that was posted in another."""
     finished: bool = False
     lost: bool = False
     """Stopped, since the cluster has lost it."""
-    computing_since: float | None = None
 
 
 Turns = Iterable[None]
@@ -54,22 +49,21 @@ class VirtualTime:
 
     def __init__(self, cluster: Cluster, ranks: int) -> None:
         self.network = SimulatedNetwork(cluster, ranks)
-        self.ranks = [RankState(number) for number in range(ranks)]
+        self.ranks = [
+            RankState(partial(self.record, number), cluster.computes, cluster.host, number=number)
+            for number in range(ranks)
+        ]
         self.spans: list[Event] = []
         self.communicating = False
         """True while data is moved, which is not computing."""
         self._some_get_lost = bool(cluster.disturbances.lost_ranks)
         self._ready = [(0.0, number) for number in range(ranks)]
-        self._host = cluster.host
         self._dispatch = cluster.computes.dispatch_seconds
-        self._one_engine = cluster.computes.copy_engines == 1
-        self._host_free: dict[tuple[int, bool], float] = {}
-        """(rank, whether to its host) -> when the last copy of this engine ends."""
 
     @property
     def seconds(self) -> float:
         """Virtual time until the last rank ended."""
-        return max(max(state.clock, state.host) for state in self.ranks)
+        return max(state.latest for state in self.ranks)
 
     @property
     def all_done(self) -> bool:
@@ -131,7 +125,7 @@ class VirtualTime:
     def post(self, operation: Operation) -> Turns:
         """Hand an operation to the network, at the rank's present time."""
         if self._dispatch:
-            self._queue(self.ranks[operation.rank])
+            self.ranks[operation.rank].queue()
             return self._post_after_computing(operation)
         if self._some_get_lost or self.ranks[operation.rank].computing_since is not None:
             return self._post_after_computing(operation)
@@ -193,7 +187,7 @@ class VirtualTime:
         """Fill the tensors of an asynchronous operation, now that its rank has waited for it."""
         operation.awaited = True
         if self._dispatch and operation.call.op == "barrier":
-            self.host_wait(operation.rank, operation.end)
+            self.host_wait(operation.rank, operation.end, operation.call.line)
         if operation.landing:
             self.communicating = True
             try:
@@ -207,39 +201,16 @@ class VirtualTime:
         """Charge the rank for computing, without a change of turn: it has not spoken to anyone."""
         state = self.ranks[rank]
         if self._dispatch:
-            self._queue(state)
-        if state.computing_since is None:
-            state.computing_since = state.clock
-        state.clock += self.network.timing.compute(rank, seconds)
-
-    def _queue(self, state: RankState) -> None:
-        """The host queues an operation, which the device begins no earlier than that."""
-        state.host += self._dispatch
-        if state.host > state.clock:
-            self._record_computing(state)
-            state.clock = state.host
-
-    def _record_computing(self, state: RankState) -> None:
-        # Of a device with a queue each pause ends a stretch; those of no length would be many.
-        if state.computing_since is not None and not (
-            self._dispatch and state.computing_since == state.clock
-        ):
-            self.record(state.number, "compute", Kind.COMPUTE, state.computing_since, state.clock)
-        state.computing_since = None
+            state.queue()
+        state.compute(self.network.timing.compute(rank, seconds))
 
     def host_now(self, rank: int) -> float:
         """When the rank's host has queued all that its device was given; in step, the rank's clock."""
-        state = self.ranks[rank]
-        return state.host if self._dispatch else state.clock
+        return self.ranks[rank].host_now
 
-    def host_wait(self, rank: int, until: float | None = None) -> None:
-        """The host waits until its device has done all that is queued, or until an instant."""
-        state = self.ranks[rank]
-        end = state.clock if until is None else until
-        if self._dispatch and end > state.host:
-            self.record(rank, "queues", Kind.HOST, state.host_since, state.host)
-            self.record(rank, "waits", Kind.HOST, state.host, end)
-            state.host = state.host_since = end
+    def host_wait(self, rank: int, until: float | None = None, line: SourceLine | None = None) -> None:
+        """The host waits in that line until its device has done all that is queued, or until an instant."""
+        self.ranks[rank].host_wait(until, line)
 
     def end_computing(self, rank: int) -> Iterator[None]:
         """Close the stretch of computing before the rank communicates, or ends.
@@ -248,7 +219,7 @@ class VirtualTime:
         """
         state = self.ranks[rank]
         if state.computing_since is not None:
-            self._record_computing(state)
+            state.end_stretch()
             if self._moves_past_others(rank, state.clock):
                 yield
         if self._some_get_lost and self.network.timing.lost_at(rank) <= state.clock:
@@ -260,32 +231,30 @@ class VirtualTime:
 
     def copy(self, rank: int, nbytes: int, to_host: bool, earliest: float) -> float:
         """Begin a copy, after those under way in its direction. Returns when it ends, in virtual seconds."""
-        state, engine = self.ranks[rank], to_host and not self._one_engine
-        if self._dispatch:
-            self._queue(state)
-        # What leaves has to be computed first. What comes back need not wait: a host ahead asks early.
-        asked = state.clock if to_host else self.host_now(rank)
-        start = max(asked, self._host_free.get((rank, engine), 0.0), earliest)
-        end = start + (self._host.seconds(nbytes) if self._host else 0.0)
-        self._host_free[rank, engine] = end
-        self.record(rank, "to host" if to_host else "to device", Kind.COPY, start, end, nbytes)
-        return end
+        return self.ranks[rank].copy(nbytes, to_host, earliest)
 
     def wait_until(self, rank: int, clock: float) -> Iterator[None]:
         """Move the rank's clock to an instant, if that is forward."""
         yield from self.end_computing(rank)
         yield from self.advance(rank, clock)
 
-    def record(self, rank: int, label: str, kind: Kind, start: float, end: float, nbytes: int = 0) -> None:
+    def record(
+        self,
+        rank: int,
+        label: str,
+        kind: Kind,
+        start: float,
+        end: float,
+        nbytes: int = 0,
+        line: SourceLine | None = None,
+    ) -> None:
         """Add an event that is no communication."""
-        event = Event(rank, label, kind, start, end, len(self.network.log), nbytes)
+        event = Event(rank, label, kind, start, end, len(self.network.log), nbytes, line=line)
         event.asynchronous = kind is Kind.COPY
         self.spans.append(event)
 
     def events(self) -> tuple[Event, ...]:
         """Communication, computing and spans, in the order in which they began."""
         for state in self.ranks:
-            if state.host > state.host_since:
-                self.record(state.number, "queues", Kind.HOST, state.host_since, state.host)
-                state.host_since = state.host
+            state.end_queueing()
         return tuple(sorted([*self.network.events(), *self.spans], key=lambda event: event.sequence))

@@ -1,14 +1,16 @@
-"""A GPU that there is not: PyTorch takes it for a device of its own, and the processor computes for it.
+"""The simulated GPU where a program names its device: PyTorch takes it for one, and the processor computes.
 
-It stands where PyTorch dispatches each operation to a device, below autograd. So whatever a program writes,
-the operations come here that would come to a real one. What a real one refuses, and what makes a program
-wait, is told by operations, not by the program's words.
+Its clocks, rates and rules of what waits are those of the device that simulated ranks compute on. There all
+tensors lie on the device. A program that is handed a device has tensors on the host too, and what a GPU
+refuses is to mix them: this package is what that needs. It stands where PyTorch dispatches each operation to
+a device, below autograd. So whatever a program writes, the operations come here that would come to a real
+one. What that refuses, and what makes a program wait, is told by operations, not by the program's words.
 """
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from functools import wraps
+from functools import cache, wraps
 from typing import Any, Self
 from unittest import mock
 
@@ -16,32 +18,63 @@ import torch
 from torch import Tensor
 from torch._ops import OpOverload
 
-from course_lib.runtime.device_rules import name_of
+from course_lib.cluster.presets import one_h100
+from course_lib.runtime.communication.callsite import caller_line
+from course_lib.runtime.communication.events import Kind, SourceLine
+from course_lib.runtime.device_rules import name_of, tensors_in
 from course_lib.runtime.eager_mode import EagerDispatchMode
+from course_lib.runtime.simulator.device_clock import DeviceClock
+from course_lib.runtime.simulator.engine import current_rank
+from course_lib.runtime.simulator.roofline import Roofline
 from graders.units.gpu.rules import HOST, NAME, waits
-from graders.units.gpu.tensors import DATA, WAITS, computed, entered, gpu, on_host, plain, set_data
+from graders.units.gpu.tensors import DATA, computed, entered, gpu, on_host, plain, set_data
 
 __all__ = ["HOST", "WAITS", "Gpu", "gpu", "on_host", "plain"]
+
+WAITS = "waits in "
+"""What an entry of a log begins with, each time that somebody waits for the device. Then comes the line."""
 
 
 class Gpu(EagerDispatchMode):
     """While a thread has entered it the device can be named, and it is noted when somebody waits for it.
 
-    Several threads may, as simulated ranks do.
+    Several threads may, as simulated ranks do. On these the operations go to their own device's clock.
     """
 
     def __init__(self, log: list[str]) -> None:
-        """log: gets WAITS each time that somebody does."""
+        """log: gets an entry each time that somebody waits, see WAITS."""
         super().__init__()  # type: ignore[no-untyped-call]
         self._log = log
         self._left = ExitStack()
+        cluster = one_h100()
+        self.clock = DeviceClock(self._noted, cluster.computes, cluster.host)
+        self._roofline = None if current_rank.get() is not None else Roofline(cluster.computes)
+
+    def _noted(self, what: str, kind: Kind, *_: float, line: SourceLine | None = None, **__: int) -> None:
+        if kind is Kind.HOST and what == "waits":
+            self._log.append(f"{WAITS}{line or 'a library'}"[:200])
+
+    def computes(
+        self, operation: OpOverload, arguments: Sequence[Any], options: Mapping[str, Any], result: Any
+    ) -> None:
+        if self._roofline is None or operation.is_view:
+            return
+        self.clock.queue()
+        self.clock.compute(self._roofline.seconds(operation, arguments, options, result))
+
+    def brought(self, nbytes: int) -> None:
+        if self._roofline is not None:
+            self.clock.begin_at(self.clock.copy(nbytes, to_host=False))
+
+    def waited_for(self, nbytes: int) -> None:
+        self.clock.host_wait(self.clock.copy(nbytes, to_host=True), caller_line())
 
     def __enter__(self) -> Self:
         gpu()
         _settings.enter()
         self._left.callback(_settings.leave)
-        entered.logs.append(self._log)
-        self._left.callback(entered.logs.pop)
+        entered.cards.append(self)
+        self._left.callback(entered.cards.pop)
         default = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
         self._left.callback(_set_default, default)
         super().__enter__()  # type: ignore[no-untyped-call]
@@ -55,11 +88,11 @@ class Gpu(EagerDispatchMode):
         options = kwargs or {}
         if name_of(func) in ("pin_memory", "_pin_memory"):
             return args[0].clone()
-        if func._can_decompose():  # in inference mode it comes whole
+        if _can_decompose(func):  # in inference mode it comes whole
             with self._again():
                 return func.decompose(*args, **options)
         if waits(func, args, options):
-            self._log.append(WAITS)
+            self.waited_for(sum(each.nbytes for each in tensors_in(args)[:1]))
         return computed(func, args, options)
 
     @contextmanager
@@ -70,6 +103,11 @@ class Gpu(EagerDispatchMode):
             yield
         finally:
             super().__exit__(None, None, None)  # type: ignore[no-untyped-call]
+
+
+@cache
+def _can_decompose(operation: OpOverload) -> bool:
+    return operation._can_decompose()
 
 
 def _set_default(context: Any) -> None:

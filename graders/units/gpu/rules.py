@@ -12,7 +12,7 @@ from course_lib.runtime import device_rules
 from course_lib.runtime.device_rules import INDEXES, MIXES, name_of, tensors_in
 
 NAME = "lazy"
-"""Of the imitated device's kind: one that PyTorch knows, but has no kernels for."""
+"""Of the device's kind: one that PyTorch knows, but has no kernels for."""
 HOST = torch.device("cpu")
 
 _FILLS = {"fill", "masked_fill", "index_fill"} | INDEXES
@@ -21,7 +21,7 @@ a name does not count."""
 
 
 def is_there(device: Any) -> bool:
-    """Whether somebody means the imitated device by this."""
+    """Whether somebody means the GPU by this."""
     return torch.device(device).type == NAME
 
 
@@ -29,14 +29,18 @@ def _lies_there(value: Any) -> bool:
     return isinstance(value, Tensor) and value.device.type == NAME
 
 
-def refuse_mixed(operation: OpOverload, arguments: Sequence[Any], options: Mapping[str, Any]) -> None:
-    """Raise as PyTorch does where an operation gets tensors of two devices.
+def refuse_mixed(
+    operation: OpOverload, arguments: Sequence[Any], options: Mapping[str, Any], tensors: Sequence[Tensor]
+) -> None:
+    """Raise as PyTorch does where an operation gets tensors of two devices. tensors: all that it gets.
 
     Of a tensor on the host the device takes a single number, or an index, and nothing is written to it.
     """
-    name, tensors = name_of(operation), tensors_in((arguments, options))
     others = [each for each in tensors if not _lies_there(each)]
-    if not others or name in MIXES or len(others) == len(tensors):
+    if not others:
+        return
+    name = name_of(operation)
+    if name in MIXES or len(others) == len(tensors):
         return
     if name.rstrip("_") in INDEXES and _lies_there(arguments[0]):
         others = [each for each in others if not any(each is index for index in tree_leaves(arguments[1]))]
@@ -60,5 +64,5 @@ def _written(operation: OpOverload, arguments: Sequence[Any], options: Mapping[s
 
 
 def waits(operation: OpOverload, arguments: Sequence[Any], options: Mapping[str, Any]) -> bool:
-    """Whether a program waits for the imitated device in this operation."""
+    """Whether a program waits for the GPU in this operation."""
     return device_rules.waits(operation, arguments, options, is_there)

@@ -1,28 +1,44 @@
-"""The tensors of the imitated GPU, and what PyTorch asks of its kind of device."""
+"""The tensors of the GPU that graders lend, and what PyTorch asks of its kind of device."""
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch._ops import OpOverload
 from torch.utils._pytree import tree_map_only
 
-from course_lib.runtime.device_rules import tensors_in
+from course_lib.runtime.device_rules import MIXES, name_of, tensors_in
 from graders.units.gpu.rules import HOST, NAME, is_there, refuse_mixed
 
-WAITS = "waits"
-"""What a log gets each time that somebody waits for the device."""
 _LIBRARY = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
+
+
+class Card(Protocol):
+    """The GPU that a thread works with."""
+
+    def computes(
+        self, operation: OpOverload, arguments: Sequence[Any], options: Mapping[str, Any], result: Any
+    ) -> None:
+        """It is given an operation. Its tensors here are those of the host, which hold the numbers."""
+        ...
+
+    def brought(self, nbytes: int) -> None:
+        """So many bytes come to it from the host."""
+        ...
+
+    def waited_for(self, nbytes: int) -> None:
+        """The program waits until so many bytes have come to the host."""
+        ...
 
 
 class _Entered(threading.local):
     """What a thread, such as a simulated rank, has entered."""
 
     def __init__(self) -> None:
-        self.logs: list[list[str]] = []
+        self.cards: list[Card] = []
 
 
 entered = _Entered()
@@ -46,8 +62,8 @@ def gpu() -> torch.device:
 
 def _number(tensor: "OnDevice") -> Any:
     """The number in a tensor, where `torch.tensor` asks for it, which goes past modes and subclasses."""
-    for log in entered.logs[-1:]:
-        log.append(WAITS)
+    for card in entered.cards[-1:]:
+        card.waited_for(tensor.nbytes)
     return tensor._numbers.item()
 
 
@@ -155,7 +171,7 @@ def computed(operation: OpOverload, arguments: Sequence[Any], options: Mapping[s
     there = any(isinstance(each, OnDevice) for each in tensors)
     if not there and (named is None or not is_there(named)):
         return operation(*arguments, **options)
-    refuse_mixed(operation, arguments, options)
+    refuse_mixed(operation, arguments, options, tensors)
     if named is not None:
         options = {**options, "device": HOST}
         there = is_there(named)
@@ -169,6 +185,11 @@ def computed(operation: OpOverload, arguments: Sequence[Any], options: Mapping[s
     # Here nothing records a graph anyway, and a view of what was made in inference mode could not leave it.
     with torch.inference_mode(False):
         result = operation(*inside, **named_inside)
+        for card in entered.cards[-1:]:
+            if name_of(operation) in MIXES and not isinstance(tensors[-1], OnDevice):
+                card.brought(tensors[-1].nbytes)
+            else:
+                card.computes(operation, inside, named_inside, result)
         if there and isinstance(result, Tensor):
             return placed(result)
         return tree_map_only(Tensor, placed, result) if there else result

@@ -155,7 +155,7 @@ def nothing_changed(accumulation: Accumulation, seen: AccumulationReply) -> Find
         "Add the scaled losses up, detached, and return the sum.",
     ),
     draw=micro_batches,
-    # The imitated GPU is slow: it meets nothing else.
+    # The simulated GPU takes the processor long: it meets nothing else.
     possible=lambda how: not how.gpu or how == Pieces(gpu=True),
 )
 def accumulate_gradients(accumulation: Accumulation, seen: AccumulationReply) -> Finding:

@@ -36,8 +36,8 @@ class StepReply(DriverReply):
     """What one step did.
 
     loss: what it returned. history: whether that keeps a graph. parameters: copies of them after the step.
-    log, modes: as in Watched, of this step only. left: the mode of the model afterwards. waits: how often it
-    asked for a number.
+    log, modes: as in Watched, of this step only. left: the mode of the model afterwards. waits: where it
+    waited for the device, as in Gpu's log.
     """
 
     loss: PlainData
@@ -46,7 +46,7 @@ class StepReply(DriverReply):
     log: list[str]
     modes: list[Mode]
     left: Mode
-    waits: int
+    waits: list[str]
 
 
 def steps(
@@ -82,7 +82,7 @@ def steps(
         with _with_gpu(on_gpu, waits):
             loss = answer(model, inputs, targets, optimizer)
         parameters = [*map(on_host, model.parameters())]
-        how = model.log, model.modes, mode_of(model), len(waits)
+        how = model.log, model.modes, mode_of(model), waits
         seen.append(StepReply(plain(loss), _has_history(loss), parameters, *how))
     return seen
 
@@ -139,8 +139,8 @@ class FitReply(DriverReply):
     """What a training of some epochs did.
 
     history: what it returned. parameters: copies of them afterwards. log, modes, graphs: as in Watched, with
-    "waits" in the log where, with batches on the host, it asked for numbers of the device. passes: how often
-    it went through the training and the validation set. left: on which devices the model was left. settings:
+    the entries of Gpu's log where, with batches on the host, it waited for the device. passes: how often it
+    went through the training and the validation set. left: on which devices the model was left. settings:
     whether those of the optimizer are as they were. drawn: as in SeedsNoted.
     """
 
@@ -193,7 +193,7 @@ class AccumulationReply(DriverReply):
 
     loss: what it returned. history: whether that keeps a graph. gradients: those that it left, one a
     parameter. log, kept, modes: as in Watched. changed: what is not as it was before. left: the mode of the
-    model then. waits: how often it asked for a number.
+    model then. waits: where it waited for the device, as in Gpu's log.
     """
 
     loss: PlainData
@@ -204,7 +204,7 @@ class AccumulationReply(DriverReply):
     modes: list[Mode]
     changed: list[str]
     left: Mode
-    waits: int
+    waits: list[str]
 
 
 def accumulation(
@@ -239,7 +239,7 @@ def accumulation(
     gradients = [None if p.grad is None else on_host(p.grad) for p in model.parameters()]
     seen = plain(result), _has_history(result), gradients, model.log, model.kept, model.modes
     changed = [what for what, same in kept.items() if not same]
-    return AccumulationReply(*seen, changed, mode_of(model), len(waits))
+    return AccumulationReply(*seen, changed, mode_of(model), waits)
 
 
 def _alike(one: Tensor, other: Tensor) -> bool:

@@ -154,7 +154,7 @@ def no_graph(_: Evaluation, seen: EvaluationReply) -> Finding:
         "Count the samples as you go: the last batch may be short.",
     ),
     draw=some_samples,
-    # The imitated GPU is slow: it meets nothing else.
+    # The simulated GPU takes the processor long: it meets nothing else.
     possible=lambda how: not how.gpu or how == Data(gpu=True),
 )
 def evaluate(evaluation: Evaluation, seen: EvaluationReply) -> Finding:

@@ -11,7 +11,7 @@ from graders.units.gpu import HOST, WAITS, gpu
 from graders.units.unit_01.cases import each, watched
 from graders.units.unit_01.courses import Course, Epochs, draw_course
 from graders.units.unit_01.drivers import FitReply
-from graders.units.unit_01.losses import close_to_all, float_near, nan_in_all
+from graders.units.unit_01.losses import close_to_all, first_wait, float_near, nan_in_all
 from graders.units.unit_01.seeds import untouched
 from graders.units.unit_01.watched import NOT_CALLED
 
@@ -49,7 +49,7 @@ def modes_right(_: Course, seen: FitReply) -> Finding:
     """Passes if whatever goes backward went forward in training mode, and all else in evaluation mode and
     without a graph.
     """
-    passes = [*(entry for entry in seen.log if entry != WAITS), ""]
+    passes = [*(entry for entry in seen.log if not entry.startswith(WAITS)), ""]
     trains = [
         following.startswith("backward")
         for entry, following in pairwise(passes)
@@ -71,19 +71,17 @@ def waits_at_the_end(course: Course, seen: FitReply) -> Finding | None:
     """Passes if nobody asked for numbers between the first and the last step of an epoch."""
     if course.how.device != "gpu":
         return None
-    steps, inside, done = 0, 0, 0
-    passes = [*(entry for entry in seen.log if entry != WAITS), ""]
+    steps, done = 0, 0
+    inside: list[str] = []
+    passes = [*(entry for entry in seen.log if not entry.startswith(WAITS)), ""]
     for entry in seen.log:
-        if entry == WAITS:
-            inside += steps % len(course.train) > 0 or passes[done].startswith("backward")
-        else:
+        if not entry.startswith(WAITS):
             done += 1
             steps += entry.startswith("backward")
-    waited = f"fit, or train_step, waited for a number {compare.counted(inside, 'time')}"
-    return Finding(
-        not inside,
-        f"within the epochs' steps {waited}; expected none before the epoch's last step is done.",
-    )
+        elif steps % len(course.train) > 0 or passes[done].startswith("backward"):
+            inside.append(entry)
+    text = f"within the epochs' steps fit, or train_step, {first_wait(inside)}"
+    return Finding(not inside, f"{text}; expected no wait before the epoch's last step is done.")
 
 
 @watched(
@@ -148,7 +146,7 @@ def waits_at_the_end(course: Course, seen: FitReply) -> Finding | None:
         "through only once, so every epoch needs a new one.",
     ),
     draw=draw_course,
-    # The imitated GPU is slow: one epoch there.
+    # The simulated GPU takes the processor long: one epoch there.
     possible=lambda how: (how.device == "host" or how.epochs == 1) and (how.training or not how.kind),
 )
 def fit(course: Course, seen: FitReply) -> Finding:

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from graders.grading.kit import Finding, PlainData, compare
+from graders.units.gpu import WAITS
 from graders.units.unit_01.problems import Problem
 
 
@@ -50,12 +51,15 @@ def float_near(seen: PlainData, expected: float, what: str) -> Finding:
     return found
 
 
-def asks_for_no_number(who: str, waits: int) -> Finding:
-    """Passes if nobody waited for a number of the device's. waits: how often somebody did."""
-    text = f"{who} needed the number in a tensor {compare.counted(waits, 'time')}"
-    return Finding(
-        not waits, f"{text} (.item(), .cpu(), print, if, ...), and waited for the device; expected never."
-    )
+def asks_for_no_number(who: str, waits: Sequence[str]) -> Finding:
+    """Passes if nobody waited for the device. waits: where somebody did, as in Gpu's log."""
+    return Finding(not waits, f"{who} {first_wait(waits)}; expected never (.item(), .cpu(), print, if, ...).")
+
+
+def first_wait(waits: Sequence[str]) -> str:
+    """`waited for the device twice, first in file.py, line 7: loss.item()`."""
+    text = f"waited for the device {compare.counted(len(waits), 'time')}"
+    return f"{text}, first in {waits[0].removeprefix(WAITS):.200}" if waits else text
 
 
 def no_history(history: bool) -> Finding:

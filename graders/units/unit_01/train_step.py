@@ -103,7 +103,7 @@ def no_graph_kept(_: Training, seen: list[StepReply]) -> Finding:
 
 def waits_for_nothing(_: Training, seen: list[StepReply]) -> Finding:
     """Passes if no step needed a number of the device's."""
-    return asks_for_no_number("The step", sum(step.waits for step in seen))
+    return asks_for_no_number("The step", [wait for step in seen for wait in step.waits])
 
 
 def mode_kept(training: Training, seen: list[StepReply]) -> Finding:
@@ -163,7 +163,7 @@ def mode_kept(training: Training, seen: list[StepReply]) -> Finding:
         "optimizer.zero_grad() clears; optimizer.step() updates.",
     ),
     draw=some_steps,
-    # The imitated GPU is slow: it meets nothing else.
+    # The simulated GPU takes the processor long: it meets nothing else.
     possible=lambda how: not how.gpu or how == Steps(gpu=True),
 )
 def train_step(training: Training, seen: list[StepReply]) -> Finding:

@@ -99,6 +99,10 @@ class CaptureEngine:
     def host_wait(self, rank: int, until: float | None = None) -> None:
         """Nothing: what is captured goes in step with its program."""
 
+    def switch_stream(self, rank: int, number: int) -> None:
+        """Refused: what is captured has one stream."""
+        self.trace.refuse("another stream")
+
     def copy(self, rank: int, nbytes: int, to_host: bool, earliest: float) -> float:
         """Refused: when a copy begins, only time can tell."""
         self.trace.refuse("a copy between device and host")
