@@ -1734,10 +1734,10 @@ assert max(apart[1][15:]) > 1e-2
 #
 # ## 13 Checkpoints in parts
 #
-# So far rank 0 writes everything. Take a model of 70 billion parameters that Adam trains in mixed precision. A
-# parameter takes 2 bytes for the weight and 2 for its gradient, in 16 bits, and 12 for three numbers in 32 bits: the
-# exact weight and Adam's two averages. These 16 bytes per parameter are 1.1 TB, more than one rank can hold. A
-# checkpoint needs the 12 only: 0.84 TB. One disk at 2 GB/s needs seven minutes to write that.
+# So far rank 0 writes everything. Take a model of 70 billion parameters that Adam trains in mixed precision. A parameter
+# takes 16 bytes: 4 for weight and gradient in 16 bits, and 12 for three numbers in 32 bits, the exact weight and Adam's
+# two averages. These are 1.1 TB, more than one rank can hold. A checkpoint needs the 12 only: 0.84 TB. One disk at
+# 2 GB/s needs seven minutes to write that.
 #
 # So each rank holds a part of every tensor, in PyTorch as a `DTensor`, a distributed tensor (unit 09).
 # `torch.distributed.checkpoint` saves them: all ranks write their parts at the same time, into one folder. Rank 0

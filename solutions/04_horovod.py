@@ -905,7 +905,7 @@ def plan_fusion(sizes: list[int], dtypes: list[str], threshold: int) -> list[lis
     ### END SOLUTION
 
 
-# %% exercise="fuse" points=3
+# %% exercise="fuse" points=4
 def fuse(tensors: list[Tensor]) -> Tensor:
     """The fusion buffer: all numbers of the tensors, end to end.
 

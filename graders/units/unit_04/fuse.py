@@ -34,7 +34,7 @@ def tensors(rng: Rng, case: Gradients) -> Arguments:
     rubric=(
         Criterion(
             "end to end",
-            1,
+            2,
             "One dimension, the dtype of the tensors, and every number once, in order.",
             vary=vary(shapes=(((4,),), ODD_SHAPES), dtype=(torch.float64, torch.bfloat16, torch.int64)),
         ),
