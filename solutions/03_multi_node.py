@@ -1722,8 +1722,8 @@ assert max(apart[1][15:]) > 1e-2
 # ## 13 Checkpoints in parts
 #
 # So far rank 0 writes everything. Take a model of 70 billion parameters that Adam trains in mixed precision. A
-# parameter takes 2 bytes for the weight and 2 for its gradient, in 16 bits, and 12 for three numbers in 32 bits: the
-# exact weight and Adam's two averages. These 16 bytes per parameter are 1.1 TB, more than one rank can hold. A
+# parameter takes 16 bytes, of which 12 are three numbers in 32 bits: the exact weight and Adam's two averages. That is
+# 1.1 TB, more than one rank can hold. A
 # checkpoint needs the 12 only: 0.84 TB. One disk at 2 GB/s needs seven minutes to write that.
 #
 # So each rank holds a part of every tensor, in PyTorch as a `DTensor`, a distributed tensor (unit 09).
@@ -2094,6 +2094,8 @@ assert done.returncode == 0, done.stderr
 # %% [markdown]
 # ## 18 Where it comes from
 #
+# <details><summary>More: the papers</summary>
+#
 # - A. B. Yoo, M. A. Jette, M. Grondona, *SLURM: Simple Linux Utility for Resource Management*, JSSPP 2003.
 # - E. Gabriel et al., *Open MPI: Goals, Concept, and Design of a Next Generation MPI Implementation*,
 #   EuroPVM/MPI, 2004.
@@ -2109,6 +2111,8 @@ assert done.returncode == 0, done.stderr
 #   `write`, `rename` and `fsync`.
 # - J. Mohan, A. Phanishayee, V. Chidambaram, *CheckFreq: Frequent, Fine-Grained DNN Checkpointing*, FAST 2021.
 # - J. Dean, L. A. Barroso, *The Tail at Scale*, Communications of the ACM 56(2), 2013.
+#
+# </details>
 
 # %% [markdown]
 # What you predicted, beside what was measured:
