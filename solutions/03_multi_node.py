@@ -1723,8 +1723,8 @@ assert max(apart[1][15:]) > 1e-2
 #
 # So far rank 0 writes everything. Take a model of 70 billion parameters that Adam trains in mixed precision. A
 # parameter takes 16 bytes, of which 12 are three numbers in 32 bits: the exact weight and Adam's two averages. That is
-# 1.1 TB, more than one rank can hold. A
-# checkpoint needs the 12 only: 0.84 TB. One disk at 2 GB/s needs seven minutes to write that.
+# 1.1 TB, more than one rank can hold. A checkpoint needs the 12 only: 0.84 TB. One disk at 2 GB/s needs seven minutes to
+# write that.
 #
 # So each rank holds a part of every tensor, in PyTorch as a `DTensor`, a distributed tensor (unit 09).
 # `torch.distributed.checkpoint` saves them: all ranks write their parts at the same time, into one folder. Rank 0
