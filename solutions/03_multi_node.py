@@ -2107,6 +2107,8 @@ assert done.returncode == 0, done.stderr
 # %% [markdown]
 # ## 18 Where it comes from
 #
+# <details><summary>More: the papers</summary>
+#
 # - A. B. Yoo, M. A. Jette, M. Grondona, *SLURM: Simple Linux Utility for Resource Management*, JSSPP 2003.
 # - E. Gabriel et al., *Open MPI: Goals, Concept, and Design of a Next Generation MPI Implementation*,
 #   EuroPVM/MPI, 2004.
@@ -2122,6 +2124,8 @@ assert done.returncode == 0, done.stderr
 #   `write`, `rename` and `fsync`.
 # - J. Mohan, A. Phanishayee, V. Chidambaram, *CheckFreq: Frequent, Fine-Grained DNN Checkpointing*, FAST 2021.
 # - J. Dean, L. A. Barroso, *The Tail at Scale*, Communications of the ACM 56(2), 2013.
+#
+# </details>
 
 # %% [markdown]
 # What you predicted, beside what was measured:

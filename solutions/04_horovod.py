@@ -1903,6 +1903,8 @@ assert took["yours"] < 1.05 * defaults
 #
 # ## 17 Where it comes from
 #
+# <details><summary>More: the papers</summary>
+#
 # - A. Sergeev, M. Del Balso, *Horovod: fast and easy distributed deep learning in TensorFlow*, 2018
 #   ([arXiv:1802.05799](https://arxiv.org/abs/1802.05799)): about half of the GPUs' time lost by standard distributed TensorFlow at 128
 #   GPUs, 88 % scaling efficiency with Horovod; fusion up to 65 % faster. The 512 GPUs (90 %, 90 %, 68 %) are in
@@ -1916,6 +1918,8 @@ assert took["yours"] < 1.05 * defaults
 #   loss of accuracy.
 # - The speeds of one P100 in section 1: TensorFlow's
 #   [benchmarks](https://github.com/tensorflow/docs/blob/master/site/en/r1/guide/performance/benchmarks.md) of May 2017, synthetic data.
+#
+# </details>
 #
 # ### Where Horovod stands
 #
@@ -1933,7 +1937,12 @@ assert took["yours"] < 1.05 * defaults
 # | DeepSpeed (Rasley et al. 2020) | model + data | synchronous |
 #
 # "Bounded asynchronous": workers may run ahead of each other, but only so far (unit 08). What Horovod and DDP themselves do
-# is data parallelism; they do not split a model. A second lecture's table, after Nichols et al. ([arXiv:2111.04949](https://arxiv.org/abs/2111.04949)), has DDP as "data", and
+# is data parallelism; they do not split a model. Units 05, 06, 09, 12 and 13 are about what they do not do: splitting the
+# model, or its state.
+#
+# <details><summary>More: how far each framework had been taken</summary>
+#
+# A second lecture's table, after Nichols et al. ([arXiv:2111.04949](https://arxiv.org/abs/2111.04949)), has DDP as "data", and
 # says how far each framework had been taken:
 #
 # | Framework | Parallelism | Largest number of accelerators | Largest network (parameters) |
@@ -1949,7 +1958,7 @@ assert took["yours"] < 1.05 * defaults
 # | LBANN | data | 3,072 (CPUs) | 78.6 billion |
 # | ZeRO | data | 400 | 100 billion |
 #
-# Units 05, 06, 09, 12 and 13 are about what DDP and Horovod do not do: splitting the model, or its state.
+# </details>
 
 # %% [markdown]
 # What you predicted, beside what was measured:

@@ -948,9 +948,14 @@ assert all(abs(each * count / held[0] - 1) < 0.03 for each, count in zip(held, d
 # %% [markdown]
 # On eight devices it is nearly eight times as fast, and each has an eighth of the memory. Beyond a node halos cross the
 # network, and a strip of 64 rows has little to compute meanwhile: 32 devices are 18 times as fast. Memory goes on
-# falling, which is what counts where one image does not fit into a device. Dryden et al. (2019) built this into LBANN,
-# the Livermore Big Artificial Neural Network toolkit. There the inner rows, which need no neighbour, are computed while
-# messages are under way.
+# falling, which is what counts where one image does not fit into a device.
+#
+# <details><summary>More: who does it</summary>
+#
+# Dryden et al. (2019) built this into LBANN, the Livermore Big Artificial Neural Network toolkit. There the inner rows,
+# which need no neighbour, are computed while messages are under way.
+#
+# </details>
 #
 # ### PyTorch's own
 #
@@ -1917,6 +1922,8 @@ assert round(simulated[1, 3, 8] / simulated[fastest], 1) == 2.3
 # %% [markdown]
 # ## Where it comes from
 #
+# <details><summary>More: the papers</summary>
+#
 # - D. Narayanan et al., *Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM*, SC 2021
 #   ([arXiv:2104.04473](https://arxiv.org/abs/2104.04473)): table 1; how to choose the axes (section 3). The runs'
 #   settings are in [the authors' scripts](https://github.com/NVIDIA/Megatron-LM/tree/main/examples/sc21).
@@ -1936,6 +1943,8 @@ assert round(simulated[1, 3, 8] / simulated[fastest], 1) == 2.3
 #   ([arXiv:1910.02270](https://arxiv.org/abs/1910.02270)): the tournament.
 # - M. Jaderberg et al., *Population Based Training of Neural Networks*, 2017
 #   ([arXiv:1711.09846](https://arxiv.org/abs/1711.09846)).
+#
+# </details>
 #
 # ## What goes wrong in practice
 #

@@ -2411,6 +2411,8 @@ assert planned["1 GB"][1].seconds <= 1.1 * planned["150 MB"][1].seconds
 # %% [markdown]
 # ## Where it comes from
 #
+# <details><summary>More: the papers</summary>
+#
 # - Z. Jia, M. Zaharia, A. Aiken, Beyond data and model parallelism for deep neural networks, MLSys 2019
 #   (arXiv:1807.05358): FlexFlow, with the simulator of section 6 and a Markov chain over plans.
 # - L. Zheng et al., Alpa: automating inter- and intra-operator parallelism for distributed deep learning, OSDI 2022
@@ -2424,6 +2426,8 @@ assert planned["1 GB"][1].seconds <= 1.1 * planned["150 MB"][1].seconds
 # - X. Miao et al., Galvatron: efficient transformer training over multiple GPUs using automatic parallelism, PVLDB
 #   16(3), 2022 (arXiv:2211.13878).
 # - J. Puigcerver et al., From sparse to soft mixtures of experts, ICLR 2024.
+#
+# </details>
 #
 # ## What goes wrong in practice
 #

@@ -10,7 +10,7 @@ from graders.grading.exercise import Exercise
 from graders.grading.judging import ByCases, NamedJudge
 from graders.grading.registry import load_all
 from graders.units.ranks.features import Ranks
-from graders.units.unit_12.both_passes import Cut
+from graders.units.unit_12.cuts import Cut
 
 ORDINARY: dict[str, Any] = {"layout": "contiguous", "gaps": False}
 """Features that have one name wherever they are, and how tensors lie where nothing is said of it."""

@@ -40,7 +40,7 @@ def one_list(rng: Rng, hosts: Hosts) -> Arguments:
     rubric=(
         Criterion(
             "a range",
-            1,
+            2,
             "In Slurm's ranges both ends are included: [3-5] is 3, 4 and 5.",
             vary=vary(text=("gpuN[0-2]", "ucN.n[7]", "node[8-11]", "n[99-101]")),
         ),
@@ -79,7 +79,7 @@ def one_list(rng: Rng, hosts: Hosts) -> Arguments:
         ),
         Criterion(
             "two brackets",
-            2,
+            1,
             "Every number of the first bracket goes with every number of the second, the second counting "
             "faster.",
             vary=vary(

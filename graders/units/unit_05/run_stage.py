@@ -49,7 +49,7 @@ def only_messages(tried: Tried[Pipeline]) -> Finding | None:
     rubric=(
         Criterion(
             "loss and gradients",
-            5,
+            6,
             "The last rank returns the loss, without its graph; the others return None. Backward of a stage "
             "begins with the gradient of its output: the next stage has it, as the gradient of its input.",
         ),
@@ -71,7 +71,7 @@ def only_messages(tried: Tried[Pipeline]) -> Finding | None:
         ),
         Criterion(
             "frozen, or no weights",
-            2,
+            1,
             "Any parameters may be frozen. If none of the first stages is trained, their output asks for no "
             "gradient, and the next stage sends one nevertheless. A frozen stage behind a trained one hands "
             "the gradient on. A stage may have no parameters: ask its output for dtype and shape.",

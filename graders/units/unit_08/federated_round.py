@@ -24,7 +24,7 @@ _CHOSEN = ("the mean of the chosen", "how many are chosen")
     rubric=(
         Criterion(
             "the mean of the chosen",
-            4,
+            5,
             "client_update gets w and the client's own samples. Each chosen client's weights count m_k / n: "
             "its samples, divided by those of all chosen together. A new tensor on rank 0, None elsewhere.",
         ),
@@ -48,7 +48,7 @@ _CHOSEN = ("the mean of the chosen", "how many are chosen")
         ),
         Criterion(
             "clients without samples",
-            2,
+            1,
             "It counts with weight 0, and client_update is not called. If nobody has any, w stays: no 0 / 0.",
             needs=_CHOSEN,
             vary=both(clients=3, fraction=1.0, empty=1) + both(clients=3, fraction=1.0, empty=3),

@@ -27,7 +27,7 @@ def a_tensor(rng: Rng, size: int, local: Local) -> Tensor:
     rubric=(
         Criterion(
             "the weights",
-            3,
+            4,
             "Each rank steps with its own gradients. After `period` steps every rank's weights become the "
             "mean of all ranks' weights. Gradients are never averaged, and old ones never added.",
         ),
@@ -44,7 +44,7 @@ def a_tensor(rng: Rng, size: int, local: Local) -> Tensor:
         ),
         Criterion(
             "layers that only some ranks train",
-            2,
+            1,
             "A parameter that has no gradient on this rank may have changed on another: it is averaged too. "
             "(PeriodicModelAverager, and PostLocalSGDOptimizer with it, leaves it out, and the ranks wait "
             "for each other or drift apart.)",

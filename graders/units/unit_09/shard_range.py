@@ -39,7 +39,7 @@ def every(ranks: int, **features: int) -> tuple[dict[str, int], ...]:
     rubric=(
         Criterion(
             "parts of one length",
-            1,
+            2,
             "Where the ranks divide the numbers, each has numel / ranks of them.",
             vary=vary(rank=(0, 2, 3)) + both(rank=0, ranks=1) + both(rank=6, ranks=7),
         ),
@@ -52,7 +52,7 @@ def every(ranks: int, **features: int) -> tuple[dict[str, int], ...]:
         ),
         Criterion(
             "ranks without numbers",
-            2,
+            1,
             "More than one rank may have nothing but padding. A shard never reaches beyond numel, and never "
             "begins beyond it.",
             needs=("a shorter part at the end",),

@@ -16,7 +16,7 @@ _LEARNS = ("outputs", "gradients of x", "average_gradients")
     difficulty=5,
     rubric=(
         Criterion(
-            "outputs", 3, "Rows arrive rank by rank; each expert wants its own, and all back in place."
+            "outputs", 4, "Rows arrive rank by rank; each expert wants its own, and all back in place."
         ),
         Criterion("gradients of x", 2, "Through the expert, and through the gate's weights."),
         Criterion(
@@ -31,7 +31,7 @@ _LEARNS = ("outputs", "gradients of x", "average_gradients")
         ),
         Criterion(
             "nobody comes",
-            2,
+            1,
             "A rank without tokens, or whose experts nobody chose, has to make every call of both passes all "
             "the same: its result must hang on the graph.",
             needs=_LEARNS,

@@ -57,20 +57,20 @@ def small_ranks(answer: Answer, rng: Rng) -> Finding:
 RUBRIC = (
     Criterion(
         "the first step",
-        4,
+        5,
         "P = M Q with the Q that was drawn; orthonormal columns; Q; P transpose(Q).",
         vary=vary(network=("two buckets, float32", "a single rank")),
     ),
     part(
         "other gradients",
-        2,
+        1,
         "Which are compressed? What is not becomes its mean over ranks, a scalar too, which has no rows "
         "(powerSGD_hook fails at it).",
         vary=vary(network=("one bucket with a scalar",)),
     ),
     Criterion(
         "the steps that follow",
-        4,
+        5,
         "Begin with the Q of the step before, and add what was lost.",
         vary=vary(steps=(3,)),
     ),
@@ -83,7 +83,7 @@ RUBRIC = (
     ),
     Criterion(
         "small ranks and zeros",
-        2,
+        1,
         "P may have dependent columns: torch.linalg.qr does not mind.",
         ask=small_ranks,
     ),

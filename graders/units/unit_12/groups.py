@@ -51,7 +51,7 @@ def refused(answer: Answer, rng: Rng) -> Finding:
     rubric=(
         Criterion(
             "own groups",
-            3,
+            4,
             "One group an axis, in the order of the axes. Its ranks have all other coordinates in common. "
             "dist.new_group is called by every rank, for every group, in the same order.",
             vary=vary(shape=((3, 2, 2),)),
@@ -64,7 +64,7 @@ def refused(answer: Answer, rng: Rng) -> Finding:
         ),
         Criterion(
             "any mesh",
-            2,
+            1,
             "Axes of size 1 have groups of one rank; there may be one axis, or four.",
             vary=vary(shape=((1,), (3,), (1, 4), (3, 1, 2), (2, 1, 3, 1))),
         ),

@@ -92,7 +92,7 @@ def all_at_once(answer: Answer, rng: Rng) -> Finding:
     minutes=40,
     difficulty=3,
     rubric=(
-        Criterion("rows", 3, "Above stand the last rows of the rank before, below the first of the next."),
+        Criterion("rows", 4, "Above stand the last rows of the rank before, below the first of the next."),
         Criterion(
             "gradient",
             3,
@@ -102,7 +102,7 @@ def all_at_once(answer: Answer, rng: Rng) -> Finding:
         ),
         Criterion(
             "other strips",
-            2,
+            1,
             "One rank, two; strips of other heights, as low as the halo, whose rows both neighbours borrow; "
             "width 0; any dtype; tensors that stand in memory in another order. Do not multiply by 0 to make "
             "zeros: 0 * inf is NaN.",

@@ -44,13 +44,13 @@ def on_meta(answer: Answer, rng: Rng) -> Finding:
     rubric=(
         Criterion(
             "gradients",
-            5,
+            6,
             "A micro-batch counts as its part of all samples; what arrives from the stage behind is the "
             "gradient of this stage's output; and along data gradients are averaged.",
         ),
         Criterion(
             "any mesh",
-            2,
+            1,
             "One stage, or three; one replica, or three; a block is on one stage only.",
             needs=_RIGHT,
             vary=both(shape=(1, 1, 1), samples=((1,),))
