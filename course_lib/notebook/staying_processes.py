@@ -138,14 +138,14 @@ class ProcessRanks:
 
     def record(self) -> Run:
         """All cells as one run."""
-        observed, events = self._watch.observed()
+        observed, events, seconds = self._watch.observed()
         return Run(
             results=[None] * self.size,
             outputs=[earlier + self.printed.get(rank, "") for rank, earlier in enumerate(self._outputs)],
             events=events,
             cluster=self._request.cluster,
             engine=self._on,
-            seconds=observed.seconds,
+            seconds=seconds,
             wall_seconds=time.perf_counter() - self._began,
             unmatched=observed.unmatched(),
         )
