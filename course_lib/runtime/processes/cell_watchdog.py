@@ -133,7 +133,7 @@ class CellWatchdog(Watchdog):
 
 
 class _CellClock:
-    """A clock that stands still between cells, when somebody thinks: else a timeline would show little more."""
+    """A clock that stands still between cells, else a timeline would show little but pauses."""
 
     def __init__(self, cells: Sequence[tuple[float, float]]) -> None:
         """cells: begin and end of each, in their order."""
