@@ -56,7 +56,9 @@ class ProcessRanks:
         self._generation = 0
         self._error: BaseException | None = None
         self._defined: list[list[str]] = [[] for _ in range(self.size)]
-        self._connections = RankConnections(here=self._on == "processes")
+        self._connections = RankConnections(
+            here=self._on == "processes", silent=lambda rank: self._watch.returned(rank)
+        )
         up = threading.Event()
         self._thread = threading.Thread(target=self._hold, args=(up,), daemon=True)
         self._thread.start()

@@ -50,6 +50,11 @@ class CellWatchdog(Watchdog):
             self._last_change = time.monotonic()
             self._began = now()
 
+    def returned(self, rank: int) -> None:
+        """A rank has come to the cell's end, and its log will say nothing of it."""
+        with self._news:
+            self._observed.ranks[rank].returned = now()
+
     def finish(self, seconds: float, failed: bool = False) -> BadEnding | None:
         """How the cell has ended, unless well. seconds: how long to wait for its ranks' last records.
 
