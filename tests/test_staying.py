@@ -268,6 +268,18 @@ def test_traffic_timeline_and_memory_cover_all_cells_while_the_ranks_live_and_af
         assert starts == sorted(starts)
 
 
+def test_the_clock_of_processes_stands_still_between_cells() -> None:
+    with ranks(2, on="processes") as two:
+        two.run(BEGIN)
+        for _ in range(2):
+            time.sleep(2)
+            began, before = time.perf_counter(), two.record.seconds
+            two.run("dist.barrier()")
+            took = time.perf_counter() - began
+            assert two.record.seconds - before <= took
+    assert all(event.end <= two.record.seconds for event in two.record.events)
+
+
 def test_a_device_with_a_queue_goes_on_too() -> None:
     queue = Device(flops=1e3, dispatch_seconds=1.0)
     with ranks(1, cluster=Cluster(device=queue)) as one:

@@ -18,8 +18,11 @@ _LOOK_SECONDS = 0.05
 class RankConnections:
     """Gives tasks to ranks, and takes in what they print and reply."""
 
-    def __init__(self, here: bool) -> None:
-        """here: the ranks are processes of this machine."""
+    def __init__(self, here: bool, silent: Callable[[int], None]) -> None:
+        """here: the ranks are processes of this machine. silent: is called with a rank whose cell is over and
+        has left nothing in its call log.
+        """
+        self._silent = silent
         self._server, self.address = listen(here)
         self._channels: dict[tuple[str, int], Channel] = {}
         """By kind and rank."""
@@ -89,6 +92,8 @@ class RankConnections:
                 self.printed[rank] = self.printed.get(rank, "") + text
             case Reply(number) if number == self._number:
                 self.replies[rank] = message
+                if message.silent:
+                    self._silent(rank)
 
     def _send(self, kind: str, rank: int, message: Any) -> None:
         if channel := self._channels.get((kind, rank)):

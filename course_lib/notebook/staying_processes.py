@@ -56,7 +56,9 @@ class ProcessRanks:
         self._generation = 0
         self._error: BaseException | None = None
         self._defined: list[list[str]] = [[] for _ in range(self.size)]
-        self._connections = RankConnections(here=self._on == "processes")
+        self._connections = RankConnections(
+            here=self._on == "processes", silent=lambda rank: self._watch.returned(rank)
+        )
         up = threading.Event()
         self._thread = threading.Thread(target=self._hold, args=(up,), daemon=True)
         self._thread.start()
@@ -138,14 +140,14 @@ class ProcessRanks:
 
     def record(self) -> Run:
         """All cells as one run."""
-        observed, events = self._watch.observed()
+        observed, events, seconds = self._watch.observed()
         return Run(
             results=[None] * self.size,
             outputs=[earlier + self.printed.get(rank, "") for rank, earlier in enumerate(self._outputs)],
             events=events,
             cluster=self._request.cluster,
             engine=self._on,
-            seconds=observed.seconds,
+            seconds=seconds,
             wall_seconds=time.perf_counter() - self._began,
             unmatched=observed.unmatched(),
         )

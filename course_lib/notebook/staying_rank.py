@@ -83,6 +83,8 @@ class Reply:
     defined: list[str]
     failed: str = ""
     """What was raised, in a line."""
+    silent: bool = False
+    """Whether a cell has left nothing in the call log, not even its end."""
 
 
 def serve(rank: int, address: Address) -> None:
@@ -153,7 +155,8 @@ class _Life:
 
     def do(self, task: Task) -> None:
         """Do a task and say what came of it."""
-        value, raised = None, None
+        value, raised, log = None, None, _call_log()
+        before = log.records
         stream = _Lines(self)
         with contextlib.redirect_stdout(stream), contextlib.redirect_stderr(stream):
             try:
@@ -165,11 +168,13 @@ class _Life:
                 raised = error
         self._late = False
         stream.flush()
-        if isinstance(task, RunCell):
-            _log_end(raised)
+        cell = isinstance(task, RunCell)
+        silent = cell and raised is None and log.records == before
+        if cell and not silent:
+            _log_end(log, raised)
         failed = f"{type(raised).__name__}: {raised}" if raised else ""
         defined = [name for name in self.namespace if not name.startswith("__")]
-        self.send(Reply(task.number, value, defined, failed))
+        self.send(Reply(task.number, value, defined, failed, silent))
 
     def _done(self, task: Task) -> Any:
         match task:
@@ -184,10 +189,14 @@ class _Life:
                 return renew_groups(generation, timedelta(seconds=FOR_EVER))
 
 
-def _log_end(raised: BaseException | None) -> None:
-    """Log how a cell has ended, once a cell: whoever reads the log counts on it."""
+def _call_log() -> CallLog:
     log = span_recorder.get()
     assert isinstance(log, CallLog)
+    return log
+
+
+def _log_end(log: CallLog, raised: BaseException | None) -> None:
+    """Log how a cell has ended, once a cell: whoever reads the log counts on it."""
     if raised is None:
         log.write(Returned(now()))
     else:

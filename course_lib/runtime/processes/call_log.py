@@ -147,6 +147,8 @@ class CallLog:
     def __init__(self, path: Path) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         self._writing = threading.Lock()
+        self.records = 0
+        """How many have been written."""
 
     def write(self, record: Record) -> None:
         """Write a record. Raises CallLogLost."""
@@ -155,6 +157,7 @@ class CallLog:
         written = _LENGTH.pack(len(fields)) + fields
         with self._writing:
             self._append(written)
+            self.records += 1
 
     def _append(self, whole: bytes) -> None:
         rest = memoryview(whole)

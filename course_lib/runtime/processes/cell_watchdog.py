@@ -2,7 +2,10 @@
 
 import threading
 import time
+from bisect import bisect
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from itertools import accumulate
 
 from course_lib.runtime.communication.events import Event
 from course_lib.runtime.processes.agents import Agents
@@ -24,7 +27,9 @@ class CellWatchdog(Watchdog):
         self.ending: BadEnding | None = None
         self.over = False
         self._began: float | None = None
-        """The present cell, on the machine's clock."""
+        """When the present cell began, on the machine's clock."""
+        self._cells: list[tuple[float, float]] = []
+        """Begin and end of those before it."""
         self._news = threading.Condition()
 
     def follow(self) -> None:
@@ -45,6 +50,11 @@ class CellWatchdog(Watchdog):
             self._last_change = time.monotonic()
             self._began = now()
 
+    def returned(self, rank: int) -> None:
+        """A rank has come to the cell's end, and its log will say nothing of it."""
+        with self._news:
+            self._observed.ranks[rank].returned = now()
+
     def finish(self, seconds: float, failed: bool = False) -> BadEnding | None:
         """How the cell has ended, unless well. seconds: how long to wait for its ranks' last records.
 
@@ -55,13 +65,13 @@ class CellWatchdog(Watchdog):
             mismatches = self._observed.mismatches()
             if self.ending is None and mismatches:
                 self.ending = self._mismatched(mismatches[0])
-            self._began = None
+            self._end_cell()
             return self.ending
 
     def settle(self, seconds: float) -> bool:
         """Wait until all ranks that live have left their cell; whether calls of theirs are open then."""
         with self._news:
-            self._began = None
+            self._end_cell()
             self._news.wait_for(lambda: not self._observed.running, seconds)
             return bool(self._observed.network.unmatched())
 
@@ -95,10 +105,22 @@ class CellWatchdog(Watchdog):
         with self._news:
             self._news.wait_for(lambda: set(ranks) <= set(self._gone()), seconds)
 
-    def observed(self) -> tuple[ObservedRun, tuple[Event, ...]]:
-        """What the ranks have done so far."""
+    def observed(self) -> tuple[ObservedRun, tuple[Event, ...], float]:
+        """What the ranks have done so far, as events too, and in what time: that between cells left out."""
         with self._news:
-            return self._observed, self._observed.events()
+            present = [] if self._began is None else [(self._began, now())]
+            zero = self._observed.zero
+            clock = _CellClock([(began - zero, ended - zero) for began, ended in self._cells + present])
+            events = tuple(
+                replace(event, start=clock(event.start), end=clock(event.end))
+                for event in self._observed.events()
+            )
+            return self._observed, events, clock(float("inf"))
+
+    def _end_cell(self) -> None:
+        if self._began is not None:
+            self._cells.append((self._began, now()))
+            self._began = None
 
     def _gone(self) -> list[int]:
         return [view.rank for view in self._observed.ranks if view.exit_code is not None]
@@ -113,3 +135,21 @@ class CellWatchdog(Watchdog):
     def _deadline(self) -> float:
         """The present cell's, on the machine's clock."""
         return (now() if self._began is None else self._began) + self._request.timeout
+
+
+class _CellClock:
+    """A clock that stands still between cells, else a timeline would show little but pauses."""
+
+    def __init__(self, cells: Sequence[tuple[float, float]]) -> None:
+        """cells: begin and end of each, in their order."""
+        self._cells = cells
+        self._begins = [began for began, _ in cells]
+        self._before = list(accumulate((ended - began for began, ended in cells), initial=0.0))
+
+    def __call__(self, seconds: float) -> float:
+        """The time on this clock at a time on the other."""
+        number = bisect(self._begins, seconds) - 1
+        if number < 0:
+            return 0.0
+        began, ended = self._cells[number]
+        return self._before[number] + min(seconds, ended) - began
