@@ -92,8 +92,7 @@ def saving(answer: AnswerFunction, states: list[State], place: float) -> SavingR
         syncs = (failed(with_failing_syncs(saves[4], of_folders=folders)) for folders in (False, True))
         begun = (str(directory), first, here, alone, alone_saved, left_open, file_left_open)
         seen = (changes, second, others, killed, killed_writing, _loaded(new), following)
-        refusals = (full, refused, interrupted, unopened, *syncs)
-        return SavingReply(*begun, *seen, *refusals)
+        return SavingReply(*begun, *seen, full, refused, interrupted, unopened, *syncs)
 
 
 def _lengthen(directory: Path) -> None:
