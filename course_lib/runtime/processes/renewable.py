@@ -249,7 +249,7 @@ def _groups() -> Iterator[RenewableGroup]:
 def _connected_sockets() -> set[tuple[int, int]]:
     """Descriptor and inode of this process's TCP connections."""
     found = set()
-    for name in os.listdir("/proc/self/fd"):
+    for name in os.listdir("/dev/fd"):
         # The folder's own descriptor is closed by now.
         with suppress(OSError):
             descriptor = int(name)
