@@ -7,6 +7,8 @@ from functools import cache, partial
 from graders.grading.kit import Answer, Criterion, Finding, Findings, Rng, compare, exercise
 from graders.units.gpu import gpu
 from graders.units.raised import on_a_gpu
+from graders.units.unit_02.training_told import printed, tells_nan, told
+from graders.units.unit_02.training_traffic import needed_traffic
 from graders.units.unit_02.trainings import NAMES, DrawnTraining, Run
 
 
@@ -116,10 +118,13 @@ def train_ddp(answer: Answer, rng: Rng) -> Findings:
         for (case, run), of, where in zip(both, alone, situations, strict=True)
     )
     yield "the step of the whole batch", compare.first_failure(steps)
-    told = (case.told(run, of()[0]) for (case, run), of in zip(both, alone, strict=True))
-    yield "losses", compare.first_failure(told)
-    yield "one rank prints", compare.first_failure(case.printed(run) for case, run in both)
-    yield "no more communication than needed", compare.first_failure(case.sent(run) for case, run in both)
+    losses = (told(case, run, of()[0]) for (case, run), of in zip(both, alone, strict=True))
+    yield "losses", compare.first_failure(losses)
+    yield "one rank prints", compare.first_failure(printed(case, run) for case, run in both)
+    yield (
+        "no more communication than needed",
+        compare.first_failure(needed_traffic(case, run) for case, run in both),
+    )
     yield "on the device", on_a_gpu(lambda: _moved(drawn(rng, 2, 1, 0, 1), answer))
     yield "any number of samples", compare.first_failure(_of_any_number(answer, rng), _ANY_NUMBER)
 
@@ -140,10 +145,10 @@ def _of_any_number(answer: Answer, rng: Rng) -> Iterator[Finding]:
         losses, parameters = case.alone(run)
         last = [len(batch) for reply in run.results for batch in reply.batches[-1:]]
         yield case.stepped(run, parameters, f"With {last} samples in the last step: ")
-        yield case.told(run, losses)
+        yield told(case, run, losses)
     diverging = uneven.diverging()
     run = diverging.launch(answer)
-    yield from (diverging.dealt(run), diverging.shows_nan(run), diverging.tells_nan(run))
+    yield from (diverging.dealt(run), diverging.shows_nan(run), tells_nan(diverging, run))
 
 
 def _same_weights(run: Run) -> Finding:

@@ -1,14 +1,12 @@
 """Trainings of one script on many ranks, as drawn for `train_ddp`, and what must come out of each."""
 
 from dataclasses import dataclass, replace
-from math import isnan
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from course_lib.cluster.topology import Cluster
-from course_lib.runtime.communication.events import Event, Kind
 from graders.grading.kit import Answer, Finding, Observed, Rng, compare, per_rank
 from graders.units.models import copies_of
 from graders.units.shuffles import drawn_anew
@@ -16,12 +14,8 @@ from graders.units.unit_02.drivers import training as drivers
 from graders.units.unit_02.numbered import FIRST, Numbered
 from graders.units.unit_02.replies import TrainingReply
 
-SMALL = 16
-"""Bytes that a collective may have which is not about gradients: some numbers for the loss."""
 STEEP = 30
 """By this the second layer's weights are larger where gradients are to be long."""
-SET_UP = 256
-"""Bytes that may be sent beside the model at the beginning: PyTorch's DDP tells sizes and buckets."""
 
 NAMES = ("first.weight", "first.bias", "second.weight", "second.bias")
 """Of the parameters of a `Numbered`."""
@@ -53,7 +47,7 @@ class DrawnTraining:
         cls, rng: Rng, ranks: int, full: int, rest: int, epochs: int, batch_size: int = 2
     ) -> "DrawnTraining":
         """So many full steps an epoch, and one with `rest` samples on all ranks together."""
-        # From 5 on, the smallest gradient has more than SMALL bytes.
+        # From 5 on, the smallest gradient has more bytes than what may be sent for the loss.
         features, hidden, classes = rng.integer(3, 5), rng.integer(5, 7), 5
         count = ranks * batch_size * full + rest
         shapes = ((hidden, features), (hidden,), (classes, hidden), (classes,))
@@ -186,91 +180,3 @@ class DrawnTraining:
         hidden = [name for name, seen in pairs if not seen.isnan().any()]
         text = f"A sample is NaN, so the gradient is; afterwards there is no NaN in {', '.join(hidden)}"
         return Finding(not hidden, f"{text}; expected it to show." if hidden else "A NaN stays visible.")
-
-    def tells_nan(self, run: Run) -> Finding:
-        """Passes if every rank returned NaN as the loss of each epoch."""
-        for rank, reply in enumerate(run.results):
-            told = reply.history if type(reply.history) is list else []
-            if [type(each) is float and isnan(each) for each in told] != [True] * self.epochs:
-                text = f"A sample is NaN, and rank {rank} returned {reply.history!r:.80}"
-                return Finding(False, f"{text}; expected NaN, the mean over all, as each epoch's loss.")
-        return Finding(True, "The mean over samples of which one is NaN is NaN.")
-
-    def told(self, run: Run, expected: list[float]) -> Finding:
-        """Passes if every rank returned each epoch's mean loss over all samples, see `alone`."""
-        for rank, reply in enumerate(run.results):
-            if type(reply.history) is not list or len(reply.history) != self.epochs:
-                return Finding(
-                    False, f"rank {rank} returned {reply.history!r:.80}; expected a float an epoch."
-                )
-        # Uphill, steps make the rounding of float32 grow as they do the loss.
-        rtol = 1e-4 if self.uphill else 5e-6
-        return compare.first_failure(
-            compare.near(reply.history[epoch], wanted, f"the loss of epoch {epoch} on rank {rank}", rtol)
-            for rank, reply in enumerate(run.results)
-            for epoch, wanted in enumerate(expected)
-        )
-
-    def printed(self, run: Run) -> Finding:
-        """Passes if rank 0 printed a line an epoch, and no other rank anything, be it an empty line."""
-        first, *others = run.outputs
-        lines = [len([line for line in first.splitlines() if line.strip()])]
-        lines += [len(text.splitlines()) for text in others]
-        expected = [self.epochs] + [0] * len(others)
-        text = (
-            f"in {compare.counted(self.epochs, 'epoch')} the ranks print {lines} lines; expected {expected}"
-        )
-        return Finding(lines == expected, f"{text}.")
-
-    def sent(self, run: Run) -> Finding:
-        """Passes if every rank takes part in what is needed, and in nothing else."""
-        nbytes = sum(value.nbytes for value in self.values[0])
-        for rank in range(len(self.values)):
-            if not run.results[rank].in_group:
-                text = f"afterwards rank {rank} has no process group, which whoever called may need"
-                return Finding(False, f"{text}: `launch` ends it.")
-            finding = self._sent_by(rank, run, nbytes)
-            if not finding.passed:
-                return finding
-        return Finding(True, f"The model once, {nbytes:,} bytes of gradients a step, one sum an epoch.")
-
-    def _sent_by(self, rank: int, run: Run, nbytes: int) -> Finding:
-        """Passes if this rank sent what is needed. nbytes: of the model, and so of its gradients."""
-        calls = run.communication(rank)
-        steps = [e for e in run.events if e.rank == rank and e.kind is Kind.SPAN and e.op == "step"]
-        # PyTorch's DDP settles its buckets when it has seen one step.
-        begun = steps[1].sequence if len(steps) > 1 else float("inf")
-        gradients = [call for call in calls if call.op == "all_reduce" and call.nbytes > SMALL]
-        others = [call for call in calls if call not in gradients]
-        set_up = [call for call in others if call.op != "all_reduce" and call.sequence < begun]
-        sums = [call for call in others if call not in set_up]
-        given = sum(call.nbytes for call in gradients)
-        alone = len(self.values) == 1  # it may send nothing
-        if given != len(steps) * nbytes and not (alone and not given):
-            text = f"rank {rank} gives all_reduce {given:,} bytes in {len(steps)} steps"
-            return Finding(False, f"{text}; its gradients have {nbytes:,} in each.")
-        if sum(call.nbytes for call in set_up) > nbytes + SET_UP:
-            return Finding(False, f"rank {rank} sends more than the model before training: {_named(set_up)}.")
-        first = steps[0].sequence if steps else begun
-        before = [call for call in set_up if call.sequence < first]
-        told = sum(call.nbytes for call in before if call.op == "broadcast") - nbytes
-        asked = [call for call in before if call.op != "broadcast"]
-        # PyTorch's DDP asks for the number of parameters, and rank 0 then tells sizes: both, or neither.
-        told = 0 if alone and not before else told
-        if told < 0 or len(asked) != (told > 0) or any(call.nbytes > SMALL for call in asked):
-            text = f"rank {rank} makes these calls before training: {_named(before)}"
-            return Finding(False, f"{text}; the model is needed there, by broadcast, and nothing else.")
-        if len(sums) > self.epochs or any(call.nbytes > SMALL for call in sums):
-            each, left = divmod(len(sums), self.epochs)
-            shown, often = (sums, f"in {self.epochs} epochs") if left else (sums[:each], "in each epoch")
-            text = f"{often} rank {rank} makes {compare.counted(len(shown), 'call')} besides the gradients'"
-            return Finding(
-                False, f"{text}: {_named(shown)}; one an epoch is enough, of at most {SMALL} bytes."
-            )
-        return Finding(True, "")
-
-
-def _named(calls: list[Event]) -> str:
-    """The first few of them."""
-    named = [f"{call.op} ({call.nbytes:,} bytes)" if call.nbytes else call.op for call in calls]
-    return ", ".join([*named[:6], *(["..."] if len(named) > 6 else [])])
