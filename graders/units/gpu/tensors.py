@@ -23,15 +23,12 @@ class Card(Protocol):
         self, operation: OpOverload, arguments: Sequence[Any], options: Mapping[str, Any], result: Any
     ) -> None:
         """It is given an operation. Its tensors here are those of the host, which hold the numbers."""
-        ...
 
     def brought(self, nbytes: int) -> None:
         """So many bytes come to it from the host."""
-        ...
 
     def waited_for(self, nbytes: int) -> None:
         """The program waits until so many bytes have come to the host."""
-        ...
 
 
 class _Entered(threading.local):

@@ -12,9 +12,10 @@ from graders.grading.judging import feature
 from graders.grading.kit import Answer, Criterion, Finding, Rng, compare
 from graders.units.unit_01 import drivers
 from graders.units.unit_01.cases import each, watched
-from graders.units.unit_01.drivers import LOSSES, AccumulationReply
+from graders.units.unit_01.drivers import LOSSES
 from graders.units.unit_01.losses import asks_for_no_number, close_to_all, nan_in_all, no_history, scalar_near
 from graders.units.unit_01.problems import STEEP, Problem, joined
+from graders.units.unit_01.replies import AccumulationReply
 from graders.units.unit_01.watched import NOT_CALLED, Batch, in_words
 
 

@@ -11,9 +11,9 @@ from graders.grading.judging import feature
 from graders.grading.kit import Answer, Rng
 from graders.units.models import copies_of
 from graders.units.unit_01 import drivers
-from graders.units.unit_01.drivers import FitReply
 from graders.units.unit_01.optimizers import used_before
 from graders.units.unit_01.problems import STEEP, Problem, joined
+from graders.units.unit_01.replies import FitReply
 from graders.units.unit_01.watched import Batch, Watched
 
 RATES = {

@@ -5,7 +5,6 @@ it, and returns what became of it.
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
@@ -14,13 +13,20 @@ from torch import Tensor
 from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
 
-from graders.grading.answer import AnswerFunction, DriverReply, PlainData
+from graders.grading.answer import AnswerFunction
 from graders.units.gpu import HOST, Gpu, gpu, on_host, plain
 from graders.units.unit_01.loader import Loader
 from graders.units.unit_01.optimizers import settings_of, used_before
+from graders.units.unit_01.replies import (
+    AccumulationReply,
+    EvaluationReply,
+    FitReply,
+    StepReply,
+    ThroughputReply,
+)
 from graders.units.unit_01.seeds import SeedsNoted
 from graders.units.unit_01.slow_device import SlowDevice
-from graders.units.unit_01.watched import Batch, Mode, Watched, mode_of
+from graders.units.unit_01.watched import Batch, Watched, mode_of
 
 LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "cross_entropy": functional.cross_entropy,
@@ -29,24 +35,6 @@ LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     ),
 }
 """Mean-reduced losses of logits [B, classes] and labels [B]."""
-
-
-@dataclass(frozen=True, slots=True)
-class StepReply(DriverReply):
-    """What one step did.
-
-    loss: what it returned. history: whether that keeps a graph. parameters: copies of them after the step.
-    log, modes: as in Watched, of this step only. left: the mode of the model afterwards. waits: where it
-    waited for the device, as in Gpu's log.
-    """
-
-    loss: PlainData
-    history: bool
-    parameters: list[Tensor]
-    log: list[str]
-    modes: list[Mode]
-    left: Mode
-    waits: list[str]
 
 
 def steps(
@@ -87,23 +75,6 @@ def steps(
     return seen
 
 
-@dataclass(frozen=True, slots=True)
-class EvaluationReply(DriverReply):
-    """What an evaluation did.
-
-    result: what it returned. modes, graphs, devices: as in Watched. Afterwards: for the model and each of its
-    modules whether it is in training mode, whether gradients are on, and whether every parameter needs one.
-    """
-
-    result: PlainData
-    modes: list[Mode]
-    graphs: list[bool]
-    devices: list[str]
-    training: list[bool]
-    grad_enabled: bool
-    trainable: bool
-
-
 def evaluation(
     answer: AnswerFunction,
     values: list[Tensor],
@@ -132,28 +103,6 @@ def evaluation(
     left = [module.training for module in model.modules()]
     how = model.modes, model.graphs, model.devices
     return EvaluationReply(plain(result), *how, left, grad_enabled, trainable)
-
-
-@dataclass(frozen=True, slots=True)
-class FitReply(DriverReply):
-    """What a training of some epochs did.
-
-    history: what it returned. parameters: copies of them afterwards. log, modes, graphs: as in Watched, with
-    the entries of Gpu's log where, with batches on the host, it waited for the device. passes: how often it
-    went through the training and the validation set. left: on which devices the model was left. settings:
-    whether those of the optimizer are as they were. drawn: as in SeedsNoted.
-    """
-
-    history: PlainData
-    parameters: list[Tensor]
-    log: list[str]
-    modes: list[Mode]
-    graphs: list[bool]
-    passes: tuple[int, int]
-    devices: list[str]
-    left: list[str]
-    settings: bool
-    drawn: list[tuple[float, float, float]]
 
 
 def fitting(
@@ -185,26 +134,6 @@ def fitting(
     how = model.log, model.modes, model.graphs, passes, model.devices, left
     kept = settings == settings_of(optimizer), seeds.drawn
     return FitReply(plain(history), [*map(on_host, model.parameters())], *how, *kept)
-
-
-@dataclass(frozen=True, slots=True)
-class AccumulationReply(DriverReply):
-    """What an accumulation did.
-
-    loss: what it returned. history: whether that keeps a graph. gradients: those that it left, one a
-    parameter. log, kept, modes: as in Watched. changed: what is not as it was before. left: the mode of the
-    model then. waits: where it waited for the device, as in Gpu's log.
-    """
-
-    loss: PlainData
-    history: bool
-    gradients: list[Tensor | None]
-    log: list[str]
-    kept: list[int]
-    modes: list[Mode]
-    changed: list[str]
-    left: Mode
-    waits: list[str]
 
 
 def accumulation(
@@ -245,18 +174,6 @@ def accumulation(
 def _alike(one: Tensor, other: Tensor) -> bool:
     """Whether two tensors of one shape have the same numbers, NaN too."""
     return torch.equal(one.nan_to_num(), other.nan_to_num())
-
-
-@dataclass(frozen=True, slots=True)
-class ThroughputReply(DriverReply):
-    """What a measurement did.
-
-    result: what it returned. calls: as in SlowDevice. returned: when it returned, in seconds.
-    """
-
-    result: PlainData
-    calls: list[tuple[str, float, float]]
-    returned: float
 
 
 def throughput(answer: AnswerFunction, batch_size: int, warmup: int, steps: int) -> ThroughputReply:

@@ -11,9 +11,9 @@ from graders.grading.kit import Answer, Criterion, Finding, Rng, compare
 from graders.units.gpu import gpu
 from graders.units.unit_01 import drivers
 from graders.units.unit_01.cases import each, watched
-from graders.units.unit_01.drivers import EvaluationReply
 from graders.units.unit_01.losses import float_near
 from graders.units.unit_01.problems import STEEP, Problem
+from graders.units.unit_01.replies import EvaluationReply
 from graders.units.unit_01.watched import NOT_CALLED, Batch, in_words
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from graders.grading.kit import Answer, Criterion, Finding, Findings, Rng, compare, exercise
 from graders.units.unit_01 import drivers
-from graders.units.unit_01.drivers import ThroughputReply
+from graders.units.unit_01.replies import ThroughputReply
 
 
 @exercise(

@@ -12,12 +12,12 @@ from graders.grading.kit import Answer, Criterion, Finding, Rng, compare
 from graders.units.functions.stage import Arguments, Seen, kept, of_function
 from graders.units.unit_13.drivers import refusals as drivers
 from graders.units.unit_13.problems import Problem, typed
+from graders.units.unit_13.telling import BOUNDED, CLOSED, DIAMOND, ORDINARY, TELLING, TIGHT, TINY
 
 SECONDS = 10.0
 """What larger graphs may take: twice what the docstring says, since other programs may be running."""
 
 SEVERAL = "several edges between two operators"
-DIAMOND = ((0, 1), (1, 2), (0, 2))
 GRAPHS: dict[str, tuple[tuple[int, ...], tuple[tuple[int, int], ...]]] = {
     "two triangles and an edge back": ((3, 2, 3, 2, 3), (*DIAMOND, (4, 2), (3, 4), (4, 0))),
     "one operator": ((3,), ()),
@@ -29,33 +29,6 @@ GRAPHS: dict[str, tuple[tuple[int, ...], tuple[tuple[int, int], ...]]] = {
 }
 """Strategies of each operator, and edges."""
 GRAPHS_OF_ONE_EDGE = tuple(name for name in list(GRAPHS)[1:] if name != SEVERAL)
-
-FREE = [[0.0, 0.0], [0.0, 0.0]]
-HALF = 4 * 10**10
-ORDINARY = {
-    "round a triangle two strategies each are cheaper than one": Problem(
-        [[1.0, 1.0]] * 3, [*DIAMOND], [[[9.0, 1.0], [1.0, 9.0]]] * 3
-    ),
-}
-CLOSED = {"no change is possible": Problem([[1.0, 2.0], [1.0]], [(0, 1)], [[[math.inf], [math.inf]]])}
-TINY = {
-    "a strategy of 10 s beside microseconds": Problem([[2e-6, 1e-6, 10.0]], [], []),
-    "0.1 s beside 50 nanoseconds": Problem([[3.0, 2e-8], [5e-8, 1e-8, 0.1]], [], []),
-    "a second beside nanoseconds": Problem([[2e-9, 1e-9, 1.0]], [], []),
-    "all free": Problem(FREE, [(0, 1)], [FREE]),
-}
-BOUNDED = {
-    "just as much as fits": Problem([[1.0, 3.0], [1.0, 3.0]], [(0, 1)], [FREE], [[7, 2], [7, 3]], 10),
-    "no byte at all": Problem([[1.0, 3.0], [1.0, 3.0]], [(0, 1)], [FREE], [[7, 0], [7, 0]], 0),
-}
-TIGHT = {
-    "a byte too much": Problem([[1.0, 2.0], [1.0, 2.5]], [], [], [[HALF + 1, 1], [HALF, 1]], 2 * HALF),
-    "a part in a thousand too much": Problem(
-        [[1.0, 2.0], [1.0, 2.5]], [], [], [[HALF + HALF // 500, 1], [HALF, 1]], 2 * HALF
-    ),
-    "a byte too much for all": Problem([[1.0]], [], [], [[2 * HALF + 1]], 2 * HALF),
-}
-TELLING = ORDINARY | CLOSED | TINY | BOUNDED | TIGHT
 
 
 @dataclass(frozen=True, slots=True)
