@@ -28,7 +28,7 @@ PLACES = Places(ROOT)
 NAMES = [path.stem for path in sorted(PLACES.solutions.glob("*.py"))]
 
 LINES, LINES_OF_A_GRADER, BODY = 300, 200, 40
-"""A module has no more lines, one of graders/units fewer, and a function's body no more, but where the module says why."""
+"""Most lines of a module, of one in graders/units, and of a function's body; a longer module says why."""
 COLUMNS = 104
 """Of a docstring in an exercise, and of code in a text."""
 FENCED = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
