@@ -156,8 +156,10 @@ def test_times_for_people(minutes, text):
         (5, "2 to 5 minutes"),
         (15, "5 to 15 minutes"),
         (40, "15 to 40 minutes"),
-        (135, "45 minutes to 2 h 15 min"),
-        (480, "2 h 40 min to 8 h"),
+        (93, "30 to 95 minutes"),
+        (120, "½ to 2 h"),
+        (135, "1 to 2½ h"),
+        (480, "2½ to 8 h"),
     ],
 )
 def test_ranges_of_times_for_people(minutes, text):

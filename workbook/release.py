@@ -161,13 +161,20 @@ def spoken_minutes(minutes: int) -> str:
 
 
 def spoken_range(minutes: int) -> str:
-    """The time that exercises take: `5 to 15 minutes`, `45 minutes to 2 h 15 min`.
+    """The time that exercises take, roughly: `5 to 15 minutes`, `1½ to 4½ h`.
 
     minutes: what is planned with. Readers who knew PyTorch well took a third of it.
     """
+    if minutes >= 120:
+        return f"{_half_hours(minutes / 3)} to {_half_hours(minutes)} h"
+    last = minutes if minutes < 30 else 5 * math.ceil(minutes / 5)
     least = 5 * round(minutes / 15) if minutes >= 15 else max(1, round(minutes / 3))
-    first, last = spoken_minutes(least), spoken_minutes(minutes)
-    return f"{least} to {last}" if last.endswith("minutes") else f"{first} to {last}"
+    return f"{least} to {last} minutes"
+
+
+def _half_hours(minutes: float) -> str:
+    whole, half = divmod(int(minutes / 30 + 0.5), 2)
+    return f"{whole or ''}{'½' * half}"
 
 
 def reading_minutes(unit: Unit) -> int:
