@@ -302,14 +302,15 @@ def power_sgd() -> Tensor:
 
 def test_simulated_ranks_on_cpus_wait_for_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     # Invariant: torch's PowerSGD waits for its tensors' device wherever the machine has a GPU, and torch
-    # refuses to wait for a CPU: a simulated rank waits for nothing then.
+    # refuses to wait for a CPU: a simulated rank waits for its own device, and whoever is none as torch does.
     waited: list[Any] = []
     expected = launch(power_sgd, ranks=2).results[0]
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "synchronize", waited.append)
     assert torch.equal(launch(power_sgd, ranks=2).results[0], expected)
-    assert not waited
     launch(lambda: torch.cuda.synchronize("cuda:0"), ranks=1)
+    assert not waited
+    torch.cuda.synchronize("cuda:0")
     assert waited == ["cuda:0"]
 
 

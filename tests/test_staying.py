@@ -147,6 +147,23 @@ def test_a_cell_that_takes_too_long_is_ended() -> None:
             assert values(two, "1 + 1") == ["2", "2"]
 
 
+@pytest.mark.parametrize(
+    ("cell", "error"), [("while True: pass", TimedOut), ("time.sleep(40)", RanksLeftBehind)]
+)
+def test_a_stopped_cell_keeps_nothing_else_from_being_profiled(cell: str, error: type[Exception]) -> None:
+    # Invariant: CPython 3.11 runs into an endless loop where it is profiled while an exception is pending.
+    def profiled() -> None:
+        import torch.distributed as dist
+
+        sys.setprofile(lambda *_: None)
+        dist.barrier()
+        sys.setprofile(None)
+
+    with ranks(2, timeout=1) as two, pytest.raises(error):
+        two.run(f"import time\n{cell}")
+    launch(profiled, ranks=2, timeout=30)
+
+
 def test_ranks_that_cannot_be_stopped_are_left_with_a_sentence() -> None:
     with ranks(2, timeout=1) as two:
         with pytest.raises(RanksLeftBehind, match=r"cannot be stopped, such as a long time\.sleep"):

@@ -100,7 +100,8 @@ def rank(line: str, cell: str) -> None:
 
 def _on_those_that_stay(line: str, cell: str, chosen: list[int] | None, magic: str) -> None:
     with shown_as_it_comes(staying_magics.printed) as output:
-        output.show(staying_magics.run(line, cell, chosen, magic), TOGETHER)
+        answers = staying_magics.run(line, cell, chosen, magic)
+    output.show(answers, TOGETHER)
 
 
 def load_ipython_extension(shell: InteractiveShell) -> None:

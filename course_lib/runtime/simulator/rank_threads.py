@@ -56,14 +56,14 @@ def interrupt(thread: threading.Thread) -> None:
         )
         thread.join(0.05)
     if thread.is_alive():
-        _forget_what_is_pending()
+        forget_what_is_pending()
 
 
 class _Nothing(BaseException):
     """Raised to be caught at once."""
 
 
-def _forget_what_is_pending() -> None:
+def forget_what_is_pending() -> None:
     """Let the interpreter believe that no thread has an exception to come. A thread that waits in C for ever
     never takes its own, and until somebody takes one, other threads of CPython 3.11 and 3.12 run into an
     endless loop as soon as they are traced or profiled. The thread's own stays, should it ever come back.

@@ -17,7 +17,7 @@ from course_lib.runtime.simulator.engine import Ending, RankStopped
 from course_lib.runtime.simulator.open_buffers import OpenBuffers, open_buffers
 from course_lib.runtime.simulator.rank_globals import SwappedGlobals
 from course_lib.runtime.simulator.rank_main import RankMains
-from course_lib.runtime.simulator.rank_threads import GRACE_SECONDS
+from course_lib.runtime.simulator.rank_threads import GRACE_SECONDS, forget_what_is_pending
 from course_lib.runtime.simulator.thread_driver import ThreadDriver
 from course_lib.runtime.simulator.virtual_time import VirtualTime
 
@@ -110,6 +110,7 @@ class _StayingDriver(ThreadDriver):
         while not self._all_done.acquire(timeout=0.05):
             if time.monotonic() > deadline or not thread.is_alive():
                 self.over = True
+                forget_what_is_pending()
                 raise RanksLeftBehind(
                     f"Rank {rank} is in a call that cannot be stopped, such as a long time.sleep. The ranks "
                     "have been left to themselves: start others."
@@ -119,6 +120,7 @@ class _StayingDriver(ThreadDriver):
         if computes:
             # It may have come to its end by itself a moment ago.
             _raise_later(thread, None)
+            forget_what_is_pending()
 
 
 def _raise_later(thread: threading.Thread, error: type[BaseException] | None) -> None:

@@ -131,6 +131,7 @@ def few(tried: Tried[Model]) -> Finding:
 def place_parameters(answer: Answer, model: Model, rng: Rng) -> tuple[Finding, Placed]:
     """Every number of every tensor in one piece, wherever that is."""
     sizes = [rng.integer(1, -size) if size < 0 else size for size in model.sizes]
-    [called] = answer.call(drivers.in_turn, [[sizes, model.servers]])
+    told = answer.call(drivers.in_turn, [[sizes, model.servers]])
+    ((called, _),) = compare.side_by_side(told, [sizes])
     kept = compare.equal(called.arguments, [sizes, model.servers], "sizes and servers afterwards")
     return whole(called.value, sizes, model.servers), Placed(called.value, sizes, kept)

@@ -72,11 +72,12 @@ def in_time(answer: Answer, rng: Rng) -> Finding:
     """Passes if 10 layers are planned well, in time."""
     given = drawn(rng, Layers(LARGE))
     try:
-        [called] = answer.call(plans.out_of_core, [given], timeout=SECONDS)
+        told = answer.call(plans.out_of_core, [given], timeout=SECONDS)
     except AnswerFailed as error:
         if error.kind is not FailureKind.TIMED_OUT:
             raise
         return Finding(False, f"{len(LARGE.bytes_)} layers: no plan after {SECONDS:g} s.")
+    ((called, _),) = compare.side_by_side(told, [given])
     plan = called.value
     found = fits(given, plan, f"the plan for {len(LARGE.bytes_)} layers")
     second = given[1][0] / LARGE.seconds[0]
