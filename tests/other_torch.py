@@ -23,6 +23,7 @@ TESTS = (
     "shape_only",
     "simulator",
     "staying",
+    "streams",
     "timing",
     "trace",
 )
