@@ -12,8 +12,14 @@ from graders.grading.registry import load_all
 from graders.units.ranks.features import Ranks
 from graders.units.unit_12.cuts import Cut
 
-ORDINARY: dict[str, Any] = {"layout": "contiguous", "gaps": False}
-"""Features that have one name wherever they are, and how tensors lie where nothing is said of it."""
+ORDINARY: dict[str, Any] = {
+    "layout": "contiguous",
+    "gaps": False,
+    "tied": False,
+    "shared": False,
+    "equal": False,
+}
+"""Features that have one name wherever they are: how tensors lie, and what is the same as another, or a tie."""
 
 
 def judged_by_cases() -> list[tuple[Exercise, ByCases[Any]]]:
@@ -62,12 +68,13 @@ def test_ranks_have_equal_parts_in_the_first_row(exercise: Exercise, judged: ByC
 )
 def test_the_first_row_is_about_the_ordinary_case(exercise: Exercise, judged: ByCases[Any]) -> None:
     # Invariant: the base case has several ranks, where their number plays a part, numbers of 32 bits or more,
-    # and tensors without gaps; the first row lays none out in another way. Other corners have names of their
-    # own in each exercise, of which this cannot speak.
+    # of one type, tensors without gaps and no ties; the first row has none of that in another way. Other
+    # corners have names of their own in each exercise, of which this cannot speak.
     base = {each.name: getattr(judged.base, each.name) for each in fields(judged.base)}
     if any("ranks" in values for row in exercise.rubric for values in row.vary):
         assert base["ranks"] > 1
     assert base.get("dtype", torch.float32) in (torch.float32, torch.float64)
+    assert not isinstance(base.get("dtypes"), tuple) or len({*base["dtypes"]}) == 1
     varied = [(name, value) for values in exercise.rubric[0].vary for name, value in values.items()]
     laid_out = [(name, value) for name, value in [*base.items(), *varied] if name in ORDINARY]
     assert not [each for each in laid_out if each[1] != ORDINARY[each[0]]]

@@ -93,7 +93,7 @@ def release_unit(name: str, places: Places, efforts: Efforts) -> None:
             [f"nbgrader could not release {name}. It says:", done.get("log") or done["error"]]
         )
     hand_in = hand_in_of(name, places.root)
-    if hand_in is not None and let_be_due(course, name, hand_in):
+    if hand_in is not None and let_be_due(course.directory, name, hand_in):
         print(f"{name} is due on {hand_in.astimezone():%d %B %Y, %H:%M}, as the track says.")
 
 

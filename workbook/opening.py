@@ -7,7 +7,7 @@ and files stay as they are.
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from inspect import isawaitable
 from pathlib import Path
@@ -16,7 +16,7 @@ from typing import Any
 from ipykernel.ipkernel import IPythonKernel
 from jupyter_client.kernelspec import NATIVE_KERNEL_NAME
 
-from graders.student.progress_log import Record, read_records
+from graders.student.progress_log import Record, read_records, records_of
 
 INDEX = "index.ipynb"
 
@@ -61,24 +61,23 @@ def prepare(notebook: dict[str, Any], path: Path) -> None:
     if metadata.get("kernelspec", {}).get("name") == NATIVE_KERNEL_NAME:
         metadata["language_info"] = dict(IPythonKernel.language_info)
     if path.name == INDEX:
-        records = [record for record in read_records() if record["event"] == "check"]
+        records = list(read_records())
         for cell in notebook["cells"]:
             if cell["cell_type"] == "markdown":
                 cell["source"] = marked(cell["source"], path.parent, records)
 
 
-def marked(text: str, folder: Path, checks: Iterable[Record]) -> str:
-    """The text with a mark at each link to a unit that has been begun. checks: the records of all checks."""
-    best: dict[tuple[str, str], float] = {}
-    for check in checks:
-        key = (check["unit"], check["exercise"])
-        best[key] = max(best.get(key, 0.0), float(check["points"]))
-    begun = {unit for unit, _ in best}
+def marked(text: str, folder: Path, records: Sequence[Record]) -> str:
+    """The text with a mark at each link to a unit that has been begun. records: of checks, and any others."""
+    begun = {record["unit"] for record in records if record["event"] == "check"}
 
     def mark(found: re.Match[str]) -> str:
         link, unit = found["link"], found["unit"]
         points = points_of(folder / unit / f"{unit}.ipynb") if unit in begun else {}
-        solved = sum(best.get((unit, name), 0.0) >= points[name] for name in points)
+        solved = sum(
+            any(check["points"] >= points[name] for check in records_of(records, "check", unit, name))
+            for name in points
+        )
         if not solved:
             return link
         return f"✔ {link}" if solved == len(points) else f"{link} ({solved} of {len(points)} solved)"

@@ -123,10 +123,10 @@ class ProcessRanks:
         """A copy of a rank's variable."""
         if name not in self._defined[rank]:
             raise KeyError(name)
-        number, end = next(self._numbers), time.monotonic() + self._request.timeout
+        number = next(self._numbers)
         self._connections.begin(number, (rank,))
         self._connections.send({rank: Fetch(number, name)})
-        self._connections.collect(lambda: self._goes_on() and time.monotonic() < end)
+        self._connections.collect(self._goes_on, self._request.timeout)
         reply = self._connections.replies.get(rank)
         if reply is None:
             raise TimedOut(f"Rank {rank} did not send {name!r} within {self._request.timeout:g} s.")

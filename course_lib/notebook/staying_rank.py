@@ -20,7 +20,7 @@ import cloudpickle
 from course_lib.notebook.cell import Cell, bind_functions, value_as_text
 from course_lib.runtime.communication.events import span_recorder
 from course_lib.runtime.processes.call_log import CallLog, Returned, now
-from course_lib.runtime.processes.protocol import OUTPUT_BYTES
+from course_lib.runtime.processes.protocol import LEFT_OUT, OUTPUT_BYTES
 from course_lib.runtime.processes.rank_life import have_agent_look, tell_failure
 from course_lib.runtime.processes.renewable import abort_groups, renew_groups
 from course_lib.runtime.processes.tcp import Address, reach
@@ -223,7 +223,7 @@ class _Lines(io.TextIOBase):
             return len(text)
         self._held += text[: self._room]
         if len(text) > self._room > 0:
-            self._held += "\n... (the rest of the output is left out)\n"
+            self._held += LEFT_OUT
         self._room = max(0, self._room - len(text))
         if "\n" in text:
             self.flush()

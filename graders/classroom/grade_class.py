@@ -18,7 +18,6 @@ from filelock import FileLock, Timeout
 
 from course_lib.scratch import scratch_folder
 from graders.classroom.batches import batches_in
-from graders.classroom.due_dates import due_date
 from graders.classroom.entries import Entry
 from graders.classroom.gradebook import Course, GradebookWriter
 from graders.classroom.job_array import ArrayOptions, JobArray, remove_ended
@@ -92,8 +91,7 @@ def grade_class(course: Course, order: Order, watcher: Watcher) -> list[StudentR
                 f"{len(there) - len(class_)} submissions were graded when the unit had other exercises, and "
                 f"are not on the class page. Grade them again with: course grade {order.unit}"
             )
-        due = due_date(course, order.unit)
-        write_pages(course.results(order.unit), order.unit, class_, book.entries(), due)
+        write_pages(course.results(order.unit), order.unit, class_, book.entries(), book.due())
         return results
 
 

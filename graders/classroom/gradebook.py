@@ -10,6 +10,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Self
 
@@ -30,6 +31,7 @@ from traitlets.config import Config
 from traitlets.config.loader import ConfigFileNotFound, PyFileConfigLoader
 
 import graders.classroom.preprocessors
+from graders.classroom.due_dates import due_date
 from graders.classroom.entries import Entry, entry_of
 from graders.classroom.preprocessors import REPORT, WrongCourse
 from graders.classroom.result_store import Graded, write_whole
@@ -123,6 +125,13 @@ class GradebookWriter:
     def __exit__(self, *_: object) -> None:
         self._book.close_now()
         shutil.rmtree(self._staging, ignore_errors=True)
+
+    def due(self) -> datetime | None:
+        """When the unit is to be handed in; None if it has no due date."""
+        try:
+            return due_date(self._book, self.unit)
+        finally:
+            self._book.db.remove()
 
     def entries(self) -> Mapping[str, Entry]:
         """What the gradebook has for each student."""

@@ -21,7 +21,7 @@ def chosen_exercises(folder: Path) -> Mapping[str, Sequence[str]] | None:
 def hand_in_of(unit: str, folder: Path) -> datetime | None:
     """Until when a unit is handed in, by the track whose folder this is or lies in, if it says so."""
     path = file_of_track(FILE, folder)
-    written = json.loads(path.read_text(encoding="utf-8"))["hand_in"] if path else {}
+    written = json.loads(path.read_text(encoding="utf-8")).get("hand_in", {}) if path else {}
     return datetime.fromisoformat(written[unit]) if unit in written else None
 
 

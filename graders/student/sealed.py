@@ -47,7 +47,7 @@ def open_with(code: str, folder: Path) -> list[str]:
     for session in json.loads(path.read_text(encoding="utf-8")) if path else ():
         with suppress(InvalidToken):
             found = json.loads(_cipher(code, bytes.fromhex(session["salt"])).decrypt(session["answers"]))
-            _refuse_before(session["until"], session["title"])
+            _refuse_before(session.get("until", ""), session["title"])
             opened |= found
     if not opened:
         raise WrongCode(

@@ -23,6 +23,8 @@ _PATIENCE_SECONDS = 20.0
 
 OUTPUT_BYTES = 1_000_000
 """So much of a rank's output is kept."""
+LEFT_OUT = "\n... (the rest of the output is left out)\n"
+"""What stands in the place of the rest."""
 
 
 # --- From an agent

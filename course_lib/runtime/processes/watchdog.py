@@ -23,7 +23,7 @@ from course_lib.runtime.communication.wait_cycle import find_cycle
 from course_lib.runtime.processes.agents import Agents
 from course_lib.runtime.processes.call_log import Record, RecordParser, line_of
 from course_lib.runtime.processes.observed_run import ObservedRank, ObservedRun, merged
-from course_lib.runtime.processes.protocol import OUTPUT_BYTES, RankProgress
+from course_lib.runtime.processes.protocol import LEFT_OUT, OUTPUT_BYTES, RankProgress
 from course_lib.runtime.processes.rank_failures import failures_of
 from course_lib.runtime.processes.stacks import Stack
 from course_lib.runtime.request import LaunchRequest
@@ -236,4 +236,4 @@ class Watchdog:
 
 def _as_text(output: bytes | bytearray) -> str:
     text = output[:OUTPUT_BYTES].decode(errors="replace")
-    return f"{text}\n... (the rest of the output is left out)\n" if len(output) > OUTPUT_BYTES else text
+    return text + LEFT_OUT if len(output) > OUTPUT_BYTES else text
