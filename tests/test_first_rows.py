@@ -12,14 +12,9 @@ from graders.grading.registry import load_all
 from graders.units.ranks.features import Ranks
 from graders.units.unit_12.cuts import Cut
 
-ORDINARY: dict[str, Any] = {
-    "layout": "contiguous",
-    "gaps": False,
-    "tied": False,
-    "shared": False,
-    "equal": False,
-}
-"""Features that have one name wherever they are: how tensors lie, and what is the same as another, or a tie."""
+TIES = ("tied", "shared", "equal")
+ORDINARY: dict[str, Any] = {"layout": "contiguous", "gaps": False} | dict.fromkeys(TIES, False)
+"""Features that have one name wherever they are, and what they are in the ordinary case."""
 
 
 def judged_by_cases() -> list[tuple[Exercise, ByCases[Any]]]:
