@@ -32,7 +32,8 @@ def first_failed(exercise: Exercise, proof: Proof, seed: int) -> tuple[str, floa
     assert not result.mistake, f"{proof.name}: the grader itself stopped:\n{result.mistake}"
     failed = [each for each in result.criteria if each.verdict is Verdict.FAILED]
     if failed and not proof.fails:
-        print(f"{proof.name} is right, and with seed {seed} fails {failed[0].criterion.name}: {failed[0].seen}")
+        row = failed[0]
+        print(f"{proof.name} is right; with seed {seed} it fails {row.criterion.name}: {row.seen}")
     return failed[0].criterion.name if failed else PASSES, time.perf_counter() - begin
 
 
