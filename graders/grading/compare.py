@@ -5,6 +5,7 @@
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import repeat
+from reprlib import Repr
 from typing import Any, TypeVar
 
 import torch
@@ -141,14 +142,26 @@ def at_most(seen: float, limit: float, what: str, unit: str = "", kind: Kind = K
     return Finding(seen <= limit, f"{what}: {seen:,}{unit}; allowed are at most {limit:,}{unit}.", kind)
 
 
-def shown(value: Any, characters: int = 120) -> str:
-    """A value for a sentence: short, whatever the student returned."""
-    if isinstance(value, Tensor):
+class _Short(Repr):
+    """`repr` that goes no further than a sentence. Of a tensor it tells the first numbers: to lay them all
+    out, as torch does, takes longer than most checks.
+    """
+
+    def repr_Tensor(self, value: Tensor, level: int) -> str:
         flat = value.detach().flatten()[:6].tolist()
         numbers = ", ".join(f"{x:.6g}" if isinstance(x, float) else str(x) for x in flat)
         more = ", ..." if value.numel() > 6 else ""
         return f"{_kind(value)} ({numbers}{more})"
-    text = repr(value)
+
+
+_SHORT = _Short()
+for _limit in ("maxlevel", "maxlist", "maxtuple", "maxdict", "maxset", "maxstring", "maxlong", "maxother"):
+    setattr(_SHORT, _limit, 1000)
+
+
+def shown(value: Any, characters: int = 120) -> str:
+    """A value for a sentence: short, whatever the student returned."""
+    text = _SHORT.repr_Tensor(value, 0) if isinstance(value, Tensor) else _SHORT.repr(value)
     return text if len(text) <= characters else text[: characters - 3] + "..."
 
 
