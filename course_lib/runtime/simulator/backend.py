@@ -182,18 +182,20 @@ def as_with_gloo() -> Iterator[None]:
         call = group.monitored_barrier if isinstance(group, SimulatedGroup) else partial(monitor, group)
         call(*arguments, **options)
 
+    def wait_all(futures: Any) -> list[Any]:
+        return [each.wait() for each in all_of(futures).wait()]
+
     with (
         simulated_streams(),
-        replaced(DistributedDataParallel, "_register_builtin_comm_hook", _builtin_hook),
-        replaced(distributed_c10d, "_new_group_with_tag", new_group),
-        replaced(dist, "monitored_barrier", monitored_barrier),
-        replaced(torch.futures, "collect_all", all_of),
-        replaced(torch.futures, "wait_all", lambda futures: [each.wait() for each in all_of(futures).wait()]),
+        replaced(DistributedDataParallel, _register_builtin_comm_hook=_builtin_hook),
+        replaced(distributed_c10d, _new_group_with_tag=new_group),
+        replaced(dist, monitored_barrier=monitored_barrier),
+        replaced(torch.futures, collect_all=all_of, wait_all=wait_all),
         counted_on_meta(),
         ExitStack() as others,
     ):
-        for place in waiting_in_join():
-            others.enter_context(replaced(*place))
+        for owner, name, method in waiting_in_join():
+            others.enter_context(replaced(owner, **{name: method}))
         yield
 
 

@@ -7,7 +7,7 @@ away while a stream still reads it, so `record_stream` has nothing to do.
 """
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import wraps
 from typing import Any, Self
@@ -198,10 +198,9 @@ def simulated_streams() -> Iterator[None]:
         if current_rank.get() is None:
             keeps_until(tensor, stream)
 
-    with ExitStack() as replacing:
-        for name in _ON_RANKS:
-            replacing.enter_context(replaced(torch.cuda, name, either(name)))
-        replacing.enter_context(replaced(torch.cuda, "Stream", SimulatedStream))
-        replacing.enter_context(replaced(torch.cuda, "Event", SimulatedEvent))
-        replacing.enter_context(replaced(Tensor, "record_stream", record_stream))
+    simulated = {name: either(name) for name in _ON_RANKS} | {
+        "Stream": SimulatedStream,
+        "Event": SimulatedEvent,
+    }
+    with replaced(torch.cuda, **simulated), replaced(Tensor, record_stream=record_stream):
         yield

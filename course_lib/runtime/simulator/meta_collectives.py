@@ -6,7 +6,7 @@ data (`torch/csrc/distributed/c10d/Functional.cpp`), and waited for where the pr
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -38,14 +38,10 @@ _open = _Open()
 def counted_on_meta() -> Iterator[None]:
     """Have simulated ranks make these calls on meta tensors too."""
     namespace = torch.ops._c10d_functional
-    with ExitStack() as undo:
-        for name, make in _MAKERS.items():
-            undo.enter_context(
-                replaced(namespace, name, _Operator(getattr(namespace, name), partial(_counted, make)))
-            )
-        undo.enter_context(replaced(namespace, "wait_tensor", _Operator(namespace.wait_tensor, _wait_tensor)))
-        wrap = partial(_wrap_tensor, funcol._maybe_wrap_tensor)
-        undo.enter_context(replaced(funcol, "_maybe_wrap_tensor", wrap))
+    calls = {name: partial(_counted, make) for name, make in _MAKERS.items()} | {"wait_tensor": _wait_tensor}
+    operators = {name: _Operator(getattr(namespace, name), call) for name, call in calls.items()}
+    wrap = partial(_wrap_tensor, funcol._maybe_wrap_tensor)
+    with replaced(namespace, **operators), replaced(funcol, _maybe_wrap_tensor=wrap):
         yield
 
 

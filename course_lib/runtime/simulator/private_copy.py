@@ -47,7 +47,7 @@ def _no_search_for_modules() -> Iterator[None]:
         # Another thread may be writing for another process.
         return [] if threading.get_ident() == here else find(*arguments)
 
-    with replaced(cloudpickle.cloudpickle, "_find_imported_submodules", found):
+    with replaced(cloudpickle.cloudpickle, _find_imported_submodules=found):
         yield
 
 

@@ -7,7 +7,7 @@ torch's generator is swapped when the turn passes, for torch asks for it in C++;
 import ctypes
 import random
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -76,13 +76,15 @@ class RandomStates:
     @contextmanager
     def entered(self) -> Iterator[None]:
         """Have the functions of `random` and `numpy.random` draw from the generator of who calls them."""
-        with ExitStack() as undo:
-            for name in _RANDOM_FUNCTIONS:
-                function = self._by_rank(getattr(random, name), lambda state: state.python)
-                undo.enter_context(replaced(random, name, function))
-            for name in _NUMPY_FUNCTIONS:
-                function = self._by_rank(getattr(np.random, name), lambda state: state.numpy)
-                undo.enter_context(replaced(np.random, name, function))
+        pythons = {
+            name: self._by_rank(getattr(random, name), lambda state: state.python)
+            for name in _RANDOM_FUNCTIONS
+        }
+        numpys = {
+            name: self._by_rank(getattr(np.random, name), lambda state: state.numpy)
+            for name in _NUMPY_FUNCTIONS
+        }
+        with replaced(random, **pythons), replaced(np.random, **numpys):
             yield
 
     def swap(self, left: int | None, resumed: int) -> None:

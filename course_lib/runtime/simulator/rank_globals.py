@@ -74,9 +74,12 @@ class SwappedGlobals:
         """Give every rank its own globals; afterwards the kernel has its own back."""
         with (
             _kernels_state_kept(),
-            replaced(sys, "stdout", RankStream(sys.stdout, self._output)),
-            replaced(sys, "stderr", RankStream(sys.stderr, self._output)),
-            replaced(os, "environ", RankEnvironment(os.environ, self._environment)),
+            replaced(
+                sys,
+                stdout=RankStream(sys.stdout, self._output),
+                stderr=RankStream(sys.stderr, self._output),
+            ),
+            replaced(os, environ=RankEnvironment(os.environ, self._environment)),
             self._random_states.entered(),
             self._dtensor_handlers.entered(),
         ):

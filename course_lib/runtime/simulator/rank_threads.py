@@ -149,8 +149,8 @@ def free_programs() -> Iterator[None]:
             present.enter()
 
     with (
-        replaced(_posixsubprocess, "fork_exec", start_unpinned),
-        replaced(subprocess, "_fork_exec", start_unpinned),
+        replaced(_posixsubprocess, fork_exec=start_unpinned),
+        replaced(subprocess, _fork_exec=start_unpinned),
     ):
         yield
 

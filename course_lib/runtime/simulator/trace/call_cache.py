@@ -43,8 +43,7 @@ def installed(engine: RankEngine, trace: TraceProgram) -> Iterator[None]:
     with ExitStack() as undo:
         undo.enter_context(_known_to_batches(functions))
         undo.enter_context(_cheap_checks_of_shapes())
-        for name, function in functions.items():
-            undo.enter_context(replaced(dist, name, function))
+        undo.enter_context(replaced(dist, **functions))
         yield
 
 
@@ -228,9 +227,10 @@ def _known_to_batches(functions: Mapping[str, Callable[..., Any]]) -> Iterator[N
     def init(self: dist.P2POp, op: Any, *arguments: Any, **options: Any) -> None:
         make(self, originals.get(op, op), *arguments, **options)
 
-    with ExitStack() as undo:
-        undo.enter_context(replaced(dist.P2POp, "__init__", init))
-        undo.enter_context(replaced(distributed_c10d, "_check_op", lambda op: check(originals.get(op, op))))
+    with (
+        replaced(dist.P2POp, __init__=init),
+        replaced(distributed_c10d, _check_op=lambda op: check(originals.get(op, op))),
+    ):
         yield
 
 
@@ -243,5 +243,5 @@ def _cheap_checks_of_shapes() -> Iterator[None]:
         if others != (shape,):
             check(shape, *others)
 
-    with replaced(torch._meta_registrations, "check_inplace_broadcast", cheap):
+    with replaced(torch._meta_registrations, check_inplace_broadcast=cheap):
         yield
