@@ -5,7 +5,8 @@
 PYTHON ?= python3
 VENV ?= .venv
 CONSTRAINTS ?= constraints.txt
-JOBS ?= 2
+# As many as there are cores for this process, at most four: a login node is not ours alone.
+JOBS ?= $(shell cores=$$(nproc 2>/dev/null || getconf _NPROCESSORS_ONLN || echo 2); echo $$((cores < 4 ? cores : 4)))
 SINCE ?= HEAD~1
 
 # SITE=1, here or in the environment: on the site's own packages, of which PyTorch and torchvision stay.
