@@ -48,7 +48,7 @@ def every(ranks: int, **features: int) -> tuple[dict[str, int], ...]:
             1,
             "All parts have one length with the padding, numel / ranks rounded up. Only the last numbers of "
             "the padded tensor are padding.",
-            vary=every(4, rest=2) + every(3, rest=1) + every(2, rest=1),
+            vary=every(4, rest=2) + every(3, rest=1),
         ),
         Criterion(
             "ranks without numbers",
