@@ -98,7 +98,7 @@ def largest_of_nothing(experts, count, capacity=None):
     return _own("dispatch_plan")(experts, count, capacity)
 
 
-@wrong("dispatch_plan", fails="arguments unchanged")
+@wrong("dispatch_plan", fails="one choice a token")
 def marks_what_it_has_seen(experts, count, capacity=None):
     """Writes -1 where a choice has been placed."""
     result = _own("dispatch_plan")(experts, count, capacity)

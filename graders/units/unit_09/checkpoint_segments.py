@@ -14,27 +14,20 @@ from graders.units.functions.stage import Arguments, kept, of_function
 
 SECONDS = 3.0
 """What many layers may take."""
-DEAR_INPUT = ((1, 0), (1, 0), (50, 0), (1, 0), (1, 0), (1, 0))
 
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """count: of layers. each: what all of them keep. draw: unless 0, layers that differ. dear: an input that
-    a cut should avoid.
-    """
+    """count: of layers. draw: unless 0, layers that differ; else each keeps its input of one byte only."""
 
     count: int = feature(6, "{} layers")
-    each: tuple[int, int] = feature((1, 0), "of {}")
     draw: int = feature(0, lambda draw: "that differ" if draw else "")
-    dear: bool = feature(False, lambda dear: "with one large input" if dear else "")
 
 
 def chain(rng: Rng, case: Chain) -> Arguments:
     """The layers. Of those that are drawn some have large inputs, others keep much besides."""
-    if case.dear:
-        return [[*DEAR_INPUT]]
     drawn = [(rng.integer(0, 9) ** 2, rng.integer(0, 9) ** 2) for _ in range(case.count)]
-    return [drawn if case.draw else [case.each] * case.count]
+    return [drawn if case.draw else [(1, 0)] * case.count]
 
 
 def in_time(answer: Answer, rng: Rng) -> Finding:
@@ -56,10 +49,11 @@ def in_time(answer: Answer, rng: Rng) -> Finding:
     rubric=(
         Criterion(
             "equal layers",
-            3,
+            4,
             "Backward begins with the last segment, when all checkpoints are still held; when it comes to "
-            "the first, the others have gone.",
-            vary=vary(count=(1, 7, 10), each=((2, 9),)),
+            "the first, the others have gone. The list stays.",
+            vary=vary(count=(1, 7, 10)),
+            how=kept,
         ),
         Criterion(
             "layers that differ",
@@ -67,9 +61,8 @@ def in_time(answer: Answer, rng: Rng) -> Finding:
             "A segment's input may be dear or cheap to keep, and its layers small or large: neither equal "
             "numbers of layers nor segments that are filled up one after the other are enough. An input "
             "counts once, though it is a checkpoint and its layer keeps it.",
-            vary=vary(draw=range(1, 9), dear=(True,)),
+            vary=vary(draw=range(1, 9)),
         ),
-        Criterion("arguments unchanged", 1, "The caller still needs the list.", how=kept),
         Criterion(
             "many layers",
             5,

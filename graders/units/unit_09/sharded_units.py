@@ -38,6 +38,15 @@ class Setting:
     block: bool = feature(False, lambda block: "a block with several inputs and results" if block else "")
 
 
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Of all ranks the results, the mean gradients of each unit, and the gradients of the inputs."""
+
+    results: list[Tensor]
+    means: list[list[Tensor]]
+    inputs: list[Tensor]
+
+
 @dataclass(frozen=True)
 class Units:
     """Units of `Rung`s. values: of each one's parameters. batches[r]: rank r's [B, width], one a step."""
@@ -64,38 +73,32 @@ class Units:
 
     def results(self, run: Run) -> Iterator[Finding]:
         """Of shards, results and gradients, as far as they are asked for."""
-        asked, ranks = self.setting.asked, self.setting.ranks
         for rank, reply in enumerate(run.results):
-            yield from self._made(rank, reply)
-            if asked != MADE:
-                yield from self._forward(rank, reply)
-            if asked in (GRADIENTS, STEPS):
-                for step, (seen, (_, means, inputs)) in enumerate(
+            for number, (shard, own) in enumerate(compare.side_by_side(reply.shards, self.values)):
+                yield compare.close(
+                    shard, self._part(own, rank), f"the shard of unit {number} on rank {rank}"
+                )
+            yield Finding(not reply.changed, f"rank {rank}: a module given is not as it was.")
+            yield compare.equal(reply.others, 0, f"Parameters of units on rank {rank} that are no shards")
+            if self.setting.asked != MADE:
+                for step, (seen, each) in enumerate(compare.side_by_side(reply.results, self.expected)):
+                    what = f"what comes out of step {step} on rank {rank}"
+                    yield compare.close(seen, each.results[rank], what, *NEAR)
+            if self.setting.asked in (GRADIENTS, STEPS):
+                for step, (gradients, each) in enumerate(
                     compare.side_by_side(reply.gradients, self.expected)
                 ):
-                    named = {
-                        f"shard.grad of unit {n}": part_of(own, ranks, rank) for n, own in enumerate(means)
-                    }
-                    wanted = [*named.items(), ("the inputs' gradient", inputs[rank])]
-                    for got, (name, want) in compare.side_by_side(seen, wanted):
-                        yield compare.close(got, want, f"{name} on rank {rank} after step {step}", *NEAR)
+                    wanted = [*(self._part(own, rank) for own in each.means), each.inputs[rank]]
+                    for number, (got, want) in enumerate(compare.side_by_side(gradients, wanted)):
+                        unit = f"shard.grad of unit {number}" if number < len(each.means) else "x.grad"
+                        yield compare.close(got, want, f"{unit} on rank {rank} after step {step}", *NEAR)
 
-    def _made(self, rank: int, reply: UnitsReply) -> Iterator[Finding]:
-        """Whether each unit has this rank's part as its only parameter, and its module is as it was."""
-        for number, (shard, own) in enumerate(compare.side_by_side(reply.shards, self.values)):
-            wanted = part_of(own, self.setting.ranks, rank)
-            yield compare.close(shard, wanted, f"the shard of unit {number} on rank {rank}")
-        yield Finding(not reply.changed, f"rank {rank}: a module given is not as it was.")
-        yield compare.equal(reply.others, 0, f"Parameters of units on rank {rank} that are no shards")
-
-    def _forward(self, rank: int, reply: UnitsReply) -> Iterator[Finding]:
-        """Whether every forward gives what the modules give with the shards' weights."""
-        for step, (seen, (results, _, _)) in enumerate(compare.side_by_side(reply.results, self.expected)):
-            yield compare.close(seen, results[rank], f"what comes out of step {step} on rank {rank}", *NEAR)
+    def _part(self, tensors: list[Tensor], rank: int) -> Tensor:
+        return part_of(tensors, self.setting.ranks, rank)
 
     @cached_property
-    def expected(self) -> list[tuple[list[Tensor], list[list[Tensor]], list[Tensor]]]:
-        """Of each step all ranks' results, the mean gradients of each unit, and those of the inputs."""
+    def expected(self) -> list[Step]:
+        """Step by step."""
         steps = []
         totals = [[torch.zeros_like(each) for each in own] for own in self.values]
         for step in range(len(self.batches[0])):
@@ -111,7 +114,7 @@ class Units:
                     each += 0 if parameter.grad is None else parameter.grad / len(leaves)
             inputs = [leaf.grad for leaf in leaves if leaf.grad is not None]
             outputs = [each.detach() for each in results]
-            steps.append((outputs, [[each.clone() for each in own] for own in totals], inputs))
+            steps.append(Step(outputs, [[each.clone() for each in own] for own in totals], inputs))
         return steps
 
     # --- Bytes on each rank

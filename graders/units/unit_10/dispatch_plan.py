@@ -37,9 +37,10 @@ def drawn_choices(rng: Rng, case: Choices) -> Places:
     rubric=(
         Criterion(
             "one choice a token",
-            2,
-            "Sort the choices by expert, and keep the tokens' order.",
+            3,
+            "Sort the choices by expert, and keep the tokens' order. experts may be in use elsewhere.",
             vary=vary(tokens=(1, 1100)),
+            how=kept,
         ),
         Criterion(
             "several choices",
@@ -61,12 +62,6 @@ def drawn_choices(rng: Rng, case: Choices) -> Places:
             1,
             "An empty batch has an empty order, and a count of 0 for every expert.",
             vary=vary(tokens=(0,)),
-        ),
-        Criterion(
-            "arguments unchanged",
-            1,
-            "experts may be in use elsewhere.",
-            how=kept,
         ),
     ),
     hints=(

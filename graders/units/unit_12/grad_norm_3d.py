@@ -8,11 +8,10 @@ from math import prod
 import torch
 from torch import Tensor
 
-from graders.grading.cases import both, vary
+from graders.grading.cases import vary
 from graders.grading.judging import feature
 from graders.grading.kit import Answer, Criterion, Finding, Kind, Observed, Rng, compare, per_rank
 from graders.units.one_by_one import Looks, look, one_by_one
-from graders.units.unit_12.cases import ranks_in_mesh
 from graders.units.unit_12.drivers import averages as drivers
 from graders.units.unit_12.drivers.averages import Described, GradientsReply
 
@@ -25,7 +24,7 @@ RIGHT = ("cut parameters", "copies")
 @dataclass(frozen=True, slots=True)
 class Held:
     """shape: of the mesh. kinds: of the parameters of each stage. sparse: the first stage's first parameter
-    has no gradient, and the last stage has no parameters. turned: ranks are neighbours along the first axis.
+    has no gradient, and the last stage has no parameters.
     """
 
     shape: tuple[int, int, int] = feature((2, 2, 2), lambda shape: f"a mesh of {' x '.join(map(str, shape))}")
@@ -33,7 +32,6 @@ class Held:
         (CUT, CUT), lambda kinds: f"parameters that are {', '.join(map(_NAMES.__getitem__, kinds))}"
     )
     sparse: bool = feature(False, lambda sparse: "some ranks without gradients" if sparse else "")
-    turned: bool = feature(False, lambda turned: "ranks in another order" if turned else "")
 
     def drawn(self, rng: Rng) -> tuple[list[list[Described]], float]:
         """Of each rank its parameters; and the square of the norm: each number of the model once."""
@@ -52,8 +50,7 @@ class Held:
                     held[place, share].append((parts[share if cut else 0], counts, cut, shared))
         if self.sparse:
             held.update({(stages - 1, share): [] for share in range(shares)})
-        places = map(ranks_in_mesh(self.shape, self.turned).index, range(prod(self.shape)))
-        return [held[place // shares % stages, place % shares] for place in places], squares
+        return [held[rank // shares % stages, rank % shares] for rank in range(prod(self.shape))], squares
 
 
 @one_by_one(
@@ -85,10 +82,9 @@ class Held:
         Criterion(
             "any ranks",
             1,
-            "A rank may have no parameters, or none with a gradient. Where a rank stands, the mesh says, not "
-            "its number.",
+            "A rank may have no parameters, or none with a gradient.",
             needs=(*RIGHT, "shared parameters"),
-            vary=vary(sparse=(True,)) + both(turned=True, shape=(1, 2, 2), kinds=(CUT, COPIED, SHARED)),
+            vary=vary(sparse=(True,)),
         ),
         Criterion("gradients kept", 1, "Nothing is scaled, nothing is replaced.", how=look("gradients kept")),
         Criterion(
@@ -107,13 +103,12 @@ class Held:
 def grad_norm_3d(answer: Answer, held: Held, rng: Rng) -> tuple[Finding, Looks]:
     """The norm of what all ranks of a mesh hold."""
     parameters, squares = held.drawn(rng)
-    order = ranks_in_mesh(held.shape, held.turned)
-    run = answer.launch(drivers.normed, held.shape, order, per_rank(parameters), ranks=len(order))
-    norms: list[Tensor] = [torch.tensor(math.sqrt(squares))] * len(order)
+    run = answer.launch(drivers.normed, held.shape, per_rank(parameters), ranks=prod(held.shape))
+    norms: list[Tensor] = [torch.tensor(math.sqrt(squares))] * prod(held.shape)
     seen = [reply.result for reply in run.results]
     return compare.close_on_all_ranks(seen, norms, "the norm", rtol=1e-4), {
         "gradients kept": lambda: kept(run, parameters),
-        "two numbers": lambda: two_numbers(run, held, order),
+        "two numbers": lambda: two_numbers(run, held),
     }
 
 
@@ -129,10 +124,10 @@ def kept(run: Observed[GradientsReply], parameters: list[list[Described]]) -> Fi
     )
 
 
-def two_numbers(run: Observed[GradientsReply], held: Held, order: list[int]) -> Finding:
+def two_numbers(run: Observed[GradientsReply], held: Held) -> Finding:
     """Passes if each rank makes at most two all-reduces, of a number each, with nobody along data."""
-    replica = {rank: place // prod(held.shape[1:]) for place, rank in enumerate(order)}
-    for rank in order:
+    own = prod(held.shape[1:])
+    for rank in range(len(run.results)):
         events = run.communication(rank)
         told = f"rank {rank} calls {', '.join(event.op for event in events) or 'nothing'}"
         # Only float64 has eight bytes.
@@ -142,6 +137,6 @@ def two_numbers(run: Observed[GradientsReply], held: Held, order: list[int]) -> 
         )
         if len(events) > 2 or not small:
             return Finding(False, f"{told}; expected at most two all_reduce of one number.", Kind.TOO_MUCH)
-        if any(len({replica[other] for other in event.group}) > 1 for event in events):
+        if any(len({other // own for other in event.group}) > 1 for event in events):
             return Finding(False, f"{told}, one of them with ranks that differ along data.", Kind.TOO_MUCH)
     return Finding(True, "Each rank gives one number at most twice.")

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.device_mesh import init_device_mesh
 
 from graders.grading.answer import AnswerFunction, DriverReply, PlainData
 from graders.units.groups import own_group
@@ -38,12 +38,12 @@ def averaged(
 
 
 def normed(
-    answer: AnswerFunction, shape: tuple[int, int, int], order: list[int], parameters: list[Described]
+    answer: AnswerFunction, shape: tuple[int, int, int], parameters: list[Described]
 ) -> GradientsReply:
     """The norm of what a mesh of this shape, data x pipeline x tensor, has; of this rank the parameters are
-    described. order: the ranks as they stand in the mesh.
+    described.
     """
-    mesh = DeviceMesh("cpu", torch.tensor(order).view(shape), mesh_dim_names=AXES)
+    mesh = init_device_mesh("cpu", shape, mesh_dim_names=AXES)
     made = [_parameter(*each) for each in parameters]
     return GradientsReply(answer(_once(made), mesh), [each.grad for each in made], own=True)
 
