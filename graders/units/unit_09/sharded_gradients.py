@@ -13,9 +13,8 @@ SLOW = Link(latency=1.0, bandwidth=1e6)
 
 
 def possible(case: Setting) -> bool:
-    """What costs two passes meets nothing else that is not ordinary, but one bucket for all."""
-    changed = [case.bucket != LAYER, case.order != "", case.frozen != (), case.ranks != 2, case.deep]
-    return case.passes == 1 or sum(changed) <= 1 or case == Setting(passes=2, order=UNUSED, bucket=ALL)
+    """Two passes of ordinary buckets, ranks and parameters only."""
+    return case.passes == 1 or (case.bucket, case.frozen, case.ranks) == (LAYER, (), 2)
 
 
 @in_one_launch(
@@ -50,7 +49,7 @@ def possible(case: Setting) -> bool:
             "A bucket is sent when it is complete and all before it have been sent, so that all ranks send "
             "in one order; finish() sends the rest, with zeros for gradients that are None.",
             needs=("every pass",),
-            vary=both(order=UNUSED, passes=2) + both(order=UNUSED, passes=2, bucket=ALL),
+            vary=both(order=UNUSED, passes=2),
         ),
         Criterion(
             "calls",
