@@ -257,7 +257,7 @@ class ShardedOptimizer:
     """An optimizer whose numbers are cut over the ranks: ZeRO's first stage.
 
     parameters: as from model.parameters(); or, for groups of them, dicts {"params": a list, and options
-        of its own}, each of one dtype. What needs no gradient is left alone.
+        of its own}. What needs no gradient is left alone.
     optimizer_class, options: as those of torch.optim.
 
     step(): every parameter gets, in its own memory, what a step of optimizer_class with the mean of
@@ -813,11 +813,11 @@ def clip_grad_norm(shards: Iterable[Tensor], max_norm: float) -> Tensor:
     scaled to it.
 
     shards: this rank's parameters, whose .grad are its shards of the gradients, or None. No two ranks
-        have a number in common. A rank may have fewer shards than others, none, or one without numbers.
+        have a number in common. A rank may have fewer shards than others, or none.
     Returns float32 []: the root of the sum of the squares of all ranks' gradients, as they came, the
     same on all ranks; computed in float32, also of bfloat16. If it is larger than max_norm, each
-    gradient is multiplied, in place, by max_norm / norm; else, also where it is NaN, all stay as they
-    are. Calls: one all-reduce of a number.
+    gradient is multiplied, in place, by max_norm / norm; else all stay as they are. Calls: one
+    all-reduce of a number.
     """
     ### BEGIN SOLUTION
     gradients = [shard.grad for shard in shards if shard.grad is not None]

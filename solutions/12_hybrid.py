@@ -97,14 +97,12 @@ guesses = predict(
 def mesh_coordinates(rank: int, shape: tuple[int, ...]) -> tuple[int, ...]:
     """Where a rank stands in a mesh: one coordinate for each axis.
 
-    shape: how many ranks stand along each axis, at least 1; of any number of axes. No axis at all is a
-        mesh of one rank.
+    shape: how many ranks stand along each axis, at least 1; of any number of axes.
 
     Rank 0 is at (0, ..., 0, 0), rank 1 at (0, ..., 0, 1): from rank to rank the last coordinate changes
     fastest, the first one slowest.
 
-    Returns the coordinates as ints, at once even in a mesh of 10^18 ranks. Raises ValueError for a rank
-    that is not in the mesh.
+    Returns the coordinates as ints. Raises ValueError for a rank that is not in the mesh.
     """
     ### BEGIN SOLUTION
     place = []
@@ -545,9 +543,8 @@ def grad_norm_3d(parameters: Iterable[nn.Parameter], mesh: DeviceMesh) -> Tensor
         shared: True if the first and the last stage have a copy each; one stage alone has one copy.
     mesh: with the axes "data", "pipeline" and "tensor", in this order.
 
-    Each number of the model counts once; if one is infinite, or NaN, so is the norm. Squares are added
-    in float32, or in more. Nothing is changed. Calls: at most two all-reduces of one number each, none
-    along "data".
+    Each number of the model counts once. Nothing is changed. Calls: at most two all-reduces of one
+    number each, none along "data".
     """
     ### BEGIN SOLUTION
     first_stage, first_share = (mesh.get_local_rank(axis) == 0 for axis in ("pipeline", "tensor"))

@@ -10,7 +10,7 @@ from graders.grading.exercise import Exercise
 from graders.grading.judging import ByCases, NamedJudge
 from graders.grading.registry import load_all
 from graders.units.ranks.features import Ranks
-from graders.units.unit_12.cuts import Cut
+from graders.units.unit_12.cut import Cut
 
 TIES = ("tied", "shared", "equal")
 ORDINARY: dict[str, Any] = {"layout": "contiguous", "gaps": False} | dict.fromkeys(TIES, False)

@@ -5,7 +5,6 @@ Shapes: N tokens of a rank, D the width, E experts, R rows that travel.
 """
 
 import copy
-import random
 from collections.abc import Callable, Iterator
 from itertools import combinations, product
 from typing import Any
@@ -20,8 +19,7 @@ from course_lib import launch, per_rank
 from course_lib.beside import missing
 from course_lib.data import load_text
 from course_lib.models import MLP, Transformer, TransformerConfig, next_token_loss
-from graders.grading.rng import Rng
-from graders.units.unit_10.place_experts import Placement, Task
+from graders.units.unit_10.place_experts import TASKS, Task
 from tests.answers import solved
 
 SOLVED = solved("10_experts")
@@ -169,15 +167,16 @@ def all_placements(experts: int, ranks: int, slots: int) -> Iterator[list[list[i
             yield [list(own) for own in held]
 
 
-@pytest.mark.parametrize(("experts", "ranks", "slots"), [(5, 3, 2), (4, 2, 3), (6, 3, 2)])
-def test_the_best_known_placement_is_near_the_best_there_is(
-    experts: int, ranks: int, slots: int, rng: random.Random
-) -> None:
-    # Invariant: what the open task is scored by can be reached, and small tasks have hardly any better one.
-    for skew in (0.3, 1.0, 2.0):
-        task = Task.drawn(Rng(rng.randrange(2**31)), experts, ranks, slots, skew)
-        least = min(
-            max(Placement(task.loads, held).tokens()) for held in all_placements(experts, ranks, slots)
-        )
-        assert least <= task.best * (1 + 1e-9)
-        assert task.best <= 1.03 * least, str(task)
+@pytest.mark.parametrize("task", [task for task in TASKS if len(task.loads) < 6])
+def test_the_best_known_placement_is_the_best_there_is(task: Task) -> None:
+    # Invariant: what the open task is scored by is right, where all placements can be tried.
+    tried = all_placements(len(task.loads), task.ranks, task.slots)
+    assert task.best == min(max(task.tokens(held)) for held in tried)
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_the_best_known_placement_can_nearly_be_reached(task: Task) -> None:
+    # Invariant: the solution comes as near as full marks ask for, and never below what is called the best.
+    tokens = max(task.tokens(solved("10_experts")["place_experts"](task.loads, task.ranks, task.slots)))
+    assert task.best <= tokens * (1 + 1e-9)
+    assert tokens <= 1.02 * task.best

@@ -24,12 +24,7 @@ def size_and_offset(numel: int, ranks: int, rank: int) -> tuple[int, int]:
     return int(offset), int(offset + size)
 
 
-@field(
-    UNIT,
-    "ShardedOptimizer",
-    "ZeroRedundancyOptimizer",
-    lacks=["any ranks and parameters", "a part of the state", "calls"],
-)
+@field(UNIT, "ShardedOptimizer", "ZeroRedundancyOptimizer", lacks=["a part of the state", "calls"])
 class ZeroRedundancy:
     def __init__(
         self, parameters: Iterable[Any], optimizer_class: type[torch.optim.Optimizer], **options: Any
@@ -132,12 +127,7 @@ class FullySharded2(nn.Module):
         self.inner[0].unshard(async_op=True)
 
 
-@field(
-    UNIT,
-    "clip_grad_norm",
-    "torch.nn.utils",
-    lacks=["left alone", "ranks without gradients, and bfloat16"],
-)
+@field(UNIT, "clip_grad_norm", "torch.nn.utils")
 def total_norm_and_clip(shards: Sequence[nn.Parameter], max_norm: float) -> Tensor:
     shards = [p for p in shards if p.grad is not None]
     gradients = [p.grad.float() for p in shards if p.grad is not None]

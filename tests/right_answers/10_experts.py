@@ -37,38 +37,6 @@ def in_lists(experts, count, capacity=None):
     return order, torch.tensor(list(map(len, lists)))
 
 
-class _There(torch.autograd.Function):
-    """Rows to other ranks, in two functions that know nothing of each other."""
-
-    @staticmethod
-    def forward(ctx, x, sizes, group):
-        ctx.sizes, ctx.group = sizes, group
-        sent, received = sizes
-        y = x.new_zeros(sum(received), x.shape[1])
-        work = dist.all_to_all_single(
-            y, x.clone(memory_format=torch.contiguous_format), received, sent, group, True
-        )
-        work.wait()
-        return y
-
-    @staticmethod
-    def backward(ctx, gradient):
-        sent, received = ctx.sizes
-        y = gradient.new_zeros(sum(sent), gradient.shape[1])
-        dist.all_to_all_single(y, gradient.contiguous(), sent, received, ctx.group)
-        return y, None, None
-
-
-@right("dispatch")
-def asynchronous(x_RD, counts, group=None):
-    """Counts as one row, and rows with async_op=True."""
-    ranks = dist.get_world_size(group)
-    received = torch.zeros_like(counts)
-    dist.all_to_all_single(received, counts.clone(), group=group)
-    sizes = tuple([int(part.sum()) for part in each.chunk(ranks)] for each in (counts, received))
-    return _There.apply(x_RD, sizes, group), received.view(ranks, -1)
-
-
 @right("dispatch")
 def functional_way(x_RD, counts, group=None):
     """By torch's functional collectives, one of which knows autograd."""
@@ -113,18 +81,6 @@ def in_one_function(y_TD, plan, received, weights, group=None):
     order, counts = plan
     sizes = counts.view(received.shape).sum(1).tolist(), received.sum(1).tolist()
     return _Returned.apply(y_TD, weights, order, sizes, group)
-
-
-@right("combine")
-def by_a_matrix(y_TD, plan, received, weights, group=None):
-    """The sum as a product with a matrix of weights, [N, R]."""
-    order, counts = plan
-    tokens, k = weights.shape
-    sizes = received.sum(1).tolist(), [int(each.sum()) for each in counts.chunk(len(received))]
-    rows = _There.apply(y_TD, sizes, group)
-    matrix = weights.new_zeros(tokens, len(order))
-    matrix = matrix.index_put((order // k, torch.arange(len(order))), weights.reshape(-1)[order])
-    return matrix @ rows
 
 
 @right("ExpertParallelMLP")

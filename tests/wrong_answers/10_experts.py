@@ -18,20 +18,6 @@ def _own(name):
 # ------------------------------------------------------------------------------------------------ the gate
 
 
-@wrong("top_k_gate", fails="weights and experts")
-def smallest_first(logits, k):
-    """The right ones, the smallest of them first."""
-    largest, experts = logits.sort(dim=1, stable=True)
-    return largest[:, -k:].softmax(1), experts[:, -k:]
-
-
-@wrong("top_k_gate", fails="ties")
-def higher_number_first(logits, k):
-    """Of equal ones takes the last."""
-    largest, experts = logits.flip(1).sort(dim=1, descending=True, stable=True)
-    return largest[:, :k].softmax(1), logits.shape[1] - 1 - experts[:, :k]
-
-
 @wrong("top_k_gate", fails="ties")
 def a_little_less_for_later_ones(logits, k):
     """Breaks ties with a small number, which is lost in large ones and too large for others."""
@@ -98,42 +84,11 @@ def last_token_first(experts, count, capacity=None):
     return _lists(experts, count, capacity, lambda n, k: reversed(list(_by_token(n, k))))
 
 
-@wrong("dispatch_plan", fails="one choice a token")
-def only_experts_that_are_there(experts, count, capacity=None):
-    """Counts as many experts as anybody chose."""
-    order, counts = _own("dispatch_plan")(experts, count, capacity)
-    return order, counts[counts > 0]
-
-
-@wrong("dispatch_plan", fails="several choices")
-def number_of_the_transposed(experts, count, capacity=None):
-    """Numbers the choices place by place."""
-    chosen = experts.T.flatten()
-    order, counts = _own("dispatch_plan")(chosen.unsqueeze(1), count, capacity)
-    return order, counts
-
-
 @wrong("dispatch_plan", fails="capacity")
 def counts_of_all(experts, count, capacity=None):
     """Drops them from the order, and counts them."""
     order, _ = _own("dispatch_plan")(experts, count, capacity)
     return order, experts.flatten().bincount(minlength=count)
-
-
-@wrong("dispatch_plan", fails="capacity")
-def capacity_of_each_place(experts, count, capacity=None):
-    """Room for so many first choices, and for as many second ones."""
-    if capacity is None:
-        return _own("dispatch_plan")(experts, count)
-    k = experts.shape[1]
-    kept = []
-    for j in range(k):
-        order, _ = _own("dispatch_plan")(experts[:, j : j + 1], count, capacity)
-        kept.append(order * k + j)
-    chosen = torch.cat(kept)
-    of = experts.flatten()[chosen]
-    by_expert = of.argsort(stable=True)
-    return chosen[by_expert], of.bincount(minlength=count)
 
 
 @wrong("dispatch_plan", fails="no tokens")
@@ -143,7 +98,7 @@ def largest_of_nothing(experts, count, capacity=None):
     return _own("dispatch_plan")(experts, count, capacity)
 
 
-@wrong("dispatch_plan", fails="arguments unchanged")
+@wrong("dispatch_plan", fails="one choice a token")
 def marks_what_it_has_seen(experts, count, capacity=None):
     """Writes -1 where a choice has been placed."""
     result = _own("dispatch_plan")(experts, count, capacity)
@@ -198,53 +153,12 @@ def rows_without_history(x_RD, counts, group=None):
     return rows, received
 
 
-@wrong("dispatch", fails="gradient")
-def mean_of_gradients(x_RD, counts, group=None):
-    """Divides by the number of ranks, as in data parallelism."""
-    ranks = dist.get_world_size(group)
-    return _dispatch(x_RD, counts, group, lambda *given: _returns(*given) / ranks)
-
-
-@wrong("dispatch", fails="rows and received")
-def received_by_rank_only(x_RD, counts, group=None):
-    """How many rows came from each rank, and not for which expert."""
-    rows, received = _own("dispatch")(x_RD, counts, group)
-    return rows, received.sum(1)
-
-
 @wrong("dispatch", fails="rows and received")
 def sorted_by_expert(x_RD, counts, group=None):
     """Expert by expert, where rank by rank was asked for."""
     rows, received = _own("dispatch")(x_RD, counts, group)
     own = torch.arange(received.shape[1]).repeat(len(received)).repeat_interleave(received.flatten())
     return rows[own.argsort(stable=True)], received
-
-
-@wrong("dispatch", fails="calls and bytes")
-def gathers_all_counts(x_RD, counts, group=None):
-    """Everybody's counts to everybody: p times what is needed."""
-
-    def gathered(counts, group):
-        ranks, rank = dist.get_world_size(group), dist.get_rank(group)
-        every = [torch.empty_like(counts) for _ in range(ranks)]
-        dist.all_gather(every, counts, group=group)
-        return torch.stack([each.view(ranks, -1)[rank] for each in every])
-
-    return _dispatch(x_RD, counts, group, counts_of=gathered)
-
-
-@wrong("dispatch", fails="calls and bytes")
-def padded(x_RD, counts, group=None):
-    """Every rank sends every rank as many rows, most of them padding."""
-    ranks = dist.get_world_size(group)
-    sent = counts.view(ranks, -1)
-    received = torch.empty_like(sent)
-    dist.all_to_all_single(received, sent, group=group)
-    most = 20
-    sizes, came = sent.sum(1).tolist(), received.sum(1).tolist()
-    parts = [torch.cat([p, p.new_zeros(most - len(p), p.shape[1])]) for p in x_RD.split(sizes)]
-    rows = _Journey.apply(torch.cat(parts), [most] * ranks, [most] * ranks, group, _returns)
-    return torch.cat([part[:size] for part, size in zip(rows.split(most), came, strict=True)]), received
 
 
 @wrong("dispatch", fails="empty hands")
@@ -255,19 +169,7 @@ def nothing_to_send(x_RD, counts, group=None):
     return _own("dispatch")(x_RD, counts, group)
 
 
-@wrong("dispatch", fails="layout and arguments")
-def gradients_as_they_stand(x_RD, counts, group=None):
-    """A gradient may stand transposed in memory, which no message can."""
-
-    def as_it_is(gradient, sent, received, group):
-        result = gradient.new_empty(sum(sent), gradient.shape[1])
-        dist.all_to_all_single(result, gradient, sent, received, group=group)
-        return result
-
-    return _dispatch(x_RD, counts, group, as_it_is)
-
-
-@wrong("dispatch", fails="layout and arguments")
+@wrong("dispatch", fails="any dtype")
 def rows_in_single_precision(x_RD, counts, group=None):
     """Receives all but float64 in float32."""
     rows, received = _own("dispatch")(x_RD, counts, group)
@@ -319,21 +221,9 @@ class _Unweighted(_Combined):
         return rows
 
 
-class _Overwrites(_Combined):
-    def added(self, rows):
-        result = rows.new_zeros(len(self.weights), rows.shape[1])
-        result[self.tokens()] = rows
-        return result
-
-
 class _ConstantWeights(_Combined):
     def weighted(self, rows):
         return rows * self.weights.detach().flatten()[self.plan[0]].unsqueeze(1)
-
-
-class _ConstantRows(_Combined):
-    def rows(self):
-        return super().rows().detach()
 
 
 class _Renormalised(_Combined):
@@ -365,22 +255,10 @@ def without_weights(*given, **options):
     return _combine(_Unweighted)(*given, **options)
 
 
-@wrong("combine", fails="sum of rows")
-def second_overwrites_first(*given, **options):
-    """Assigns to places, where two rows of a token have to be added."""
-    return _combine(_Overwrites)(*given, **options)
-
-
 @wrong("combine", fails="gradients")
 def weights_get_nothing(*given, **options):
     """Keeps the weights out of autograd: the gate does not learn."""
     return _combine(_ConstantWeights)(*given, **options)
-
-
-@wrong("combine", fails="gradients")
-def rows_get_nothing(*given, **options):
-    """The rows have no history: experts do not learn."""
-    return _combine(_ConstantRows)(*given, **options)
 
 
 @wrong("combine", fails="dropped")
@@ -482,14 +360,6 @@ class RowsStaySorted(_Layer):
         return computed
 
 
-@wrong("ExpertParallelMLP", fails="outputs")
-class FirstExpertsEverywhere(_Layer):
-    """Every rank has experts 0 to E / p - 1."""
-
-    def parts(self, whole, own):
-        return copy.deepcopy(whole.gate), nn.ModuleList(map(copy.deepcopy, whole.experts[:own]))
-
-
 @wrong("ExpertParallelMLP", fails="gradients of x")
 class ExpertsWithoutHistory(_Layer):
     """Puts the experts' results into a tensor that autograd does not follow back to the rows."""
@@ -506,15 +376,7 @@ class SumsForExperts(_Layer):
         pass
 
 
-@wrong("ExpertParallelMLP", fails="average_gradients")
-class GateByItself(_Layer):
-    """Forgets that every rank's gate has seen other tokens."""
-
-    def average_of_gate(self, weight):
-        pass
-
-
-@wrong("ExpertParallelMLP", fails="parameters")
+@wrong("ExpertParallelMLP", fails="parameters and routing")
 class KeepsAllExperts(_Layer):
     """Has all experts in memory, and uses its own."""
 
@@ -523,7 +385,7 @@ class KeepsAllExperts(_Layer):
         return super().parts(whole, own)
 
 
-@wrong("ExpertParallelMLP", fails="nobody comes")
+@wrong("ExpertParallelMLP", fails="any ranks")
 class IdleExperts(_Layer):
     """A rank to whose experts nobody came computes nothing, and is missing in backward."""
 
@@ -539,26 +401,7 @@ class RoomForTokens(_Layer):
         return None if self.factor is None else math.ceil(self.factor * len(experts) / count)
 
 
-@wrong("ExpertParallelMLP", fails="routing")
-class RoutingWithoutHistory(_Layer):
-    """Tells probabilities from which the gate cannot learn."""
-
-    def route(self, logits, experts):
-        self.routing = logits.detach().softmax(1), experts
-
-
 @wrong("ExpertParallelMLP", fails="calls and bytes")
-class AveragesGateTwice(_Layer):
-    """Reduces to one rank, which sends to all."""
-
-    def average_of_gate(self, weight):
-        weight.grad = torch.zeros_like(weight) if weight.grad is None else weight.grad
-        dist.reduce(weight.grad, group_dst=0, group=self.group)
-        dist.broadcast(weight.grad, group_src=0, group=self.group)
-        weight.grad /= self.ranks()
-
-
-@wrong("ExpertParallelMLP", fails="one call an expert")
 class RowByRow(_Layer):
     """Calls an expert for each rank's rows apart."""
 
@@ -566,16 +409,6 @@ class RowByRow(_Layer):
         sizes = received.flatten().tolist()
         experts = list(self.experts) * len(received)
         return torch.cat([expert(part) for expert, part in zip(experts, rows.split(sizes), strict=True)])
-
-
-@wrong("ExpertParallelMLP", fails="group")
-class AverageOfAll(_Layer):
-    """Forgets the group when it averages."""
-
-    def average_of_gate(self, weight):
-        group, self.group = self.group, None
-        super().average_of_gate(weight)
-        self.group = group
 
 
 # ------------------------------------------------------------------------------------------------ the balance
@@ -607,40 +440,10 @@ def constant_probabilities(probabilities, experts, group=None):
     return _loss(probabilities.detach(), experts, group)
 
 
-@wrong("load_balancing_loss", fails="one small collective")
-def all_probabilities(probabilities, experts, group=None):
-    """Averages the probabilities over ranks too, which the mean of gradients does already."""
-    result = _loss(probabilities, experts, group)
-    dist.all_reduce(probabilities.detach().mean(0), group=group)
-    return result
-
-
-@wrong("load_balancing_loss", fails="one small collective")
-def every_choice(probabilities, experts, group=None):
-    """Gathers every token's choices to count them."""
-
-    def gathered(chosen, group):
-        every = [torch.empty(experts.shape, dtype=torch.int64) for _ in range(dist.get_world_size(group))]
-        dist.all_gather(every, experts.contiguous(), group=group)
-        chosen.copy_(torch.cat(every).flatten().bincount(minlength=len(chosen)))
-
-    return _loss(probabilities, experts, group, sums=gathered)
-
-
 @wrong("load_balancing_loss", fails="group")
 def load_of_all(probabilities, experts, group=None):
     """Forgets the group."""
     return _loss(probabilities, experts, None)
-
-
-@wrong("load_balancing_loss", fails="other sizes")
-def squeezes(probabilities, experts, group=None):
-    """Drops dimensions of size 1, to have no column where k is 1: of one choice no list is left."""
-    count = probabilities.shape[1]
-    chosen = nn.functional.one_hot(experts.squeeze(), count).flatten(0, -2).sum(0)
-    dist.all_reduce(chosen, group=group)
-    part = (chosen.double() / chosen.sum()).to(probabilities.dtype)
-    return count * part @ probabilities.mean(0)
 
 
 @wrong("load_balancing_loss", fails="other sizes")
@@ -689,35 +492,7 @@ def _two_stages(x, g, group, rank=None):
     return torch.cat(came)
 
 
-@wrong("hierarchical_all_to_all", fails="every block")
-def places_mixed_up(x, gpus_per_node, group=None):
-    """Puts blocks back place by place in place of node by node."""
-    result = _two_stages(x, gpus_per_node, group)
-    return result.unflatten(0, (-1, gpus_per_node)).transpose(0, 1).flatten(0, 1)
-
-
-@wrong("hierarchical_all_to_all", fails="every block")
-def by_the_collective(x, gpus_per_node, group=None):
-    """PyTorch's own."""
-    result = torch.empty_like(x, memory_format=torch.contiguous_format)
-    dist.all_to_all_single(result, x.contiguous(), group=group)
-    return result
-
-
-@wrong("hierarchical_all_to_all", fails="only messages")
-def own_block_by_message(x, gpus_per_node, group=None):
-    """Sends itself what it has for itself, which works on simulated ranks."""
-    result, rank = _own("hierarchical_all_to_all")(x, gpus_per_node, group), dist.get_rank(group)
-    calls = [
-        dist.P2POp(dist.isend, x[rank].contiguous(), group=group, group_peer=rank),
-        dist.P2POp(dist.irecv, result[rank], group=group, group_peer=rank),
-    ]
-    for work in dist.batch_isend_irecv(calls):
-        work.wait()
-    return result
-
-
-@wrong("hierarchical_all_to_all", fails="any nodes")
+@wrong("hierarchical_all_to_all", fails="any nodes and blocks")
 def more_than_one_gpu(x, gpus_per_node, group=None):
     """Stops where there is nothing to exchange in one of the stages."""
     if gpus_per_node == 1 or len(x) == gpus_per_node:
@@ -725,7 +500,7 @@ def more_than_one_gpu(x, gpus_per_node, group=None):
     return _own("hierarchical_all_to_all")(x, gpus_per_node, group)
 
 
-@wrong("hierarchical_all_to_all", fails="any blocks")
+@wrong("hierarchical_all_to_all", fails="any nodes and blocks")
 def back_into_x(x, gpus_per_node, group=None):
     """Writes the result into x."""
     return x.copy_(_own("hierarchical_all_to_all")(x, gpus_per_node, group))
@@ -769,20 +544,6 @@ def _led(x, g, group, extra=0):
 def one_leader(x, gpus_per_node, group=None):
     """The first rank of each node speaks for all of it."""
     return _led(x, gpus_per_node, group)
-
-
-@wrong("hierarchical_all_to_all", fails="no bytes more")
-def with_padding(x, gpus_per_node, group=None):
-    """One block too many in each message."""
-    return _led(x, gpus_per_node, group, extra=1)
-
-
-@wrong("hierarchical_all_to_all", fails="group")
-def number_in_the_world(x, gpus_per_node, group=None):
-    """Reckons node and place from the rank among all, where the group has other ranks."""
-    if dist.get_world_size() == dist.get_world_size(group):
-        return _own("hierarchical_all_to_all")(x, gpus_per_node, group)
-    return _flat(x.roll(dist.get_rank(), 0), group)
 
 
 # ------------------------------------------------------------------------------------------------ places

@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import replace
-from typing import ClassVar
 
 import torch
 import torch.distributed as dist
@@ -66,14 +65,6 @@ def anything_goes(rank, shape):
     return tuple(_digits(rank, shape[::-1])[::-1])
 
 
-@wrong("mesh_coordinates", fails="refuses")
-def negative_ranks_from_the_end(rank, shape):
-    """Like Python's indices: -1 is the last."""
-    if rank >= math.prod(shape):
-        raise ValueError(rank)
-    return tuple(_digits(rank % math.prod(shape), shape[::-1])[::-1])
-
-
 # --- groups
 
 
@@ -101,43 +92,11 @@ def only_own_groups(shape, rank):
     return [dist.new_group(line) for line in lines]
 
 
-@wrong("groups", fails="own groups")
-def own_groups_first(shape, rank):
-    """All groups, but each rank begins with its own."""
-    _is_whole(shape)
-    found = []
-    for axis in range(len(shape)):
-        lines = sorted(_lines(shape, axis), key=lambda line: rank not in line)
-        found.append(_own(lines, rank))
-    return found
-
-
-@wrong("groups", fails="they work")
+@wrong("groups", fails="made once")
 def of_a_device_mesh(shape, rank):
     """Has PyTorch do it."""
     _is_whole(shape)
     return init_device_mesh("cpu", shape).get_all_groups()
-
-
-@wrong("groups", fails="any mesh")
-def three_strides(shape, rank):
-    """Written for data, pipeline and tensor, and for no other number of axes."""
-    data, pipeline, tensor = shape
-    _is_whole(shape)
-    ranks = range(data * pipeline * tensor)
-    inner = pipeline * tensor
-    return [
-        _own([[r for r in ranks if r % inner == first] for first in range(inner)], rank),
-        _own(
-            [
-                [r for r in ranks if r // inner == d and r % tensor == t]
-                for d in range(data)
-                for t in range(tensor)
-            ],
-            rank,
-        ),
-        _own([list(ranks[first : first + tensor]) for first in ranks[::tensor]], rank),
-    ]
 
 
 @wrong("groups", fails="any mesh")
@@ -147,7 +106,7 @@ def no_group_of_one(shape, rank):
     return [_own(_lines(shape, axis), rank) for axis, size in enumerate(shape) if size > 1]
 
 
-@wrong("groups", fails="each group once")
+@wrong("groups", fails="made once")
 def once_for_every_rank(shape, rank):
     """Makes a line as often as it has ranks."""
     _is_whole(shape)
@@ -158,15 +117,6 @@ def once_for_every_rank(shape, rank):
         made = {tuple(line): dist.new_group(line) for line in of_ranks}
         found += [group for line, group in made.items() if rank in line]
     return found
-
-
-@wrong("groups", fails="each group once")
-def own_lines_twice(shape, rank):
-    """A group for each of its own lines, made twice, by the ranks that are in it."""
-    _is_whole(shape)
-    lines = [next(line for line in _lines(shape, axis) if rank in line) for axis in range(len(shape))]
-    made = [dist.new_group(line, use_local_synchronization=True) for line in lines * 2]
-    return made[: len(lines)]
 
 
 @wrong("groups", fails="refuses")
@@ -220,27 +170,6 @@ def sum_of_all(gradients, within, across):
     return Sum()(gradients, within, across)
 
 
-@wrong("hsdp_average", fails="the shard")
-def mean_of_the_node_only(gradients, within, across):
-    """Divides by the ranks of a node."""
-
-    class Node(_Average):
-        def ranks(self):
-            return self.g
-
-    return Node()(gradients, within, across)
-
-
-@wrong("hsdp_average", fails="any length")
-def uneven_parts(gradients, within, across):
-    """Parts as tensor_split makes them: without zeros, and not of one length."""
-    flat = torch.cat([gradient.flatten() for gradient in gradients])
-    for group in (within, across):
-        dist.all_reduce(flat, group=group)
-    flat /= dist.get_world_size(within) * dist.get_world_size(across)
-    return flat.tensor_split(dist.get_world_size(within))[dist.get_rank(within)].clone()
-
-
 @wrong("hsdp_average", fails="any length")
 def drops_what_does_not_divide(gradients, within, across):
     """The last numbers, which are too few for all, are left out."""
@@ -251,24 +180,6 @@ def drops_what_does_not_divide(gradients, within, across):
             return flat[: len(flat) // self.g * self.g]
 
     return Short()(gradients, within, across)
-
-
-@wrong("hsdp_average", fails="any groups")
-def place_from_the_global_rank(gradients, within, across):
-    """Rank modulo g, as if node 0 had the first ranks."""
-
-    class Place(_Average):
-        def part(self, flat):
-            return flat.chunk(self.g)[dist.get_rank() % self.g].clone()
-
-        def summed(self, flat):
-            total = flat.clone()
-            dist.all_reduce(total, group=self.within)
-            shard = self.part(total)
-            dist.all_reduce(shard, group=self.across)
-            return shard
-
-    return Place()(gradients, within, across)
 
 
 @wrong("hsdp_average", fails="gradients kept")
@@ -285,7 +196,7 @@ def divides_in_place(gradients, within, across):
     return Sum()(gradients, within, across)
 
 
-@wrong("hsdp_average", fails="bytes between nodes")
+@wrong("hsdp_average", fails="calls and bytes")
 def whole_sum_across(gradients, within, across):
     """Sums everything up across nodes first."""
 
@@ -297,7 +208,7 @@ def whole_sum_across(gradients, within, across):
     return Whole()([gradient.clone() for gradient in gradients], within, across)
 
 
-@wrong("hsdp_average", fails="one call each")
+@wrong("hsdp_average", fails="calls and bytes")
 def all_reduce_within(gradients, within, across):
     """Within a node twice the bytes: an all-reduce, of which each rank keeps a part."""
 
@@ -397,23 +308,7 @@ def sums_over_replicas(model, batch, mesh):
     return Sum()(model, batch, mesh)
 
 
-@wrong("step_3d", fails="any mesh")
-def two_stages_at_least(model, batch, mesh):
-    """The first stage is not the last, is it?"""
-
-    class Two(_Step):
-        def forward(self, number):
-            if self.stage == 0:
-                tokens, _ = self.batch[number]
-                y = self.model(tokens)
-                self.send(y.detach(), 1)
-                return tokens, y
-            return super().forward(number)
-
-    return Two()(model, batch, mesh)
-
-
-@wrong("step_3d", fails="uneven micro-batches")
+@wrong("step_3d", fails="any mesh and batch")
 def mean_of_micro_batches(model, batch, mesh):
     """Every micro-batch counts alike, however many samples it has."""
 
@@ -435,28 +330,7 @@ def copies_forgotten_in_the_step(model, batch, mesh):
     return Apart()(model, batch, mesh)
 
 
-@wrong("step_3d", fails="loss")
-def loss_on_the_last_stage(model, batch, mesh):
-    """The other stages return zero."""
-
-    class Last(_Step):
-        def mean(self):
-            dist.all_reduce(self.loss, group=self.groups["data"])
-            return self.loss / self.mesh.size(0)
-
-    return Last()(model, batch, mesh)
-
-
-@wrong("step_3d", fails="all else kept")
-def clears_what_it_has_used(model, batch, mesh):
-    """Leaves zeros where the tokens were."""
-    loss = _Step()(model, batch, mesh)
-    for tokens, _ in batch:
-        tokens.zero_()
-    return loss
-
-
-@wrong("step_3d", fails="each gradient once")
+@wrong("step_3d", fails="bytes and messages")
 def averages_twice(model, batch, mesh):
     """The mean of means that are equal is the same, for twice the bytes."""
 
@@ -468,46 +342,16 @@ def averages_twice(model, batch, mesh):
     return Twice()(model, batch, mesh)
 
 
-@wrong("step_3d", fails="activations once")
-def a_message_for_each_sample(model, batch, mesh):
-    """As many messages as samples."""
-
-    class Samples(_Step):
-        def send(self, x, stage):
-            for sample in x.split(1) if x.dim() == 3 else [x]:
-                super().send(sample.contiguous(), stage)
-
-        def receive(self, x, stage):
-            with torch.no_grad():
-                for sample in x.split(1) if x.dim() == 3 else [x]:
-                    super().receive(sample, stage)
-
-    return Samples()(model, batch, mesh)
-
-
 @wrong("step_3d", fails="in a pipeline")
-def only_the_first_stage_goes_on(model, batch, mesh):
-    """The stages behind it do one micro-batch after the other, forward and backward."""
+def one_micro_batch_after_the_other(model, batch, mesh):
+    """The pipeline is empty before the next one comes."""
 
-    class Rest(_Step):
+    class One(_Step):
         def passes(self):
-            self.works = []
-            if self.stage == 0:
-                return super().passes()
             for number in range(len(self.batch)):
                 self.backward(number, *self.forward(number))
-            return None
 
-        def send(self, x, stage):
-            work = dist.isend(x.clone(), group=self.groups["pipeline"], group_dst=stage)
-            self.works.append(work)
-
-        def mean(self):
-            for work in self.works:
-                work.wait()
-            return super().mean()
-
-    return Rest()(model, batch, mesh)
+    return One()(model, batch, mesh)
 
 
 @wrong("step_3d", fails="any device")
@@ -565,16 +409,6 @@ def norm_of_the_world(parameters, mesh):
     return World()(parameters, mesh)
 
 
-@wrong("grad_norm_3d", fails="cut parameters")
-def norm_of_the_stage(parameters, mesh):
-    """Forgets the other stages, so that each clips by a factor of its own."""
-
-    class OneStage(_GradientNorm):
-        axes = ("tensor",)
-
-    return OneStage()(parameters, mesh)
-
-
 @wrong("grad_norm_3d", fails="copies")
 def copies_counted_by_all(parameters, mesh):
     """Adds up what every rank along tensor has."""
@@ -584,17 +418,6 @@ def copies_counted_by_all(parameters, mesh):
             return True
 
     return All()(parameters, mesh)
-
-
-@wrong("grad_norm_3d", fails="copies")
-def copies_forgotten(parameters, mesh):
-    """Counts what is cut, and nothing else."""
-
-    class Cut(_GradientNorm):
-        def copy(self, parameter):
-            return parameter.tensor_model_parallel
-
-    return Cut()(parameters, mesh)
 
 
 @wrong("grad_norm_3d", fails="shared parameters")
@@ -608,7 +431,7 @@ def shared_counted_twice(parameters, mesh):
     return Twice()(parameters, mesh)
 
 
-@wrong("grad_norm_3d", fails="any ranks and gradients")
+@wrong("grad_norm_3d", fails="any ranks")
 def every_parameter_has_a_gradient(parameters, mesh):
     """Parameters that were not used have none."""
     parameters = list(parameters)
@@ -628,17 +451,6 @@ def squares_in_place(parameters, mesh):
             )
 
     return InPlace()(parameters, mesh)
-
-
-@wrong("grad_norm_3d", fails="two numbers")
-def two_numbers_at_once(parameters, mesh):
-    """What is cut and what is not, in one tensor of two."""
-
-    class Both(_GradientNorm):
-        def added(self, total):
-            return super().added(torch.stack([total, torch.zeros(())])).sum()
-
-    return Both()(parameters, mesh)
 
 
 # ------------------------------------------------------------------------------------------------ halos
@@ -723,49 +535,17 @@ def minus_width(x, width, group=None, dim=2):
     return _halo(x, width, group, dim, copy=copy)
 
 
-@wrong("halo_exchange", fails="columns")
-def always_rows(x, width, group=None, dim=2):
-    """Forgets that dim is an argument."""
-    return _halo(x, width, group)
-
-
-@wrong("halo_exchange", fails="arguments unchanged")
-def adds_to_what_arrived(x, width, group=None, dim=2):
-    """Adds in place to a view of the gradient that arrived."""
-
-    def back(gradient, width, group, dim):
-        own = gradient.narrow(dim, width, gradient.shape[dim] - 2 * width)
-        own.copy_(_returned(gradient, width, group, dim))
-        return own.clone()
-
-    return _halo(x, width, group, dim, back=back)
-
-
 @wrong("halo_exchange", fails="neighbours only")
-def sends_whole_strips(x, width, group=None, dim=2):
-    """The whole strip travels, and what is needed of it is cut out there."""
+def everybody_gets_all_edges(x, width, group=None, dim=2):
+    """All-gathers the edges: p times what is needed."""
 
-    def copy(x, width, group, dim):
-        return _copied(x, width, group, dim, lambda up, down, g: _whole_strips(x, width, g, dim))
+    def swap(up, down, group):
+        rank, own = dist.get_rank(group), torch.stack([down, up])
+        every = [torch.zeros_like(own) for _ in range(dist.get_world_size(group) + 1)]
+        dist.all_gather(every[:-1], own, group=group)
+        return every[rank - 1][0], every[rank + 1][1]
 
-    return _halo(x, width, group, dim, copy=copy)
-
-
-def _whole_strips(x, width, group, dim):
-    """Neighbours' edges by way of everything that they have; heights are sent before."""
-    rank, size = dist.get_rank(group), dist.get_world_size(group)
-    heights = _swapped(*[torch.tensor([x.shape[dim]])] * 2, group)
-    messages, came = [], []
-    for peer, height in ((rank - 1, heights[0]), (rank + 1, heights[1])):
-        shape = list(x.shape)
-        shape[dim] = int(height) if 0 <= peer < size else width
-        came.append(torch.zeros(shape, dtype=x.dtype))
-        if 0 <= peer < size:
-            messages.append(dist.P2POp(dist.isend, x.contiguous(), group=group, group_peer=peer))
-            messages.append(dist.P2POp(dist.irecv, came[-1], group=group, group_peer=peer))
-    for work in dist.batch_isend_irecv(messages) if messages else ():
-        work.wait()
-    return came[0].narrow(dim, came[0].shape[dim] - width, width), came[1].narrow(dim, 0, width)
+    return _halo(x, width, group, dim, copy=lambda *given: _copied(*given, swap=swap))
 
 
 def _down_then_up(up, down, group):
@@ -795,12 +575,6 @@ def one_after_the_other(x, width, group=None, dim=2):
         copy=lambda *given: _copied(*given, swap=_down_then_up),
         back=lambda *given: _returned(*given, swap=_down_then_up),
     )
-
-
-@wrong("halo_exchange", fails="group")
-def neighbours_by_number(x, width, group=None, dim=2):
-    """Takes the ranks of the whole world."""
-    return _halo(x, width, None, dim)
 
 
 # --- choose_mesh
@@ -847,15 +621,16 @@ def _parts(model, batch, cluster, mesh, all_replicas=True):
     )
 
 
+def _seconds(model, batch, cluster, mesh, **options):
+    computing, talking, messages, gradients = _parts(model, batch, cluster, mesh, **options)
+    return (batch / mesh.data + mesh.pipeline - 1) * (computing + talking) + messages + gradients
+
+
 @wrong("choose_mesh", fails="fits")
 def forgets_the_memory(devices, model, memory, batch, cluster):
     """The fastest mesh, on devices of any size."""
-
-    def seconds(mesh):
-        computing, talking, messages, gradients = _parts(model, batch, cluster, mesh)
-        return (batch / mesh.data + mesh.pipeline - 1) * (computing + talking) + messages + gradients
-
-    return min(_meshes(devices, Job(model, batch, cluster, memory)), key=seconds)
+    meshes = _meshes(devices, Job(model, batch, cluster, memory))
+    return min(meshes, key=lambda mesh: _seconds(model, batch, cluster, mesh))
 
 
 @wrong("choose_mesh", fails="fits")
@@ -864,18 +639,7 @@ def copies_alone(devices, model, memory, batch, cluster):
     return devices, 1, 1
 
 
-@wrong("choose_mesh", fails="no slower than the rule of thumb")
-def forgets_the_all_reduces_in_blocks(devices, model, memory, batch, cluster):
-    """As if a tensor group had nothing to say."""
-
-    def seconds(mesh):
-        computing, _, messages, gradients = _parts(model, batch, cluster, mesh)
-        return (batch / mesh.data + mesh.pipeline - 1) * computing + messages + gradients
-
-    return min(_fitting(devices, model, memory, batch, cluster), key=seconds)
-
-
-@wrong("choose_mesh", fails="no slower than the rule of thumb")
+@wrong("choose_mesh", fails="within a fifth of the best")
 def as_many_copies_as_fit(devices, model, memory, batch, cluster):
     """Splits the model no more than its size demands."""
     fitting = _fitting(devices, model, memory, batch, cluster)
@@ -887,66 +651,15 @@ def messages_have_no_latency(devices, model, memory, batch, cluster):
     """Bytes over bandwidth, and nothing else."""
     links = {name: replace(getattr(cluster, name), latency=0) for name in ("intra_node", "inter_node")}
     quick = replace(cluster, **links)
-
-    def seconds(mesh):
-        computing, talking, messages, gradients = _parts(model, batch, quick, mesh)
-        return (batch / mesh.data + mesh.pipeline - 1) * (computing + talking) + messages + gradients
-
-    return min(_fitting(devices, model, memory, batch, cluster), key=seconds)
-
-
-@wrong("choose_mesh", fails="within a fifth of the best")
-def messages_between_stages_for_nothing(devices, model, memory, batch, cluster):
-    """A pipeline's messages are sent in the background, so they are left out."""
-
-    def seconds(mesh):
-        computing, talking, _, gradients = _parts(model, batch, cluster, mesh)
-        return (batch / mesh.data + mesh.pipeline - 1) * (computing + talking) + gradients
-
-    return min(_fitting(devices, model, memory, batch, cluster), key=seconds)
-
-
-@wrong("choose_mesh", fails="within 5 % of the best")
-def leaves_a_byte_free(devices, model, memory, batch, cluster):
-    """A device may be full to the last byte."""
-
-    def seconds(mesh):
-        computing, talking, messages, gradients = _parts(model, batch, cluster, mesh)
-        return (batch / mesh.data + mesh.pipeline - 1) * (computing + talking) + messages + gradients
-
-    return min(_fitting(devices, model, math.nextafter(memory, 0), batch, cluster), key=seconds)
+    fitting = _fitting(devices, model, memory, batch, cluster)
+    return min(fitting, key=lambda mesh: _seconds(model, batch, quick, mesh))
 
 
 @wrong("choose_mesh", fails="within 5 % of the best")
 def looks_at_the_first_replica(devices, model, memory, batch, cluster):
     """Others begin in the middle of a node, and their messages leave it."""
-
-    def seconds(mesh):
-        computing, talking, messages, gradients = _parts(model, batch, cluster, mesh, all_replicas=False)
-        return (batch / mesh.data + mesh.pipeline - 1) * (computing + talking) + messages + gradients
-
-    return min(_fitting(devices, model, memory, batch, cluster), key=seconds)
-
-
-class _Remembering(torch.autograd.Function):
-    """What backward needs stands in the class, where the next call overwrites it."""
-
-    width = 0
-
-    @staticmethod
-    def forward(ctx, x, width, group, dim):
-        _Remembering.width, ctx.rest = width, (group, dim)
-        return _copied(x, width, group, dim)
-
-    @staticmethod
-    def backward(ctx, gradient):
-        return _returned(gradient, _Remembering.width, *ctx.rest), None, None, None
-
-
-@wrong("halo_exchange", fails="several calls")
-def width_in_the_class(x, width, group=None, dim=2):
-    """Of two calls in one graph, backward takes the second one's width for both."""
-    return _Remembering.apply(x, width, group, dim)
+    fitting = _fitting(devices, model, memory, batch, cluster)
+    return min(fitting, key=lambda mesh: _seconds(model, batch, cluster, mesh, all_replicas=False))
 
 
 # ------------------------------------------------------------------------------------- convolutions in strips
@@ -980,13 +693,6 @@ def zeros_at_the_cuts(x_shard, weight, group=None, stride=1):
     return functional.conv2d(x_shard, _summing(weight, group), stride=stride, padding=padding)
 
 
-@wrong("spatial_conv2d", fails="result")
-def halo_and_zeros(x_shard, weight, group=None, stride=1):
-    """Pads rows, though the halo is there."""
-    padding = weight.shape[2] // 2, weight.shape[3] // 2
-    return _spatial(x_shard, _summing(weight, group), group, stride, padding=padding)
-
-
 @wrong("spatial_conv2d", fails="gradient of the image")
 def halo_that_returns_nothing(x_shard, weight, group=None, stride=1):
     """Borrows rows by messages that autograd knows nothing of."""
@@ -1007,27 +713,7 @@ def as_many_rows_as_columns(x_shard, weight, group=None, stride=1):
     return _spatial(x_shard, _summing(weight, group), group, stride, halo=weight.shape[3] // 2)
 
 
-@wrong("spatial_conv2d", fails="calls and bytes")
-def sums_for_a_frozen_weight(x_shard, weight, group=None, stride=1):
-    """Sums up a gradient that nobody needs."""
-
-    def back(gradient, width, group, dim):
-        if not weight.requires_grad:
-            dist.all_reduce(torch.zeros_like(weight), group=group)
-        return _returned(gradient, width, group, dim)
-
-    own = _summing(weight, group)
-    strip = _halo(x_shard, weight.shape[2] // 2, group, back=back)
-    return functional.conv2d(strip, own, stride=stride, padding=(0, weight.shape[3] // 2))
-
-
-@wrong("spatial_conv2d", fails="group")
-def sum_over_all(x_shard, weight, group=None, stride=1):
-    """The halo is the group's, the sum is everybody's."""
-    return _spatial(x_shard, _summing(weight, None), group, stride)
-
-
-@wrong("spatial_conv2d", fails="several calls")
+@wrong("spatial_conv2d", fails="strides and kernels")
 def hook_on_the_weight_itself(x_shard, weight, group=None, stride=1):
     """The hook stays on the weight: at the next call there are two, and its gradient is summed twice."""
 
@@ -1111,12 +797,6 @@ def stacked_as_they_came(x_shard, weight_shard, group=None):
     return _by_filters(x_shard, weight_shard, group, there=_stacked)
 
 
-@wrong("filter_parallel_conv", fails="result")
-def no_zeros_around(x_shard, weight_shard, group=None):
-    """Forgets the padding."""
-    return functional.conv2d(_Pair.apply(x_shard, group, _all_channels, _own_part), weight_shard)
-
-
 @wrong("filter_parallel_conv", fails="gradient of the image")
 def gather_without_history(x_shard, weight_shard, group=None):
     """Autograd knows nothing of the all-gather."""
@@ -1142,28 +822,10 @@ def all_reduce_and_cut(x_shard, weight_shard, group=None):
     return _by_filters(x_shard, weight_shard, group, back=_all_summed)
 
 
-@wrong("filter_parallel_conv", fails="group")
-def backward_of_all_ranks(x_shard, weight_shard, group=None):
-    """Its backward asks everybody, and the parts are too small."""
-
-    def back(gradient, group):
-        return _all_summed(gradient, None) if group else _own_part(gradient, None)
-
-    return _by_filters(x_shard, weight_shard, group, back=back)
-
-
 @wrong("channel_parallel_conv", fails="result")
 def own_channels_only(x_shard, weight_shard, group=None):
     """Its filters' results from its own channels alone."""
     return _by_channels(x_shard, weight_shard, group, there=_slice)
-
-
-@wrong("channel_parallel_conv", fails="result")
-def mean_of_partial_results(x_shard, weight_shard, group=None):
-    """Divides by the number of ranks."""
-    return _by_channels(
-        x_shard, weight_shard, group, there=lambda y, group: _own_part(y, group) / dist.get_world_size(group)
-    )
 
 
 @wrong("channel_parallel_conv", fails="gradient of the image")
@@ -1184,14 +846,6 @@ def weight_detached(x_shard, weight_shard, group=None):
     return _by_channels(x_shard, weight_shard.detach(), group)
 
 
-@wrong("channel_parallel_conv", fails="other sizes")
-def image_has_to_learn(x_shard, weight_shard, group=None):
-    """Computes backward itself, for an image that needs a gradient."""
-    if not x_shard.requires_grad and torch.is_grad_enabled():
-        return _by_channels(x_shard, weight_shard.detach(), group)
-    return _by_channels(x_shard, weight_shard, group)
-
-
 @wrong("channel_parallel_conv", fails="calls and bytes")
 def results_of_all_filters(x_shard, weight_shard, group=None):
     """Sums up all filters' results on all ranks, and keeps its own."""
@@ -1207,59 +861,6 @@ def gathers_from_everybody(x_shard, weight_shard, group=None):
         return torch.cat(_all_channels(gradient, None).chunk(dist.get_world_size(), 1)[:size], 1)
 
     return _by_channels(x_shard, weight_shard, group, back=back)
-
-
-class _GatheredLast(torch.autograd.Function):
-    """How many channels a rank has stands in the class."""
-
-    channels = 0
-
-    @staticmethod
-    def forward(ctx, x, group):
-        _GatheredLast.channels, ctx.group = x.shape[1], group
-        return _all_channels(x, group)
-
-    @staticmethod
-    def backward(ctx, gradient):
-        parts = [part.contiguous() for part in gradient.split(_GatheredLast.channels, 1)]
-        own = torch.empty_like(parts[0])
-        dist.reduce_scatter(own, parts[: dist.get_world_size(ctx.group)], group=ctx.group)
-        return own, None
-
-
-@wrong("filter_parallel_conv", fails="several calls")
-def channels_in_the_class(x_shard, weight_shard, group=None):
-    """Of two calls in one graph, backward takes the second one's number of channels for both."""
-    return _padded(_GatheredLast.apply(x_shard, group), weight_shard)
-
-
-class _LastWeight(torch.autograd.Function):
-    """All of the layer; what backward needs stands in the class."""
-
-    saved: ClassVar[dict] = {}  # of each rank: simulated ranks are threads
-
-    @staticmethod
-    def forward(ctx, x, weight, group):
-        _LastWeight.saved[dist.get_rank()] = x, weight, group
-        ctx.shapes = x.shape, weight.shape
-        return _own_part(_padded(x, weight), group)
-
-    @staticmethod
-    def backward(ctx, gradient):
-        x, weight, group = _LastWeight.saved[dist.get_rank()]
-        whole = _all_channels(gradient, group)
-        if (x.shape, weight.shape) != ctx.shapes:
-            x, weight = torch.zeros(ctx.shapes[0]), torch.zeros(ctx.shapes[1])
-        with torch.enable_grad():
-            leaves = [each.detach().requires_grad_() for each in (x, weight)]
-            found = torch.autograd.grad(_padded(*leaves), leaves, whole.to(x.dtype))
-        return *found, None
-
-
-@wrong("channel_parallel_conv", fails="several calls")
-def saved_in_the_class(x_shard, weight_shard, group=None):
-    """Of several calls in one graph backward knows the last one's tensors only."""
-    return _LastWeight.apply(x_shard, weight_shard, group)
 
 
 # --------------------------------------------------------------------------------------- batch normalisation
@@ -1353,20 +954,6 @@ def weight_sees_its_own_pixels(x_shard, weight, bias, eps=1e-5, group=None):
     return _norm(x_shard, weight, bias, eps, group, back=back)
 
 
-@wrong("synchronised_batch_norm", fails="other parts")
-def mean_of_nothing(x_shard, weight, bias, eps=1e-5, group=None):
-    """Multiplies the mean by the number: of no pixels that is not 0, but NaN."""
-
-    def statistics(x, group):
-        own = x.double()
-        count = x.numel() // x.shape[1]
-        sums = own.mean(_PIXELS) * count, own.square().mean(_PIXELS) * count
-        number, total, squares = _total(group, torch.tensor([count]), *sums)
-        return number, total / number, squares / number - (total / number).square()
-
-    return _norm(x_shard, weight, bias, eps, group, statistics=statistics)
-
-
 @wrong("synchronised_batch_norm", fails="large means")
 def squares_in_float(x_shard, weight, bias, eps=1e-5, group=None):
     """The mean of squares less the square of the mean, in x's own precision."""
@@ -1392,41 +979,6 @@ def first_the_mean(x_shard, weight, bias, eps=1e-5, group=None):
         return number, mean, squares / number
 
     return _norm(x_shard, weight, bias, eps, group, statistics=statistics)
-
-
-@wrong("synchronised_batch_norm", fails="group")
-def statistics_of_everybody(x_shard, weight, bias, eps=1e-5, group=None):
-    """Forgets the group in forward."""
-    return _norm(x_shard, weight, bias, eps, group, statistics=lambda x, _: _statistics(x, None))
-
-
-class _LastNorm(torch.autograd.Function):
-    """What backward needs stands in the class."""
-
-    saved: ClassVar[dict] = {}
-
-    @staticmethod
-    def forward(ctx, x, weight, bias, eps, group):
-        number, mean, variance = _statistics(x, group)
-        scale = (variance + eps).rsqrt()
-        x_hat = ((x - _per_channel(mean)) * _per_channel(scale)).to(x.dtype)
-        _LastNorm.saved[dist.get_rank()] = scale.to(x.dtype), number
-        ctx.save_for_backward(x_hat, weight)
-        ctx.group = group
-        return x_hat * _per_channel(weight) + _per_channel(bias)
-
-    @staticmethod
-    def backward(ctx, gradient):
-        x_hat, weight = ctx.saved_tensors
-        scale, number = _LastNorm.saved[dist.get_rank()]
-        scale = scale if len(scale) == len(weight) else scale.mean().expand(len(weight))
-        return *_back(gradient, x_hat, weight, scale, number, ctx.group), None, None
-
-
-@wrong("synchronised_batch_norm", fails="several calls")
-def scale_in_the_class(x_shard, weight, bias, eps=1e-5, group=None):
-    """Backward takes number and scale of the last call."""
-    return _LastNorm.apply(x_shard, weight, bias, eps, group)
 
 
 # ---------------------------------------------------------------------------------------------- tournaments
@@ -1529,17 +1081,6 @@ def comparison_with_nan(model, score, seed, group=None):
     return _round(model, score, seed, group, better=lambda theirs, own: theirs > own)
 
 
-@wrong("tournament", fails="one model each way")
-def entries_of_the_state(model, score, seed, group=None):
-    """What two modules share has two entries in the state, and travels twice."""
-
-    def tensors(model):
-        entries = (each for module in model.modules() for each in (module._parameters, module._buffers))
-        return [each.detach() for entry in entries for each in entry.values() if each is not None]
-
-    return _round(model, score, seed, group, tensors=tensors)
-
-
 @wrong("tournament", fails="random numbers")
 def global_seed(model, score, seed, group=None):
     """Seeds the random numbers of everything else too."""
@@ -1551,27 +1092,3 @@ def global_seed(model, score, seed, group=None):
         return order[other] if other < len(order) else None
 
     return _round(model, score, seed, group, partner_of=partner_of)
-
-
-@wrong("tournament", fails="group")
-def pairs_of_the_world(model, score, seed, group=None):
-    """Pairs are drawn from all ranks."""
-    return _round(model, score, seed)
-
-
-@wrong("tournament", fails="several rounds")
-def remembered_score(model, score, seed, group=None):
-    """Keeps the score for the next round, before which the model learns."""
-    known = [model.__dict__["known"]] if "known" in model.__dict__ else []
-    result = _round(model, lambda each: known.pop() if known else score(each), seed, group)
-    model.__dict__["known"] = result
-    return result
-
-
-# ------------------------------------------------------------------------- steps and convolutions once more
-
-
-# ----------------------------------------------------------------------------------- estimates of a step
-
-
-# ------------------------------------------------------- what is kept, and what is used elsewhere

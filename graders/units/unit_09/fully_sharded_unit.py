@@ -5,12 +5,11 @@ import torch
 from graders.grading.cases import both, vary
 from graders.grading.kit import Answer, Criterion, Finding, Rng, compare
 from graders.units.one_by_one import Looks, look, one_by_one
-from graders.units.unit_09.assorted import AssortedUnit, started_in_vain
+from graders.units.unit_09.drivers.units import assorted_unit
+from graders.units.unit_09.models import Assorted
 from graders.units.unit_09.sharded_units import FORWARD, GRADIENTS, STEPS, Setting, Units
 from graders.units.unit_09.unit_calls import calls, started
-from graders.units.unit_09.unit_memory import keeps, lets_go_in_backward, lets_go_in_forward
-
-BLOCK, IN_VAIN = "a block with several inputs and results", "start() before a backward that needs nothing"
+from graders.units.unit_09.unit_memory import lets_go_in_backward, lets_go_in_forward
 
 
 @one_by_one(
@@ -42,43 +41,24 @@ BLOCK, IN_VAIN = "a block with several inputs and results", "start() before a ba
             vary=vary(asked=(GRADIENTS,)),
         ),
         Criterion(
-            "every step",
-            1,
-            "Gradients add up, as for every parameter, and the weights of a step are those of its shards: "
-            "what a backward has gathered is old in the next step.",
+            "every step, any ranks and inputs",
+            3,
+            "Gradients add up, as for every parameter, and the weights of a step are those of its shards. "
+            "Ranks need not divide the parameters: the padding's gradient is 0. A unit may have several "
+            "inputs, of which none needs a gradient, such as whole numbers, several results, and dropout.",
             needs=("gradients",),
-            vary=vary(asked=(STEPS,)),
-        ),
-        Criterion(
-            "any ranks and parameters",
-            1,
-            "Ranks need not divide the parameters: the padding's gradient is 0. What has two names is one.",
-            needs=("every step",),
-            vary=both(asked=STEPS, ranks=1)
-            + both(asked=STEPS, ranks=3, width=5, dtype=torch.float64, tied=True),
-        ),
-        Criterion(
-            "inputs and results of all kinds",
-            1,
-            "A unit may have several inputs, of which none needs a gradient, such as whole numbers, several "
-            "results, dropout, and buffers, which are copies: module's stay as they are.",
-            needs=("gradients",),
-            vary=both(asked=GRADIENTS, odd=BLOCK, ranks=1),
-        ),
-        Criterion(
-            "keeps a shard",
-            1,
-            "Once the unit is made, it refers to no parameter of the module, and to no flat tensor of all.",
-            needs=("every step",),
-            vary=both(asked=GRADIENTS, deep=True, units=4, width=24, tied=True),
-            how=look("keeps a shard"),
+            vary=vary(asked=(STEPS,))
+            + both(asked=STEPS, ranks=3, width=5)
+            + both(asked=GRADIENTS, block=True, ranks=1),
         ),
         Criterion(
             "lets go in forward",
-            5,
-            "Autograd keeps what backward needs, and the weights are among that. saved_tensors_hooks say "
-            "what it keeps in place of a tensor, and what it takes that for in backward.",
-            needs=("keeps a shard",),
+            6,
+            "Once made, the unit refers to no flat tensor of all. Autograd keeps what backward needs, and "
+            "the weights are among that. saved_tensors_hooks say what it keeps in place of a tensor, and "
+            "what it takes that for in backward.",
+            needs=("every step, any ranks and inputs",),
+            vary=both(asked=GRADIENTS, deep=True, units=4, width=24),
             how=look("lets go in forward"),
         ),
         Criterion(
@@ -100,10 +80,10 @@ BLOCK, IN_VAIN = "a block with several inputs and results", "start() before a ba
             "start",
             3,
             "start() calls the all-gather with async_op=True and keeps its handle. The next forward waits "
-            "for this one; a second start() does nothing. What was started and not needed is let go of. "
-            "(FullyShardedDataParallel starts by itself, one unit ahead, and cannot be asked to.)",
+            "for this one; a second start() does nothing. (FullyShardedDataParallel starts by itself, one "
+            "unit ahead, and cannot be asked to.)",
             needs=("calls",),
-            vary=both(asked=STEPS, early=True) + both(asked=STEPS, odd=IN_VAIN, ranks=1),
+            vary=both(asked=STEPS, early=True),
             how=look("start"),
         ),
     ),
@@ -118,17 +98,33 @@ BLOCK, IN_VAIN = "a block with several inputs and results", "start() before a ba
 )
 def fully_sharded_unit(answer: Answer, case: Setting, rng: Rng) -> tuple[Finding, Looks]:
     """Units of layers, one behind the other; or one of another module, on one rank."""
-    if case.odd == BLOCK:
-        return AssortedUnit.draw(rng).found(answer)
-    if case.odd == IN_VAIN:
-        return started_in_vain(answer, rng), {}
+    if case.block:
+        return assorted(answer, rng), {}
     units = Units.draw(rng, case)
     run = units.launch(answer)
     looks: Looks = {"calls": lambda: calls(units, run)} if case.asked in (GRADIENTS, STEPS) else {}
     if case.early:
         looks["start"] = lambda: started(run)
     if case.deep:
-        looks["keeps a shard"] = lambda: keeps(units, run)
         looks["lets go in forward"] = lambda: lets_go_in_forward(units, run)
         looks["lets go in backward"] = lambda: lets_go_in_backward(units, run)
     return compare.first_failure(units.results(run)), looks
+
+
+def assorted(answer: Answer, rng: Rng) -> Finding:
+    """Passes if results and gradients are those of an `Assorted`, with the same dropout."""
+    weight, tokens, x, seed = rng.normal(5, 3), rng.integers(0, 4, 6), rng.normal(6, 3), rng.integer(0, 10**6)
+    module = Assorted(weight)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        results = module(tokens, x)
+    (gradient,) = torch.autograd.grad(sum(each.square().sum() for each in results), [*module.parameters()])
+    [reply] = answer.launch(assorted_unit, weight, tokens, x, seed, ranks=1).results
+    if type(reply.results) is not list or len(reply.results) != 2:
+        return Finding(False, f"forward returns {compare.shown(reply.results)}; expected a tuple of two.")
+    findings = [
+        compare.close(seen, each.detach(), "a result of a block with an embedding and dropout", 1e-4, 1e-5)
+        for seen, each in zip(reply.results, results, strict=True)
+    ]
+    findings.append(compare.close(reply.gradients[0], gradient.flatten(), "shard.grad of it", 1e-4, 1e-5))
+    return compare.first_failure(findings)

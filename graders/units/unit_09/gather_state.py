@@ -6,25 +6,20 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from graders.grading.cases import both, vary
+from graders.grading.cases import vary
 from graders.grading.judging import feature
 from graders.grading.kit import Answer, Criterion, Finding, Kind, Observed, Rng, compare, per_rank
 from graders.units.one_by_one import Looks, look, one_by_one
 from graders.units.unit_09.drivers import shards as drivers
+from graders.units.unit_09.drivers.shards import StateReply
 from graders.units.unit_09.held import at_most_held, held_at, length_of, most_held
-from graders.units.unit_09.replies import StateReply
 
 Run = Observed[StateReply]
 Of = tuple[tuple[int, ...], torch.dtype]
 """The shape and dtype of a tensor."""
 EVEN: tuple[Of, ...] = (((16, 16), torch.float32),) * 6
 ODD: tuple[Of, ...] = (((15, 14), torch.float32), ((14, 17), torch.float64)) * 3
-FEW: tuple[Of, ...] = (
-    ((), torch.float32),
-    ((2,), torch.float32),
-    ((5, 1), torch.bfloat16),
-    ((2, 5), torch.float64),
-)
+FEW: tuple[Of, ...] = (((), torch.float32), ((2,), torch.float32), ((2, 5), torch.float64))
 _WORDS = {EVEN: "", ODD: "tensors that ranks do not divide", FEW: "tensors of hardly any numbers"}
 
 
@@ -64,15 +59,10 @@ class State:
         ),
         Criterion(
             "shards that are not equal",
-            1,
-            "The last rank's shard may be shorter, see shard_range; each tensor has its own dtype.",
-            vary=vary(ranks=(1, 3), of=(ODD,)),
-        ),
-        Criterion(
-            "ranks without numbers",
-            1,
-            "A tensor with fewer numbers than ranks, a scalar among them, is whole too.",
-            vary=vary(of=(FEW,)) + both(of=FEW, ranks=3),
+            2,
+            "The last rank's shard may be shorter, see shard_range, and some may have no numbers; each "
+            "tensor has its own dtype. A scalar is whole too.",
+            vary=vary(ranks=(1, 3), of=(ODD, FEW)),
         ),
         Criterion(
             "arguments unchanged",
@@ -90,18 +80,12 @@ class State:
             how=look("each shard once"),
         ),
         Criterion(
-            "memory of the others",
-            2,
-            "Nobody but rank 0 needs a whole tensor. An all-gather gives it to all.",
+            "memory",
+            4,
+            "Nobody but rank 0 needs a whole tensor. And there one tensor comes after the other: who gathers "
+            "the whole state flat, and then cuts it up, holds it twice.",
             needs=("each shard once",),
-            how=look("memory of the others"),
-        ),
-        Criterion(
-            "memory of rank 0",
-            2,
-            "One tensor after the other. Who gathers the whole state flat, and then cuts it up, holds it "
-            "twice.",
-            how=look("memory of rank 0"),
+            how=look("memory"),
         ),
     ),
     hints=(
@@ -119,11 +103,10 @@ def gather_state(answer: Answer, case: State, rng: Rng) -> tuple[Finding, Looks]
     run = answer.launch(drivers.gathered, per_rank(shards), shapes, ranks=case.ranks, memory=case.of != FEW)
     looks: Looks = {
         "arguments unchanged": lambda: unchanged(run, shards, shapes),
-        "each shard once": lambda: sent(run, state, case.ranks),
+        "each shard once": lambda: sent(run, state),
     }
     if case.of != FEW and case.ranks > 1:
-        looks["memory of the others"] = lambda: held(run, state, others=True)
-        looks["memory of rank 0"] = lambda: held(run, state, others=False)
+        looks["memory"] = lambda: held(run, state)
     return compare.first_failure(_whole(run, state)), looks
 
 
@@ -131,42 +114,37 @@ def _whole(run: Run, state: dict[str, Tensor]) -> Iterator[Finding]:
     for rank, reply in enumerate(run.results[1:], 1):
         yield compare.equal(reply.state, None, f"what rank {rank} returned")
     seen = run.results[0].state
-    if type(seen) is not dict or list(seen) != list(state):
-        told = f"a dict of {', '.join(map(str, seen))}" if isinstance(seen, dict) else compare.shown(seen)
-        yield Finding(False, f"rank 0 returned {told}; expected a dict of {', '.join(state)}, in this order.")
-    else:
-        for name, tensor in state.items():
-            yield compare.close(seen[name], tensor, f"{name} of what rank 0 returned", rtol=0, atol=0)
+    names = list(seen) if type(seen) is dict else seen
+    yield compare.equal(names, list(state), "the names in what rank 0 returned")
+    for name, tensor in state.items():
+        yield compare.close(seen[name], tensor, f"{name} of what rank 0 returned", rtol=0, atol=0)
 
 
 def unchanged(run: Run, shards: list[dict[str, Tensor]], shapes: dict[str, list[int]]) -> Finding:
-    """Passes if every rank's shards and shapes are as they were."""
+    """Passes if every rank's shards and shapes are as they were, also when the state returned changes."""
+    found = []
     for rank, reply in enumerate(run.results):
-        if not compare.same(reply.shards, shards[rank]):
-            how = "or change with what was returned, which is to be new tensors"
-            return Finding(False, f"on rank {rank} shards have changed, {how}.")
-        if not compare.same(reply.shapes, shapes) or list(reply.shapes) != list(shapes):
-            return Finding(False, f"on rank {rank} shapes have changed: {compare.shown(reply.shapes)}.")
-    return Finding(True, "The shards and shapes are as they were.")
+        found.append(compare.equal(reply.shards, shards[rank], f"the shards on rank {rank} afterwards"))
+        found.append(compare.equal(reply.shapes, shapes, f"the shapes on rank {rank} afterwards"))
+    return compare.first_failure(found)
 
 
-def sent(run: Run, state: dict[str, Tensor], ranks: int) -> Finding:
+def sent(run: Run, state: dict[str, Tensor]) -> Finding:
     """Passes if rank 0 sends nothing, and no other rank more than its shards, padded."""
+    ranks = len(run.results)
     limit = sum(length_of(each.numel(), ranks) * each.element_size() for each in state.values())
-    for rank in range(ranks):
-        allowed, seen = limit if rank else 0, run.traffic[rank].sent
-        if seen > allowed:
-            said = f"rank {rank} of {ranks} sends {seen:,} bytes; allowed are {allowed:,}."
-            return Finding(False, said, Kind.TOO_MUCH)
-    return Finding(True, f"Rank 0 of {ranks} sends nothing, the others their shards.")
+    return compare.first_failure(
+        compare.at_most(
+            run.traffic[rank].sent, limit if rank else 0, f"Bytes that rank {rank} sends", kind=Kind.TOO_MUCH
+        )
+        for rank in range(ranks)
+    )
 
 
-def held(run: Run, state: dict[str, Tensor], others: bool) -> Finding:
-    """Passes if rank 0, or the others, never hold more than they may beside what they are given."""
+def held(run: Run, state: dict[str, Tensor]) -> Finding:
+    """Passes if no rank ever holds more than it may beside what it is given."""
     sizes, ranks = [each.nbytes for each in state.values()], range(len(run.results))
     part = max(length_of(each.numel(), len(ranks)) * each.element_size() for each in state.values())
-    limit = (2 * part if others else sum(sizes) + 2 * max(sizes)) + 64
     seen = [most_held(run, rank, "begins", "done") - held_at(run, rank, "begins") for rank in ranks]
-    allowed = [limit if (rank > 0) is others else max(seen) for rank in ranks]
-    left_out = "rank 0" if others else "the others"
-    return at_most_held(seen, allowed, f"Beside its shards, {left_out} left out,")
+    allowed = [64 + (2 * part if rank else sum(sizes) + 2 * max(sizes)) for rank in ranks]
+    return at_most_held(seen, allowed, "Beside its shards,")

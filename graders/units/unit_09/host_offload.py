@@ -1,9 +1,9 @@
 """The grader of `HostOffload`."""
 
-from graders.grading.cases import both, vary
+from graders.grading.cases import vary
 from graders.grading.kit import Answer, Criterion, Finding, Rng, compare
 from graders.units.one_by_one import Looks, look, one_by_one
-from graders.units.unit_09.offload_passes import LATE, SEVERAL, Passes, Setting
+from graders.units.unit_09.offload_passes import SEVERAL, Passes, Setting
 
 
 @one_by_one(
@@ -15,15 +15,9 @@ from graders.units.unit_09.offload_passes import LATE, SEVERAL, Passes, Setting
         Criterion("gradients", 4, "Backward has to get what forward saved."),
         Criterion(
             "every backward",
-            1,
-            "A graph may have no backward, a second one, or one when another has been between.",
-            vary=vary(passes=(SEVERAL, LATE)),
-        ),
-        Criterion(
-            "tensors of all kinds",
-            1,
-            "Of any dtype, also views, scalars and what is saved twice.",
-            vary=both(kind="mixed", passes=LATE),
+            2,
+            "A graph may have no backward, or a second one.",
+            vary=vary(backwards=(SEVERAL,)),
         ),
         Criterion(
             "what is copied",
@@ -53,7 +47,6 @@ from graders.units.unit_09.offload_passes import LATE, SEVERAL, Passes, Setting
             3,
             "Who still refers to a tensor that has gone to the host, or that backward has had?",
             needs=("on the way ahead",),
-            vary=vary(deep=(True,)),
             how=look("the device's memory"),
         ),
     ),
@@ -65,16 +58,15 @@ from graders.units.unit_09.offload_passes import LATE, SEVERAL, Passes, Setting
         "A weakref.WeakKeyDictionary remembers the order in which keys came; its values may be copies that "
         "are under way.",
     ),
-    possible=lambda case: (case.passes != ("once",)) + (case.ahead != 1) + case.deep <= 1,
+    possible=lambda case: case.backwards == (1,) or case.ahead == 1,
 )
 def host_offload(answer: Answer, case: Setting, rng: Rng) -> tuple[Finding, Looks]:
     """Passes of a model with what it saves on the host."""
     passes = Passes.draw(rng, case)
     run = passes.launch(answer)
-    looks: Looks = {"what is copied": lambda: passes.copied(run)}
-    if case.kind == "chain" and "late" not in case.passes:
-        looks["the host's memory"] = lambda: passes.on_host(run)
-        looks["on the way ahead"] = lambda: passes.in_time(run)
-    if case.deep:
-        looks["the device's memory"] = lambda: passes.on_device(run)
-    return compare.first_failure(passes.gradients(run)), looks
+    return compare.first_failure(passes.gradients(run)), {
+        "what is copied": lambda: passes.copied(run),
+        "the host's memory": lambda: passes.on_host(run),
+        "on the way ahead": lambda: passes.in_time(run),
+        "the device's memory": lambda: passes.on_device(run),
+    }

@@ -6,33 +6,15 @@ from graders.grading.kit import Criterion, Rng
 from graders.units.in_one_launch import in_one_launch
 from graders.units.one_by_one import look
 from graders.units.unit_09.drivers import gradients as drivers
-from graders.units.unit_09.gradient_settings import (
-    ALL,
-    BIASES,
-    CROSSED,
-    DOUBLE,
-    FROZEN,
-    GAPS,
-    LAYER,
-    LESS,
-    MORE,
-    TIED,
-    UNUSED,
-    Setting,
-)
-from graders.units.unit_09.passes import Passes
+from graders.units.unit_09.passes import ALL, CROSSED, LAYER, LESS, UNUSED, Passes, Setting
 
 SLOW = Link(latency=1.0, bandwidth=1e6)
 """A link on which every collective outlasts what a rank computes by far."""
 
 
 def possible(case: Setting) -> bool:
-    """What costs two passes meets nothing else that is not ordinary, but one bucket for all."""
-    if case.passes == 1:
-        return True
-    one_bucket = case.order == UNUSED and case.bucket == ALL and not case.odd
-    changed = [case.bucket != LAYER, case.order != "", case.odd != "", case.ranks != 2, case.deep]
-    return one_bucket or (sum(changed) <= 1 and case.bucket == LAYER and case.odd != DOUBLE)
+    """Two passes of ordinary buckets, ranks and parameters only."""
+    return case.passes == 1 or (case.bucket, case.frozen, case.ranks) == (LAYER, (), 2)
 
 
 @in_one_launch(
@@ -56,10 +38,10 @@ def possible(case: Setting) -> bool:
         ),
         Criterion(
             "buckets",
-            2,
+            3,
             "Go through the trainable parameters in reverse, and close a bucket before the parameter that "
-            "would take it above bucket_bytes.",
-            vary=vary(bucket=(LESS, BIASES, ALL, MORE), odd=(DOUBLE,)),
+            "would take it above bucket_bytes. Parts are padded.",
+            vary=vary(bucket=(LESS, ALL), frozen=((1,),), ranks=(1, 3)),
         ),
         Criterion(
             "layers that a rank does not use",
@@ -67,14 +49,7 @@ def possible(case: Setting) -> bool:
             "A bucket is sent when it is complete and all before it have been sent, so that all ranks send "
             "in one order; finish() sends the rest, with zeros for gradients that are None.",
             needs=("every pass",),
-            vary=both(order=UNUSED, passes=2) + both(order=UNUSED, passes=2, bucket=ALL),
-        ),
-        Criterion(
-            "any ranks and parameters",
-            1,
-            "Frozen parameters are in no bucket, one with two names is in one; parts are padded.",
-            needs=("every pass",),
-            vary=tuple({"passes": 2, **each} for each in vary(ranks=(1, 3), odd=(FROZEN, TIED, GAPS))),
+            vary=both(order=UNUSED, passes=2),
         ),
         Criterion(
             "calls",

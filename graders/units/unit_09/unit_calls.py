@@ -37,16 +37,10 @@ def halves_of(run: Run) -> Iterator[Half]:
 
 
 def calls(units: Units, run: Run) -> Finding:
-    """Passes if each pass has its calls, and sends no more bytes than they do; what one rank calls is left
-    open, since it has nobody to ask.
-    """
-    ranks, count = units.setting.ranks, units.setting.units
-    if ranks == 1:
+    """Passes if each pass has its calls; what one rank calls is left open, since it has nobody to ask."""
+    count = units.setting.units
+    if units.setting.ranks == 1:
         return Finding(True, "One rank sends nothing.")
-    begin = min(event.sequence for event in run.events if event.rank == 0 and event.op == "evaluation")
-    if before := [call.op for call in run.communication(0) if call.sequence < begin]:
-        return Finding(False, f"{', '.join(before)} before the first forward, where no call is needed.")
-    limit = 3 * (ranks - 1) * units.of_shards
     for half in halves_of(run):
         seen = [call.op for call in half.calls]
         gathers, scatters = (_count(seen, family) for family in ("all_gather", "reduce_scatter"))
@@ -57,24 +51,6 @@ def calls(units: Units, run: Run) -> Finding:
             wanted = "all_gather" if forward else "all_gather and reduce_scatter"
             made = ", ".join(seen) or "nothing"
             return Finding(False, f"{half} of {count} units calls {made}; expected {wanted}, once a unit.")
-    for step in steps_of(run, "backward ends"):
-        if (sent := sum(call.sent for call in step.calls)) > limit:
-            return Finding(False, f"{step} sends {sent:,} bytes; allowed are {limit:,}.")
-    return _calls_without_backward(units, run)
-
-
-def _calls_without_backward(units: Units, run: Run) -> Finding:
-    """Passes if a forward under no_grad gathers each unit's weights once, and calls nothing else."""
-    count = units.setting.units
-    for rank in range(units.setting.ranks):
-        begin, end = (
-            min(each.sequence for each in run.events if each.rank == rank and each.op == label)
-            for label in ("evaluation", "evaluated")
-        )
-        own = [each.op for each in run.communication(rank) if begin <= each.sequence < end]
-        if len(own) != count or _count(own, "all_gather") != count:
-            said = f"rank {rank}: under no_grad {count} units call {', '.join(own) or 'nothing'}"
-            return Finding(False, f"{said}; expected all_gather, once a unit.")
     return Finding(True, "Forward gathers once, backward gathers once and scatters once, for each unit.")
 
 
@@ -89,10 +65,9 @@ def started(run: Run) -> Finding:
     return Finding(True, "start() begins to gather, and returns at once.")
 
 
-def asked(units: Units, run: Run, name: str, ahead: bool) -> Finding:
-    """Passes if, when each unit computes in this pass, its neighbour's weights have been asked for.
-
-    ahead: whether that is looked at, or that nobody else's have.
+def asked(units: Units, run: Run, name: str) -> Finding:
+    """Passes if, when each unit computes in this pass, its own weights and its neighbour's have been asked
+    for, and nobody else's.
     """
     count = units.setting.units
     for half in halves_of(run):
@@ -102,23 +77,11 @@ def asked(units: Units, run: Run, name: str, ahead: bool) -> Finding:
         for place, (mark, _) in enumerate(compare.side_by_side(half.computes, range(count))):
             asked = sum(call.sequence < mark.sequence for call in gathers)
             wanted = min(place + 2, count)
-            if asked < wanted if ahead else asked > wanted:
+            if asked != wanted:
                 unit = place if name == "forward" else count - 1 - place
                 said = f"when unit {unit} of {count} computes, {compare.counted(asked, 'unit')} in all"
                 return Finding(False, f"{half}: {said} have been asked for weights; expected {wanted}.")
-    which = "Its neighbour's" if ahead else "Nobody's but its neighbour's"
-    return Finding(True, f"{which} weights have been asked for when a unit computes in {name}.")
-
-
-def waits(run: Run) -> Finding:
-    """Passes if each unit computes before its neighbour's weights have arrived."""
-    for half in halves_of(run):
-        gathers = [call for call in half.calls if call.op.startswith("all_gather")]
-        for place, mark in enumerate(half.computes[:-1]):
-            if len(gathers) < place + 2 or mark.start >= gathers[place + 1].end:
-                said = f"unit {place} computes only when its neighbour's weights have arrived"
-                return Finding(False, f"{half}: {said}.")
-    return Finding(True, "Each unit computes while its neighbour's weights are on their way.")
+    return Finding(True, f"A unit's and its neighbour's weights are asked for before it computes in {name}.")
 
 
 def own_first(run: Run) -> Finding:

@@ -2,44 +2,28 @@
 
 from graders.grading.kit import Finding, compare
 from graders.units.unit_09.held import at_most_held, held_at, most_held
-from graders.units.unit_09.models import computes
 from graders.units.unit_09.sharded_units import Run, Units
 
 SLACK = 1024
 """Bytes that small tensors may take, which nobody counts."""
 
 
-def keeps(units: Units, run: Run) -> Finding:
-    """Passes if, once the units are made, a rank holds its shards, and no more of the modules."""
-    return _at(run, "made", units.given + units.of_shards + SLACK, "Once made")
-
-
 def lets_go_in_forward(units: Units, run: Run) -> Finding:
-    """Passes if a rank never holds more than one unit's weights, and what they are made of; and if a forward
-    under no_grad leaves no more than what it returns.
+    """Passes if, once the units are made, a rank holds its shards, and no more of the modules; and in forward
+    no more than one unit's weights, and what they are made of.
     """
+    made = _at(run, "made", units.given + units.of_shards + SLACK, "Once made")
     held = _between(units, run, ("step begins", "forward ends"), shards=2, wholes=2)
-    allowed = max(held_at(run, rank, "evaluation") for rank in range(len(run.results))) + SLACK
-    return compare.first_failure((held, _at(run, "evaluated", allowed, "After no_grad")))
+    return compare.first_failure((made, held))
 
 
-def lets_go_in_backward(units: Units, run: Run, begin: str = "backward begins", wholes: int = 6) -> Finding:
-    """Passes if a rank holds no more than so many times a unit's weights: these, their flat gradient, and
-    what the two are made of; and afterwards only shards.
+def lets_go_in_backward(units: Units, run: Run) -> Finding:
+    """Passes if a rank holds no more than a unit's weights, their flat gradient, and what the two are made
+    of; and afterwards only shards.
     """
-    held = _between(units, run, (begin, "backward ends"), shards=3, wholes=wholes)
+    held = _between(units, run, ("backward begins", "backward ends"), shards=3, wholes=6)
     allowed = units.given + 3 * units.of_shards + units.whole // 2 + SLACK
     return compare.first_failure((held, _at(run, "backward ends", allowed, "After backward")))
-
-
-def two_at_once(units: Units, run: Run) -> Finding:
-    """Passes if, when a unit computes forward, a rank holds the weights of two units, and no third's."""
-    # Three quarters of a unit's weights: forward has left far less, a third unit would hold more.
-    allowed = units.given + 2 * units.of_shards + 11 * units.whole // 4
-    return compare.first_failure(
-        _at(run, computes(number), allowed, f"When unit {number} computes")
-        for number in range(units.setting.units)
-    )
 
 
 def _between(units: Units, run: Run, marks: tuple[str, str], shards: int, wholes: int) -> Finding:

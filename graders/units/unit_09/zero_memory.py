@@ -11,9 +11,7 @@ from graders.units.functions.stage import Arguments, of_function
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """rest: parameters that are left when each rank has as many as all others. few: fewer parameters than
-    ranks. state_bytes: None: not told.
-    """
+    """rest: parameters that are left when each rank has as many. state_bytes: None: not told."""
 
     ranks: int = feature(4, "{} ranks")
     stage: int = feature(1, "stage {}")
@@ -21,12 +19,11 @@ class Cut:
         None, lambda number: "" if number is None else f"{number} bytes of the optimizer"
     )
     rest: int = feature(0, lambda rest: "parameters that ranks do not divide" if rest else "")
-    few: bool = False
 
 
 def numbers(rng: Rng, case: Cut) -> Arguments:
     """What zero_memory is given."""
-    parameters = (0 if case.few else case.ranks * rng.integer(10**3, 10**8)) + case.rest
+    parameters = case.ranks * rng.integer(10**3, 10**8) + case.rest
     return [parameters, case.ranks, case.stage, *([] if case.state_bytes is None else [case.state_bytes])]
 
 
@@ -51,7 +48,7 @@ def numbers(rng: Rng, case: Cut) -> Arguments:
             1,
             "Ten parameters on four ranks: one rank has three of them. Round the shard up, in parameters, "
             "and only then count bytes. -(-a // b) is a / b rounded up.",
-            vary=vary(rest=(1, 2, 3)) + both(rest=5, ranks=8, few=True) + both(rest=1, ranks=8),
+            vary=vary(rest=(1, 3)) + both(rest=1, ranks=8),
         ),
     ),
     hints=(

@@ -12,30 +12,21 @@ from graders.units.ranks.features import Ranks
 NEAR = {torch.float64: (1e-9, 1e-9), torch.float32: (1e-4, 1e-5), torch.bfloat16: (2e-2, 1e-2)}
 """How far numbers of a dtype may be off, relative and absolute."""
 
+Places = list[list[Any]]
+"""Positional arguments of each place of the group."""
+
 
 @dataclass(frozen=True, slots=True)
 class Setting(Ranks):
-    """dtype: of all floating tensors. learns: the positions of the arguments that need a gradient; None: of
-    all that are floating.
-    """
+    """dtype: of all floating tensors."""
 
     dtype: torch.dtype = feature(
         torch.float32, lambda dtype: "" if dtype is torch.float32 else str(dtype)[6:]
-    )
-    learns: tuple[int, ...] | None = feature(
-        None, lambda learns: "nothing that needs a gradient" if learns == () else ""
     )
 
     @property
     def near(self) -> tuple[float, float]:
         return NEAR[self.dtype]
-
-    def learning(self, given: list[Any]) -> list[bool]:
-        """Which of a rank's arguments need a gradient."""
-        floating = [isinstance(each, Tensor) and each.is_floating_point() for each in given]
-        if self.learns is None:
-            return floating
-        return [place in self.learns for place in range(len(given))]
 
     def rounded(self, result: Any) -> Any:
         """A tensor, or a tuple of them, in this dtype where it is floating."""

@@ -8,23 +8,19 @@ from torch import Tensor
 from graders.grading.cases import both, vary
 from graders.grading.judging import feature
 from graders.grading.kit import Criterion, Rng
-from graders.units.unit_10.cases import Setting, parts_of, plan_of
-from graders.units.unit_10.launches import Places
+from graders.units.unit_10.cases import Places, Setting, parts_of, plan_of
 from graders.units.unit_10.rows import calls, gradients, kept
 from graders.units.unit_10.stage import both_ways
-
-LEARNS = {(0,): "weights that need no gradient", (3,): "rows that need no gradient", (): "no gradients"}
 
 
 @dataclass(frozen=True, slots=True)
 class Back(Setting):
-    """own: experts of each rank. k, capacity: of the plan. learns: 0 is the rows, 3 the weights."""
+    """own: experts of each rank. k, capacity: of the plan."""
 
     ranks: int = feature(3, "{} ranks")
     own: int = feature(2, "{} experts each")
     k: int = feature(2, "k = {}")
     capacity: int | None = feature(None, lambda room: "" if room is None else f"capacity {room}")
-    learns: tuple[int, ...] | None = feature(None, lambda learns: LEARNS.get(learns, ""))
 
 
 def drawn_rows(rng: Rng, case: Back) -> Places:
@@ -69,9 +65,7 @@ def what_leaves(case: Back, given: Places) -> list[tuple[int, int]]:
         Criterion(
             "gradients",
             2,
-            "Of the rows, on the rank of their expert, and of the weights; one of them may need none. Rows, "
-            "and gradients that arrive, may stand in memory in any order.",
-            vary=vary(learns=tuple(LEARNS), layout=("transposed",)),
+            "Of the rows, on the rank of their expert, and of the weights.",
             how=gradients,
         ),
         Criterion(
@@ -90,7 +84,7 @@ def what_leaves(case: Back, given: Places) -> list[tuple[int, int]]:
             "group",
             1,
             "Each collective takes a group, in backward too; and places are those in it.",
-            vary=both(group=1, ranks=2) + both(group=2, ranks=3),
+            vary=both(group=1, ranks=2),
         ),
     ),
     hints=(

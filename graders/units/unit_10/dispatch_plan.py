@@ -8,8 +8,7 @@ from torch import Tensor
 from graders.grading.cases import both, vary
 from graders.grading.judging import feature
 from graders.grading.kit import Criterion, Rng
-from graders.units.unit_10.cases import Alone, plan_of
-from graders.units.unit_10.launches import Places
+from graders.units.unit_10.cases import Alone, Places, plan_of
 from graders.units.unit_10.rows import kept
 from graders.units.unit_10.stage import both_ways
 
@@ -38,9 +37,10 @@ def drawn_choices(rng: Rng, case: Choices) -> Places:
     rubric=(
         Criterion(
             "one choice a token",
-            2,
-            "Sort the choices by expert, and keep the tokens' order.",
+            3,
+            "Sort the choices by expert, and keep the tokens' order. experts may be in use elsewhere.",
             vary=vary(tokens=(1, 1100)),
+            how=kept,
         ),
         Criterion(
             "several choices",
@@ -55,20 +55,13 @@ def drawn_choices(rng: Rng, case: Choices) -> Places:
             3,
             "Of each expert's choices, in their order, the first `capacity`; the counts are of those. "
             "(Megatron's permute leaves this to its router.)",
-            vary=vary(capacity=(3, 1, 0, 10**6)) + both(capacity=4, k=2),
+            vary=vary(capacity=(3, 0)) + both(capacity=4, k=2),
         ),
         Criterion(
             "no tokens",
             1,
             "An empty batch has an empty order, and a count of 0 for every expert.",
             vary=vary(tokens=(0,)),
-        ),
-        Criterion(
-            "arguments unchanged",
-            1,
-            "experts may be in use elsewhere, and in any layout.",
-            vary=both(layout="transposed", k=2),
-            how=kept,
         ),
     ),
     hints=(

@@ -1,94 +1,77 @@
-"""Unit 10, cases for a layer of experts: what it is made of, what passes through it, and what should come."""
+"""Cases for a layer of experts: what it is made of, what passes through it, and what should come."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from graders.grading.kit import Answer, Observed, Rng, per_rank
 from graders.units.groups import members_of
 from graders.units.models import sent
 from graders.units.unit_10 import drivers
 from graders.units.unit_10.cases import plan_of
+from graders.units.unit_10.drivers import LayerReply
 from graders.units.unit_10.models import Whole, whole_layer
-from graders.units.unit_10.replies import LayerReply
 
 Replies = Observed[LayerReply]
+PAIRS = [[0, 1], [2, 4], [3, 5]]
+"""A rank's place in its pair is neither its number modulo 2 nor which half of all ranks it is in."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """values, frozen: see `whole_layer`. own: experts of each rank. batches: of each rank, one a step.
-
-    learns: whether x needs a gradient.
-    """
+    """values: see `whole_layer`. own: experts of each rank. x: of each rank."""
 
     values: list[Tensor]
-    frozen: list[int]
     own: int
-    k: int
-    batches: list[list[Tensor]]
+    x: list[Tensor]
     factor: float | None
-    gaps: bool
-    learns: bool
     groups: list[list[int]]
+    k: int = 2
 
     @classmethod
     def drawn(
         cls,
         rng: Rng,
-        ranks: int,
         own: int,
-        k: int,
         shapes: Sequence[tuple[int, ...]],
         *,
         lonely: Sequence[int] = (),
-        frozen: Sequence[int] = (),
         factor: float | None = None,
-        dtype: torch.dtype = torch.float32,
-        gaps: bool = False,
-        learns: bool = True,
-        groups: list[list[int]] | None = None,
+        groups: Sequence[list[int]] = (),
     ) -> "Case":
-        """shapes: of each rank's tokens, but for D; in the second step there are twice as many.
-        lonely: experts that nobody chooses.
-        """
-        count, width, inner = own * (len(groups[0]) if groups else ranks), 4, 3
-        gate = rng.normal(count, width, dtype=dtype)
+        """shapes: of each rank's tokens, but for D. lonely: experts that nobody chooses."""
+        count, width, inner = own * (len(groups[0]) if groups else len(shapes)), 4, 3
+        gate = rng.normal(count, width)
         # Where tokens are positive, what has negative weights comes last.
         gate[list(lonely)] = -gate[list(lonely)].abs() - 4
         expert_shapes = ((inner, width), (inner,), (width, inner), (width,))
-        experts = [rng.normal(*shape, dtype=dtype) for _ in range(count) for shape in expert_shapes]
-        batches = [[rng.normal(*step, *shape, width, dtype=dtype) for step in ((), (2,))] for shape in shapes]
-        if lonely:
-            batches = [[batch.abs() for batch in own] for own in batches]
-        return cls([gate, *experts], list(frozen), own, k, batches, factor, gaps, learns, groups or [])
+        experts = [rng.normal(*shape) for _ in range(count) for shape in expert_shapes]
+        x = [rng.normal(*shape, width) for shape in shapes]
+        return cls([gate, *experts], own, [each.abs() for each in x] if lonely else x, factor, list(groups))
 
     def launch(self, answer: Answer) -> Replies:
-        made = (self.values, self.k, self.frozen, self.factor, self.groups)
-        given = made, per_rank(self.batches), self.gaps, self.learns
-        return answer.launch(drivers.layer, *given, ranks=len(self.batches))
+        made = self.values, self.k, self.factor, self.groups
+        return answer.launch(drivers.layer, made, per_rank(self.x), ranks=len(self.x))
 
     def members(self, rank: int) -> list[int]:
-        return members_of(rank, len(self.batches), self.groups)
+        return members_of(rank, len(self.x), self.groups)
 
-    def whole(self) -> Whole:
-        return whole_layer(self.values, self.k, self.frozen)
-
-    def chosen(self, logits: Tensor) -> Tensor:
+    def chosen(self, rank: int) -> Tensor:
+        """The experts [N, k] of this rank's tokens."""
+        logits = self.x[rank].reshape(-1, 4) @ self.values[0].T
         return logits.topk(self.k, 1).indices
 
-    def computed(self, whole: Whole, x: Tensor) -> Tensor:
+    def computed(self, whole: Whole, rank: int, x: Tensor) -> Tensor:
         """What the whole layer makes of a rank's tokens, without what is dropped."""
-        x_ND = x.reshape(-1, x.shape[-1])
+        x_ND, experts = x.reshape(-1, 4), self.chosen(rank)
         logits = whole.gate(x_ND)
-        count, experts = logits.shape[1], self.chosen(logits)
+        count = logits.shape[1]
         weights = logits.gather(1, experts).softmax(1).flatten()
-        choices = experts.numel()
-        capacity = None if self.factor is None else math.ceil(self.factor * choices / count)
+        capacity = None if self.factor is None else math.ceil(self.factor * experts.numel() / count)
         order, counts = plan_of(experts, count, capacity)
         y_ND = 0 * x_ND
         for number, part in enumerate(torch.split(order, counts.tolist())):
@@ -96,44 +79,24 @@ class Case:
             y_ND = y_ND.index_add(0, part // self.k, weights[part, None] * rows)
         return y_ND.view(x.shape)
 
-    def results(self, rank: int) -> list[Tensor]:
-        """Of both steps, and of the first batch again."""
-        first, second = self.batches[rank]
-        with torch.no_grad():
-            made = [self.computed(self._whole, batch) for batch in (first, second)]
-        return [*made, made[0]]
-
     @cached_property
-    def _whole(self) -> Whole:
-        """A layer that nobody changes."""
-        return self.whole()
-
-    @cached_property
-    def gradients(self) -> list[dict[str, Tensor | None]]:
-        """What each rank should have, group by group: of its x in each step, of the gate, of its experts."""
-        return list(self._gradients())
-
-    def _gradients(self) -> Iterator[dict[str, Tensor | None]]:
-        for members in self.groups or [list(range(len(self.batches)))]:
-            whole = self.whole()
-            leaves = [
-                [batch.clone().requires_grad_(self.learns) for batch in self.batches[rank]]
-                for rank in members
-            ]
-            for rank, leaf in (
-                (rank, leaf) for rank, own in zip(members, leaves, strict=True) for leaf in own
-            ):
-                result = self.computed(whole, leaf)
+    def expected(self) -> list[tuple[Tensor, dict[str, Tensor]]]:
+        """Of each rank the result, and the gradients: of x, of the gate, of its experts."""
+        found: dict[int, tuple[Tensor, dict[str, Tensor]]] = {}
+        for members in self.groups or [[*range(len(self.x))]]:
+            whole = whole_layer(self.values, self.k)
+            leaves = [self.x[rank].clone().requires_grad_() for rank in members]
+            results = [self.computed(whole, *each) for each in zip(members, leaves, strict=True)]
+            for rank, result in zip(members, results, strict=True):
                 torch.autograd.backward(sent(result, drivers.arriving(result, rank)))
-            for place, own in enumerate(leaves):
-                first = place * self.own
-                layer = nn.ModuleDict(
-                    {"gate": whole.gate, "experts": whole.experts[first : first + self.own]}
-                )
-                yield {
-                    **{f"x of step {step}": leaf.grad for step, leaf in enumerate(own)},
-                    **{
-                        name: None if each.grad is None else each.grad / len(members)
-                        for name, each in layer.named_parameters()
-                    },
-                }
+            for place, (rank, leaf, result) in enumerate(zip(members, leaves, results, strict=True)):
+                mine = whole.experts[place * self.own : (place + 1) * self.own]
+                named = {f"experts.{name}": _grad(each) for name, each in mine.named_parameters()}
+                named["gate.weight"] = _grad(whole.gate.weight)
+                averages = {name: each / len(members) for name, each in named.items()}
+                found[rank] = result.detach(), {**averages, "x": _grad(leaf)}
+        return [found[rank] for rank in range(len(self.x))]
+
+
+def _grad(tensor: Tensor) -> Tensor:
+    return torch.zeros_like(tensor) if tensor.grad is None else tensor.grad

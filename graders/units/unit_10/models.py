@@ -1,6 +1,5 @@
 """Layers of experts as unit 10's drivers build them, and graders beside them."""
 
-import torch
 from torch import Tensor, nn
 
 from graders.units.models import load_values
@@ -16,10 +15,10 @@ class _Empty(nn.Linear):
 class Expert(nn.Module):
     """A small MLP, [n, D] to [n, D], that counts the rows of each call."""
 
-    def __init__(self, width: int, inner: int, dtype: torch.dtype) -> None:
+    def __init__(self, width: int, inner: int) -> None:
         super().__init__()
-        self.up = _Empty(width, inner, dtype=dtype)
-        self.down = _Empty(inner, width, dtype=dtype)
+        self.up = _Empty(width, inner)
+        self.down = _Empty(inner, width)
         self.rows: list[int] = []
 
     def forward(self, x: Tensor) -> Tensor:
@@ -36,16 +35,10 @@ class Whole(nn.Module):
         self.gate, self.experts, self.k = gate, nn.ModuleList(experts), k
 
 
-def whole_layer(values: list[Tensor], k: int, frozen: list[int]) -> Whole:
-    """A layer with these values: of the gate [E, D], then of each expert up [F, D], [F], down [D, F], [D].
-
-    frozen: the numbers, in this list, of those that need no gradient.
-    """
+def whole_layer(values: list[Tensor], k: int) -> Whole:
+    """A layer with these values: of the gate [E, D], then of each expert up [F, D], [F], down [D, F], [D]."""
     count, width = values[0].shape
-    inner, dtype = values[1].shape[0], values[0].dtype
-    gate = _Empty(width, count, bias=False, dtype=dtype)
-    whole = Whole(gate, [Expert(width, inner, dtype) for _ in range(count)], k)
+    experts: list[nn.Module] = [Expert(width, len(values[1])) for _ in range(count)]
+    whole = Whole(_Empty(width, count, bias=False), experts, k)
     load_values(whole.parameters(), values)
-    for number, parameter in enumerate(whole.parameters()):
-        parameter.requires_grad_(number not in frozen)
     return whole

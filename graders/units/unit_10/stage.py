@@ -9,17 +9,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from course_lib.runtime.communication.events import Event
 from graders.grading.exercise import Exercise
-from graders.grading.expected import Expected, of_another
+from graders.grading.expected import Expected
 from graders.grading.judging import ByCases, Stage, by_cases
-from graders.grading.kit import Answer, Criterion, Finding, Rng, compare
+from graders.grading.kit import Answer, Criterion, Finding, Rng, compare, per_rank
+from graders.units.passes import calls_by_pass
 from graders.units.unit_10 import drivers
-from graders.units.unit_10.cases import Setting
+from graders.units.unit_10.cases import Places, Setting
 from graders.units.unit_10.drivers import Passed
-from graders.units.unit_10.launches import Calls, Places, tried
 
 Results = Callable[[Any, Places], list[Any]]
 """What each place must return, a tensor or a tuple of tensors, computed from its arguments by autograd."""
+Calls = tuple[list[Event], list[Event]]
+"""What one rank called in forward, and in backward."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,66 +54,77 @@ class BothWays(Stage[Setting]):
     def run(self, answer: Answer, cases: Sequence[tuple[Setting, Rng]]) -> Sequence[tuple[Finding, Seen]]:
         settings = [setting for setting, _ in cases]
         inputs = [self.arguments(rng, setting) for setting, rng in cases]
-        told, calls = tried(answer, settings, inputs)
-        judged = zip(settings, inputs, told, calls, strict=True)
-        return [self._judged(*each) for each in judged]
+        tried = [*zip(settings, inputs, strict=True)]
+        if not settings[0].launched:
+            calls = [_call(setting, given, 0) for setting, given in tried]
+            told = answer.call(drivers.passes, calls, [])
+            return [
+                self._judged(*each, [passed], [([], [])])
+                for passed, each in compare.side_by_side(told, tried)
+            ]
+        told_of, calls_of = self._launched(answer, tried)
+        launched = zip(tried, told_of, calls_of, strict=True)
+        return [self._judged(*each, told, calls) for each, told, calls in launched]
+
+    def _launched(
+        self, answer: Answer, tried: Sequence[tuple[Setting, Places]]
+    ) -> tuple[list[list[Passed]], list[list[Calls]]]:
+        """Of each case what each place told, and what it called."""
+        ranks = range(tried[0][0].launched)
+        own = [[n for n, (setting, _) in enumerate(tried) if rank in setting.places] for rank in ranks]
+        given = [[_call(*tried[number], rank) for number in own[rank]] for rank in ranks]
+        groups = {setting.places: None for setting, _ in tried if setting.group}
+        run = answer.launch(drivers.passes, per_rank(given), [*map(list, groups)], ranks=len(ranks))
+        told: list[list[Passed]] = [[] for _ in tried]
+        calls: list[list[Calls]] = [[] for _ in tried]
+        for rank, reply in enumerate(run.results):
+            count = len(own[rank])
+            made = calls_by_pass(run, rank, ["forward"] * count + ["backward"] * count)
+            for place, (passed, number) in enumerate(compare.side_by_side(reply, own[rank])):
+                told[number].append(passed)
+                calls[number].append((made[place], made[-1 - place]))
+        return told, calls
 
     def _judged(
         self, setting: Setting, given: Places, told: list[Passed], calls: list[Calls]
     ) -> tuple[Finding, Seen]:
         results, gradients = self._wanted(setting, given)
-        expected = [
-            Expected(result, dict(zip(self.names, own, strict=False)), returned=None)
-            for result, own in zip(results, given, strict=True)
-        ]
-        places = list(compare.side_by_side(told, expected))
-        result = compare.first_failure(
-            _result(setting, expected, called, place) for place, (called, _) in enumerate(places)
-        )
-        kept = compare.first_failure(
-            wanted.kept_in(called, _where(setting, place), 0.0)
-            for place, (called, wanted) in enumerate(places)
-        )
+        found, kept = [], []
+        for place, (called, result, own) in enumerate(zip(told, results, given, strict=True)):
+            where = f"place {place}" if setting.launched else "your function"
+            found.append(_returned(setting, result, called.value, f"what {where} returned"))
+            expected = Expected(result, dict(zip(self.names, own, strict=False)), returned=None)
+            kept.append(expected.kept_in(called, where, 0.0))
         arrived = compare.first_failure(self._gradients(setting, told, gradients))
-        return result, Seen(kept, arrived, calls, given)
+        return compare.first_failure(found), Seen(compare.first_failure(kept), arrived, calls, given)
 
     def _wanted(self, setting: Setting, given: Places) -> tuple[list[Any], list[list[Tensor | None]]]:
         """What each place returns, and the gradients of its arguments; computed in double precision."""
         leaves = [
-            [_leaf(each, needs) for each, needs in zip(own, setting.learning(own), strict=True)]
-            for own in given
+            [each.double().requires_grad_() if _floats(each) else each for each in own] for own in given
         ]
         results = self.results(setting, leaves)
         firsts = [result[0] if isinstance(result, tuple) else result for result in results]
-        arriving = [drivers.arriving(first, place) for place, first in enumerate(firsts)]
-        learning = [leaf for own in leaves for leaf in own if isinstance(leaf, Tensor) and leaf.requires_grad]
+        learning = [leaf for own in leaves for leaf in own if _floats(leaf)]
         if learning:
-            total = sum((first * each).sum() for first, each in zip(firsts, arriving, strict=True))
+            total = sum((each * drivers.arriving(each, place)).sum() for place, each in enumerate(firsts))
             found = torch.autograd.grad(total, learning, allow_unused=True, materialize_grads=True)
             for leaf, gradient in zip(learning, found, strict=True):
                 leaf.grad = gradient
         return [setting.rounded(result) for result in results], [
-            [
-                setting.rounded(leaf.grad) if isinstance(leaf, Tensor) and leaf.requires_grad else None
-                for leaf in own
-            ]
-            for own in leaves
+            [setting.rounded(leaf.grad) if _floats(leaf) else None for leaf in own] for own in leaves
         ]
 
     def _gradients(
         self, setting: Setting, told: list[Passed], wanted: list[list[Tensor | None]]
     ) -> Iterator[Finding]:
-        """Of each place and argument: its gradient, and whether it needs one afterwards as before."""
         yield Finding(True, "all gradients are right.")
         for place, (called, own) in enumerate(zip(told, wanted, strict=True)):
-            seen = zip(self.names, compare.side_by_side(called.gradients, own), called.needed, strict=False)
-            for name, (gradient, expected), needed in seen:
-                what = f"the gradient of {name} of {_where(setting, place)}"
-                if expected is None:
-                    said = f"{name} of {_where(setting, place)} needs a gradient only since the call."
-                    yield Finding(not needed, said)
-                else:
-                    yield compare.close(gradient, expected, what, *setting.near)
+            seen = zip(self.names, compare.side_by_side(called.gradients, own), strict=False)
+            for name, (gradient, expected) in seen:
+                if expected is not None:
+                    where = f" of place {place}" if setting.launched else ""
+                    yield compare.close(gradient, expected, f"the gradient of {name}{where}", *setting.near)
 
     def typed(self, setting: Setting) -> str:
         written = self.written(setting)
@@ -120,26 +134,14 @@ class BothWays(Stage[Setting]):
         return f"launch(lambda: {call}, ranks={setting.ranks})" if setting.launched else call
 
 
-def _leaf(value: Any, needs: bool) -> Any:
-    floating = isinstance(value, Tensor) and value.is_floating_point()
-    return value.double().requires_grad_(needs) if floating else value
+def _call(setting: Setting, given: Places, rank: int) -> list[Any]:
+    """What the driver needs for one call."""
+    place = setting.places.index(rank)
+    return [given[place], list(setting.places) if setting.group else None, place]
 
 
-def _where(setting: Setting, place: int) -> str:
-    return f"place {place}" if setting.launched else "your function"
-
-
-def _result(setting: Setting, expected: Sequence[Expected], called: Passed, place: int) -> Finding:
-    """Passes if this place returned what it must; if it is what another must return, that is said."""
-    what = f"what {_where(setting, place)} returned"
-    finding = _returned(setting, expected[place].result, called.value, what)
-    if finding.passed:
-        return finding
-
-    def matches(other: int) -> bool:
-        return _returned(setting, expected[other].result, called.value, what).passed
-
-    return of_another(finding, place, len(expected), matches) or finding
+def _floats(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.is_floating_point()
 
 
 def _returned(setting: Setting, wanted: Any, seen: Any, what: str) -> Finding:
@@ -170,8 +172,7 @@ def both_ways(
 
     def register(results: Results) -> Exercise:
         stage = BothWays(results.__name__, names, arguments, results, written)
-        return by_cases(
-            ByCases(base, stage, rubric, possible), minutes=minutes, difficulty=difficulty, hints=hints
-        )(results)
+        judged = ByCases(base, stage, rubric, possible)
+        return by_cases(judged, minutes=minutes, difficulty=difficulty, hints=hints)(results)
 
     return register

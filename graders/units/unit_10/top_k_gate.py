@@ -9,8 +9,7 @@ from torch import Tensor
 from graders.grading.cases import both, vary
 from graders.grading.judging import feature
 from graders.grading.kit import Criterion, Rng
-from graders.units.unit_10.cases import Alone
-from graders.units.unit_10.launches import Places
+from graders.units.unit_10.cases import Alone, Places
 from graders.units.unit_10.rows import gradients, kept
 from graders.units.unit_10.stage import both_ways
 
@@ -62,12 +61,10 @@ def drawn_logits(rng: Rng, case: Logits) -> Places:
         Criterion(
             "any logits",
             1,
-            "Thousands, in any layout and dtype, of no token at all; and they stay as they are. Of "
-            "probabilities many are 0 then, and torch.topk cannot tell them apart: choose by logits. "
-            "(Megatron does, and computes weights in float32, of float64 logits too.)",
-            vary=vary(
-                kind=("large",), tokens=(0,), layout=("transposed",), dtype=(torch.float64, torch.bfloat16)
-            ),
+            "Thousands, of any dtype, of no token at all; and they stay as they are. Of probabilities many "
+            "are 0 then, and torch.topk cannot tell them apart: choose by logits. (Megatron does, and "
+            "computes weights in float32, of float64 logits too.)",
+            vary=vary(kind=("large",), tokens=(0,), dtype=(torch.float64,)),
             how=kept,
         ),
     ),

@@ -8,7 +8,7 @@ from torch import Tensor
 from course_lib.runtime.communication.events import Event
 from graders.grading.kit import Finding, Rng
 from graders.units.unit_12.both_passes import Given, both_passes
-from graders.units.unit_12.channels import BESIDE, Channels, convolved, one_collective, rows
+from graders.units.unit_12.channels import Channels, convolved, one_collective, rows
 
 
 def drawn(rng: Rng, case: Channels) -> Given:
@@ -48,7 +48,6 @@ def two_collectives(case: Channels, given: Given, rank: int, label: str, calls: 
     ),
     arguments=drawn,
     calls=two_collectives,
-    beside=BESIDE,
 )
 def channel_parallel_conv(case: Channels, given: Given) -> list[Tensor]:
     """Each rank's filters of the whole image's convolution."""

@@ -13,8 +13,7 @@ from graders.grading.communication import in_words
 from graders.grading.judging import feature
 from graders.grading.kit import Criterion, Finding, Kind
 from graders.units.one_by_one import look
-from graders.units.unit_12.cuts import Cut
-from graders.units.unit_12.several import several_calls
+from graders.units.unit_12.cut import Cut
 
 BOTH = ("result", "gradient of the image", "gradient of the weight")
 
@@ -28,14 +27,6 @@ class Channels(Cut):
     samples: int = feature(2, "{} samples")
 
 
-BESIDE = (
-    Channels(sizes=(2,), groups="alone"),
-    Channels(sizes=(1, 1, 1), kernel=(1, 5)),
-    Channels(kernel=(3, 1), samples=1),
-)
-"""Whose calls stand in one graph with others."""
-
-
 def rows(result: str, image: str, weight: str, calls: str) -> tuple[Criterion, ...]:
     """The criteria of both, with the hints where they differ."""
     return (
@@ -44,12 +35,13 @@ def rows(result: str, image: str, weight: str, calls: str) -> tuple[Criterion, .
         Criterion("gradient of the weight", 1, weight, needs=BOTH[:2], vary=vary(only=(1,))),
         Criterion(
             "other sizes",
-            1,
-            "One rank, two, four; one sample or more; any odd kernel; float64; an image without gradient.",
+            2,
+            "One rank, four; one sample or more; any odd kernel; float64; an image without gradient; and "
+            "several calls in one graph, each with what it has kept in ctx.",
             needs=BOTH,
-            vary=vary(kernel=((3, 1), (1, 5)), dtype=(torch.float64,), frozen=((0,), (1,)), gaps=(True,))
+            vary=vary(kernel=((3, 1), (1, 5)), dtype=(torch.float64,), frozen=(0,), calls=(2,))
             + both(sizes=(1,))
-            + both(sizes=(1, 1, 1, 1), samples=1, kernel=(5, 3)),
+            + both(sizes=(1, 1, 1, 1), samples=1),
         ),
         Criterion("calls and bytes", 2, calls, needs=(*BOTH, "other sizes"), how=look("calls")),
         Criterion(
@@ -57,9 +49,8 @@ def rows(result: str, image: str, weight: str, calls: str) -> tuple[Criterion, .
             1,
             "Collectives take a group, in backward too.",
             needs=BOTH,
-            vary=vary(groups=("threes",)),
+            vary=vary(grouped=(True,)),
         ),
-        several_calls((*BOTH, "other sizes", "group")),
     )
 
 

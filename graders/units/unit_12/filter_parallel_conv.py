@@ -8,7 +8,7 @@ from torch import Tensor
 from course_lib.runtime.communication.events import Event
 from graders.grading.kit import Finding, Rng
 from graders.units.unit_12.both_passes import Given, both_passes
-from graders.units.unit_12.channels import BESIDE, Channels, convolved, one_collective, rows
+from graders.units.unit_12.channels import Channels, convolved, one_collective, rows
 
 
 def drawn(rng: Rng, case: Channels) -> Given:
@@ -25,7 +25,7 @@ def drawn(rng: Rng, case: Channels) -> Given:
 
 def two_collectives(case: Channels, given: Given, rank: int, label: str, calls: Sequence[Event]) -> Finding:
     """Passes if forward gathers the image, and backward scatters its gradient where it needs one."""
-    kind = "all_gather" if label != "backward" else "reduce_scatter" if 0 not in case.frozen else None
+    kind = "all_gather" if label != "backward" else "reduce_scatter" if case.frozen != 0 else None
     image = sum(x.nbytes for x, _ in given)
     return one_collective(f"in {label} rank {rank}", calls, kind, image, len(given))
 
@@ -50,7 +50,6 @@ def two_collectives(case: Channels, given: Given, rank: int, label: str, calls: 
     ),
     arguments=drawn,
     calls=two_collectives,
-    beside=BESIDE,
 )
 def filter_parallel_conv(case: Channels, given: Given) -> list[Tensor]:
     """The whole image by each rank's filters."""

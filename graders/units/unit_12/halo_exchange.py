@@ -1,6 +1,5 @@
 """The grader of `halo_exchange`."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -9,31 +8,25 @@ from torch import Tensor
 
 from course_lib.cluster.topology import Cluster
 from course_lib.runtime.communication.events import Event
-from graders.grading.cases import both, vary
+from graders.grading.cases import vary
 from graders.grading.communication import MEASURED, seconds
 from graders.grading.judging import feature
-from graders.grading.kit import Answer, Criterion, Finding, Rng, per_rank
+from graders.grading.kit import Answer, Criterion, Finding, Kind, Rng, compare, per_rank
 from graders.units.one_by_one import look
 from graders.units.passes import calls_by_pass
-from graders.units.unit_12.both_passes import KEPT, Given, both_passes
-from graders.units.unit_12.cuts import Cut
+from graders.units.unit_12.both_passes import Given, both_passes
+from graders.units.unit_12.cut import Cut
 from graders.units.unit_12.drivers import space
-from graders.units.unit_12.neighbours import one_message_each
-from graders.units.unit_12.several import several_calls
 
 RIGHT = ("rows", "gradient")
 
 
 @dataclass(frozen=True, slots=True)
 class Strips(Cut):
-    """width: of the halo. dim: along which images are cut; None for the default. single: one sample and one
-    channel, of which rows follow one another in memory. infinite: numbers at the image's own edges.
-    """
+    """width: of the halo. dim: along which images are cut; None for the default."""
 
     width: int = feature(2, "width {}")
     dim: int | None = feature(None, lambda dim: "" if dim is None else f"dim={dim}")
-    single: bool = False
-    infinite: bool = feature(False, lambda infinite: "infinite numbers" if infinite else "")
 
     @property
     def options(self) -> dict[str, int]:
@@ -42,14 +35,20 @@ class Strips(Cut):
 
 def drawn(rng: Rng, case: Strips) -> Given:
     """A strip for each rank."""
-    samples, channels = (1, 1) if case.single else (2, 3)
     other = rng.integer(2, 4)
     shapes = [(other, length) if case.dim == 3 else (length, other) for length in case.sizes]
-    x = [rng.normal(samples, channels, *shape, dtype=case.dtype) for shape in shapes]
-    if case.infinite:
-        x[0][:, :, :1].fill_(math.inf)
-        x[-1][:, :, -1:].fill_(-math.inf)
-    return [[each] for each in x]
+    return [[rng.normal(2, 3, *shape, dtype=case.dtype)] for shape in shapes]
+
+
+def one_message_each(where: str, calls: Sequence[Event], neighbours: Sequence[int], nbytes: int) -> Finding:
+    """Passes if of these calls there is one send of at most so many bytes to each neighbour, and no other."""
+    sends = [call for call in calls if call.op == "send"]
+    seen = sorted(call.peer for call in sends if call.peer is not None)
+    if seen != list(neighbours):
+        kind = Kind.TOO_MUCH if len(seen) > len(neighbours) else Kind.OTHER
+        return Finding(False, f"{where} sends to ranks {seen}; expected {list(neighbours)}.", kind)
+    most = max((call.nbytes for call in sends), default=0)
+    return compare.at_most(most, nbytes, f"{where}, bytes of a message", kind=Kind.TOO_MUCH)
 
 
 def one_to_each(case: Strips, given: Given, rank: int, label: str, calls: Sequence[Event]) -> Finding:
@@ -59,7 +58,7 @@ def one_to_each(case: Strips, given: Given, rank: int, label: str, calls: Sequen
         return Finding(False, f"{where} calls {', '.join(others)}; messages are enough.")
     neighbours = [other for other in (rank - 1, rank + 1) if 0 <= other < len(given)]
     nbytes = given[rank][0].narrow(case.dim or 2, 0, case.width).nbytes
-    if not case.width or case.frozen:
+    if not case.width:
         return Finding(True, "Nothing has to be sent.")
     return one_message_each(where, calls, neighbours, nbytes)
 
@@ -97,46 +96,33 @@ def all_at_once(answer: Answer, rng: Rng) -> Finding:
             "gradient",
             3,
             "A row that was copied has a gradient here and one there: it comes back, and both are added. "
-            "What arrives at zeros goes nowhere.",
+            "What arrives at zeros goes nowhere; and it may be another function's too: add to a copy.",
             vary=vary(only=(0,)),
         ),
         Criterion(
             "other strips",
-            1,
+            2,
             "One rank, two; strips of other heights, as low as the halo, whose rows both neighbours borrow; "
-            "width 0; any dtype; tensors that stand in memory in another order. Do not multiply by 0 to make "
-            "zeros: 0 * inf is NaN.",
+            "width 0; columns, if dim says so. What backward needs belongs to one call: keep it in ctx.",
             needs=RIGHT,
-            vary=vary(sizes=((3, 5, 4), (3,), (2, 2, 4, 2)), width=(0,), gaps=(True,))
-            + both(dtype=torch.bfloat16, width=1)
-            + both(sizes=(3, 4), width=1, single=True, infinite=True),
-        ),
-        Criterion(
-            "columns",
-            1,
-            "dim says along which dimension the image is cut.",
-            needs=RIGHT,
-            vary=vary(dim=(3,)),
-        ),
-        Criterion(
-            KEPT,
-            1,
-            "What arrives in backward may be another function's too: add to a copy. And x needs a gradient "
-            "afterwards if it did before.",
-            needs=(*RIGHT, "other strips"),
-            vary=vary(frozen=((0,),)),
-            how=look(KEPT),
+            vary=vary(
+                sizes=((3, 5, 4), (3,), (2, 2, 4, 2)),
+                width=(0, 1),
+                dim=(3,),
+                dtype=(torch.float64,),
+                calls=(2,),
+            ),
         ),
         Criterion(
             "neighbours only",
-            2,
+            3,
             "One message to each neighbour in each pass, of `width` rows; no collective.",
-            needs=(*RIGHT, "other strips", "columns"),
+            needs=(*RIGHT, "other strips"),
             how=look("calls"),
         ),
         Criterion(
             "all at once",
-            1,
+            2,
             "dist.send waits until its message is received: let nobody wait for a neighbour that waits.",
             needs=(*RIGHT, "neighbours only"),
             ask=all_at_once,
@@ -146,9 +132,8 @@ def all_at_once(answer: Answer, rng: Rng) -> Finding:
             1,
             "Neighbours are those in the group, in backward too.",
             needs=RIGHT,
-            vary=vary(groups=("threes",)),
+            vary=vary(grouped=(True,)),
         ),
-        several_calls((*RIGHT, KEPT, "group")),
     ),
     hints=(
         "Which rows of its own does a rank send up, and which down? Which ranks send in one direction only?",
@@ -158,7 +143,6 @@ def all_at_once(answer: Answer, rng: Rng) -> Finding:
     ),
     arguments=drawn,
     calls=one_to_each,
-    beside=(Strips(sizes=(4,), width=1, groups="alone"), Strips(sizes=(6, 7, 6), width=3, dim=3)),
 )
 def halo_exchange(case: Strips, given: Given) -> list[Tensor]:
     """The last rows before, a rank's own, and the first after; zeros at the image's edges."""

@@ -3,15 +3,12 @@
 from dataclasses import dataclass
 from math import prod
 
-from graders.grading.cases import both, vary
+from graders.grading.cases import vary
 from graders.grading.expected import Expected
 from graders.grading.judging import feature
 from graders.grading.kit import Answer, Criterion, Finding, Rng, compare
 from graders.units import drivers
 from graders.units.functions.stage import Arguments, of_function
-
-HUGE = (10**6, 10**6, 10**6)
-"""Whose ranks no float has all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +26,7 @@ def one_rank(rng: Rng, place: Place) -> Arguments:
 
 def refused(answer: Answer, rng: Rng) -> Finding:
     """Passes if ranks that are too large, or negative, raise ValueError."""
-    outside = [(30, (3, 5, 2)), (-1, (3, 5, 2)), (1, ()), (6, (3, 1, 2)), (-6, (3, 1, 2))]
+    outside = [(30, (3, 5, 2)), (-1, (3, 5, 2)), (-30, (3, 5, 2))]
     return compare.first_failure(
         raises_value_error(answer.call(drivers.outcome, *case), f"mesh_coordinates{case}") for case in outside
     )
@@ -61,9 +58,8 @@ PARTS = tuple(range(0, 1001, 50))
         Criterion(
             "any mesh",
             1,
-            "Any number of axes, from none to many, of any sizes, among them 1; also one of 10^18 ranks, "
-            "which no float counts.",
-            vary=vary(shape=((), (7,), (3, 1, 2), (2, 1, 3, 1, 2), HUGE)) + both(shape=HUGE, part=1000),
+            "Any number of axes, of any sizes, among them 1.",
+            vary=vary(shape=((7,), (3, 1, 2), (2, 1, 3, 1, 2))),
         ),
         Criterion(
             "refuses",

@@ -11,12 +11,11 @@ from course_lib.runtime.communication.events import Event
 from graders.grading.cases import both, vary
 from graders.grading.communication import in_words
 from graders.grading.judging import feature
-from graders.grading.kit import Criterion, Finding, Kind, Rng
+from graders.grading.kit import Criterion, Finding, Kind, Rng, compare
 from graders.units.one_by_one import look
 from graders.units.unit_12.both_passes import Given, both_passes
-from graders.units.unit_12.cuts import Cut
-from graders.units.unit_12.neighbours import one_message_each
-from graders.units.unit_12.several import several_calls
+from graders.units.unit_12.cut import Cut
+from graders.units.unit_12.halo_exchange import one_message_each
 
 RIGHT = ("result", "gradient of the image", "gradient of the weight")
 
@@ -44,21 +43,19 @@ def halos_and_one_sum(
     case: Convolved, given: Given, rank: int, label: str, calls: Sequence[Event]
 ) -> Finding:
     """Passes if there are halos, and one all-reduce in backward if the weight learns."""
-    where = f"in {label} rank {rank}" + (", whose weight is frozen," if 1 in case.frozen else "")
+    where = f"in {label} rank {rank}" + (", whose weight is frozen," if case.frozen == 1 else "")
     x, weight = given[rank]
-    sums = [call.op for call in calls if call.op not in ("send", "recv")]
-    wanted = ["all_reduce"] if label == "backward" and 1 not in case.frozen else []
-    if sums != wanted and (sums or len(given) > 1):
-        said = f"{where} calls {in_words(sums)} beside its messages; expected {in_words(wanted)}."
-        return Finding(False, said, Kind.TOO_MUCH if len(sums) > len(wanted) else Kind.OTHER)
-    most = max((call.nbytes for call in calls if call.op == "all_reduce"), default=0)
-    if most > weight.nbytes:
-        return Finding(
-            False, f"{where} sums {most:,} bytes; the weight has {weight.nbytes:,}.", Kind.TOO_MUCH
-        )
-    # With no rows to send, or none that learn, there may be no messages; and then as many as else.
+    sums = [call for call in calls if call.op not in ("send", "recv")]
+    seen = [call.op for call in sums]
+    wanted = ["all_reduce"] if label == "backward" and case.frozen != 1 else []
+    if seen != wanted and (seen or len(given) > 1):
+        said = f"{where} calls {in_words(seen)} beside its messages; expected {in_words(wanted)}."
+        return Finding(False, said, Kind.TOO_MUCH if len(seen) > len(wanted) else Kind.OTHER)
+    if sums and sums[0].nbytes > weight.nbytes:
+        return compare.at_most(sums[0].nbytes, weight.nbytes, f"{where}, bytes summed", kind=Kind.TOO_MUCH)
+    # With no rows to send, or none that learn, there may be no messages.
     width = case.kernel[0] // 2
-    needless = not width or (label == "backward" and 0 in case.frozen)
+    needless = not width or (label == "backward" and case.frozen == 0)
     if needless and not any(call.op == "send" for call in calls):
         return Finding(True, "Nothing has to be sent.")
     neighbours = [other for other in (rank - 1, rank + 1) if 0 <= other < len(given)]
@@ -86,15 +83,19 @@ def halos_and_one_sum(
         ),
         Criterion(
             "strides and kernels",
-            2,
-            "How many rows the kernel needs above is weight.shape[2] // 2; how many columns, shape[3] // 2.",
+            3,
+            "How many rows the kernel needs above is weight.shape[2] // 2; how many columns, shape[3] // 2. "
+            "A hook on a tensor that is given stays on it for ever: the next call's gradient meets it too.",
             needs=RIGHT,
-            vary=vary(sizes=((3, 5, 4),), kernel=((3, 5), (5, 1), (1, 3)))
-            + vary(dtype=(torch.float64,), frozen=((0,), (1,)))
+            vary=vary(
+                sizes=((3, 5, 4),),
+                kernel=((3, 5), (5, 1), (1, 3)),
+                dtype=(torch.float64,),
+                frozen=(0, 1),
+                calls=(2,),
+            )
             + both(sizes=(4, 2, 1), stride=2)
-            + both(sizes=(5,), stride=2)
-            + both(sizes=(6, 3, 3, 4), kernel=(5, 3), stride=3)
-            + both(gaps=True),
+            + both(sizes=(5,), stride=2),
         ),
         Criterion(
             "calls and bytes",
@@ -108,9 +109,8 @@ def halos_and_one_sum(
             1,
             "Both the halo and the sum are the group's.",
             needs=RIGHT,
-            vary=vary(groups=("threes",)),
+            vary=vary(grouped=(True,)),
         ),
-        several_calls((*RIGHT, "strides and kernels", "group")),
     ),
     hints=(
         "Which padding does conv2d still have to add to a strip that has rows enough above and below, "
@@ -120,7 +120,6 @@ def halos_and_one_sum(
     ),
     arguments=drawn,
     calls=halos_and_one_sum,
-    beside=(Convolved(sizes=(4,), groups="alone"), Convolved(sizes=(2, 4, 3), kernel=(5, 1))),
 )
 def spatial_conv2d(case: Convolved, given: Given) -> list[Tensor]:
     """The whole image's convolution, in strips."""

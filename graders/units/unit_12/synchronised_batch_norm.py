@@ -14,8 +14,7 @@ from graders.grading.judging import feature
 from graders.grading.kit import Criterion, Finding, Kind, Rng
 from graders.units.one_by_one import look
 from graders.units.unit_12.both_passes import Given, both_passes
-from graders.units.unit_12.cuts import Cut
-from graders.units.unit_12.several import several_calls
+from graders.units.unit_12.cut import Cut
 
 RIGHT = ("result", "gradient of the image", "gradients of weight and bias")
 
@@ -23,15 +22,13 @@ RIGHT = ("result", "gradient of the image", "gradients of weight and bias")
 @dataclass(frozen=True, slots=True)
 class Parts(Cut):
     """sizes: rows of each rank's images; samples: how many images. eps: None for the default. far: whether
-    means are thousands of standard deviations from 0, and these differ too. idle: whether a weight is 0.
+    means are thousands of standard deviations from 0.
     """
 
     sizes: tuple[int, ...] = feature((4, 4, 4), "{} rows")
     samples: tuple[int, ...] = feature((2, 2, 2), "of {} images")
-    columns: int = 3
     eps: float | None = feature(0.25, lambda eps: f"eps={eps}" if eps else "")
     far: bool = feature(False, lambda far: "means far from 0" if far else "")
-    idle: bool = feature(False, lambda idle: "a weight of 0" if idle else "")
 
     @property
     def options(self) -> dict[str, float]:
@@ -48,26 +45,14 @@ class Parts(Cut):
 
 def drawn(rng: Rng, case: Parts) -> Given:
     """A part for each rank, and weight and bias."""
-    channels = 2
-
-    def column(values: list[float]) -> Tensor:
-        return torch.tensor(values, dtype=case.dtype).view(-1, 1, 1)
-
-    shift, scale = rng.normal(channels, 1, 1, dtype=case.dtype), column([2.0 if case.eps else 0.1] * channels)
-    if case.far:
-        shift = column([rng.choice((1, -1)) * float(rng.integer(5000, 9000)) for _ in range(channels)])
-        scale = column([rng.choice((0.01, 1.0, 300.0)) for _ in range(channels)])
-    weight, bias = rng.normal(channels, dtype=case.dtype), rng.normal(channels, dtype=case.dtype)
-    weight[: int(case.idle)] = 0
-    weight = 1 + weight.abs() if case.far else weight  # so that a small error is seen
-    return [
-        [
-            scale * (rng.normal(samples, channels, rows, case.columns, dtype=case.dtype) + shift + place / 2),
-            weight,
-            bias,
-        ]
+    weight, bias = 1 + rng.normal(2, dtype=case.dtype).abs(), rng.normal(2, dtype=case.dtype)
+    shift = 6000 + rng.normal(2, 1, 1) if case.far else rng.normal(2, 1, 1, dtype=case.dtype)
+    scale = 2.0 if case.eps else 0.1
+    parts = [
+        rng.normal(samples, 2, rows, 3, dtype=case.dtype) + shift + place / 2
         for place, (samples, rows) in enumerate(zip(case.samples, case.sizes, strict=True))
     ]
+    return [[scale * part, weight, bias] for part in parts]
 
 
 def one_collective(case: Parts, given: Given, rank: int, label: str, calls: Sequence[Event]) -> Finding:
@@ -109,15 +94,14 @@ def one_collective(case: Parts, given: Given, rank: int, label: str, calls: Sequ
         ),
         Criterion(
             "other parts",
-            2,
+            3,
             "Parts that differ in size, whose means may not be averaged as they are; one rank; a rank that "
-            "has one pixel, or none; float64; tensors that stand in memory in another order; a weight of 0; "
-            "eps by default.",
+            "has nothing; float64; eps by default; and several calls in one graph.",
             needs=RIGHT,
-            vary=vary(dtype=(torch.float64,), gaps=(True,), eps=(None,), idle=(True,))
+            vary=vary(dtype=(torch.float64,), eps=(None,), calls=(2,))
             + both(sizes=(3, 5, 2), samples=(2, 1, 3))
             + both(sizes=(2,), samples=(2,))
-            + both(sizes=(1, 0, 4, 3), samples=(1, 2, 1, 0), columns=1),
+            + both(sizes=(1, 0, 4), samples=(1, 2, 1)),
         ),
         Criterion(
             "large means",
@@ -139,9 +123,8 @@ def one_collective(case: Parts, given: Given, rank: int, label: str, calls: Sequ
             1,
             "Collectives take a group, in backward too.",
             needs=(*RIGHT, "other parts"),
-            vary=vary(groups=("threes",)),
+            vary=vary(grouped=(True,)),
         ),
-        several_calls((*RIGHT, "other parts", "group")),
     ),
     hints=(
         "From which three things of each rank do mean and variance of all follow?",
@@ -152,10 +135,6 @@ def one_collective(case: Parts, given: Given, rank: int, label: str, calls: Sequ
     ),
     arguments=drawn,
     calls=one_collective,
-    beside=(
-        Parts(sizes=(3,), samples=(2,), groups="alone"),
-        Parts(sizes=(2, 1, 1), samples=(1, 3, 1), eps=1.5),
-    ),
 )
 def synchronised_batch_norm(case: Parts, given: Given) -> list[Tensor]:
     """PyTorch's own of all pixels together."""

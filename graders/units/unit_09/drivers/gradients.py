@@ -1,16 +1,27 @@
 """The driver of gradients of which each rank has a part."""
 
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from torch import Tensor
 
 from course_lib import mark
-from graders.grading.answer import AnswerFunction, PlainData
+from graders.grading.answer import AnswerFunction, DriverReply, PlainData
 from graders.units.drivers import between_marks
 from graders.units.models import copies_of
 from graders.units.unit_09.models import Ladder, over
-from graders.units.unit_09.replies import GradientsReply
+
+
+@dataclass(frozen=True, slots=True)
+class GradientsReply(DriverReply):
+    """buckets: the numbers of the parameters in each. shards: what each finish() returned. left: of each
+    pass, how many parameters had a gradient after it.
+    """
+
+    buckets: list[list[int]]
+    shards: list[PlainData]
+    left: list[int]
 
 
 def gradient_shards(answer: AnswerFunction, cases: list[list[PlainData]]) -> list[GradientsReply]:
@@ -21,15 +32,15 @@ def gradient_shards(answer: AnswerFunction, cases: list[list[PlainData]]) -> lis
 def _passes(
     answer: AnswerFunction,
     values: list[Tensor],
-    shape: list[PlainData],
+    frozen: list[int],
     passes: list[tuple[Tensor, list[int]]],
     bucket_bytes: int,
 ) -> GradientsReply:
-    """What the answer makes of the gradients of a `Ladder` of this shape: what it takes after its values.
+    """What the answer makes of the gradients of a `Ladder`.
 
     passes: inputs [B, width], and the layers in the order in which this rank uses them.
     """
-    model = Ladder(values, *shape)
+    model = Ladder(values, frozen)
     made = answer(model, bucket_bytes)
     shards: list[PlainData] = []
     left = []
@@ -41,20 +52,18 @@ def _passes(
         found = made.finish()
         mark("finished")
         mark(over(number))
+        is_list = isinstance(found, list | tuple) and all(isinstance(each, Tensor) for each in found)
         # Copies: the next pass may fill the same tensors again.
-        shards.append(copies_of(found) if _all_tensors(found) else found)
+        shards.append(copies_of(found) if is_list else found)
         del found
         left.append(sum(parameter.grad is not None for parameter in model.parameters()))
     numbers = {id(parameter): number for number, parameter in enumerate(model.parameters())}
-    return GradientsReply(_numbered(made.buckets, numbers), shards, left, model.there)
+    return GradientsReply(_numbered(made.buckets, numbers), shards, left)
 
 
-def _all_tensors(values: Any) -> bool:
-    return isinstance(values, list | tuple) and all(isinstance(each, Tensor) for each in values)
-
-
-def _numbered(buckets: Any, numbers: dict[int, int]) -> PlainData:
-    """Buckets with the numbers of the parameters in place of these; what is no list of lists, as a text."""
-    if not isinstance(buckets, list | tuple) or not all(isinstance(each, list | tuple) for each in buckets):
-        return f"a {type(buckets).__name__}"
-    return [[numbers.get(id(each), type(each).__name__) for each in bucket] for bucket in buckets]
+def _numbered(buckets: Any, numbers: dict[int, int]) -> list[list[int]]:
+    """Buckets with the numbers of the parameters in place of these; none where these are no buckets."""
+    try:
+        return [[numbers[id(each)] for each in bucket] for bucket in buckets]
+    except (TypeError, KeyError):
+        return []

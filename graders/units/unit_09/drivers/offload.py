@@ -1,7 +1,7 @@
-"""The driver of what holds activations on the host."""
+"""The driver of what holds activations on the host, and the model whose activations these are."""
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -9,74 +9,60 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from course_lib import mark
 from course_lib.training.host_memory import HostMemory
-from graders.grading.answer import AnswerFunction, PlainData
-from graders.units.unit_09.offload_models import forward
-from graders.units.unit_09.replies import OffloadReply
+from graders.grading.answer import AnswerFunction, DriverReply, PlainData
+
+
+@dataclass(frozen=True, slots=True)
+class OffloadReply(DriverReply):
+    """gradients: of the weights, by pass. on_host: bytes there after each forward, and after each pass."""
+
+    gradients: list[list[Tensor]]
+    on_host: list[int]
+
+
+def forward(x: Tensor, weights: Sequence[Tensor]) -> Tensor:
+    """The loss of linear layers, each of which leaves its input, and a view of its weights. x [N, W], each
+    weight [W', W].
+
+    What is between two of them is looked at, and thrown away. The last operation saves two tensors, which
+    backward asks for in that order.
+    """
+    for number, weight in enumerate(weights):
+        x = x @ weight.mT
+        if number == len(weights) // 2:
+            (x.sin() * x).sum()
+    return (x[:, :5].sin() * x[:, :1].cos()).sum()
 
 
 def offloaded(
-    answer: AnswerFunction,
-    kind: str,
-    xs: list[Tensor],
-    weights: list[Tensor],
-    frozen: list[int],
-    leaves: list[int],
-    ahead: int,
-    passes: list[str],
+    answer: AnswerFunction, xs: list[Tensor], weights: list[Tensor], ahead: int, backwards: list[int]
 ) -> OffloadReply:
-    """Passes of a model with what it saves on the host. kind: see `offload_models`.
+    """Passes of a model with what it saves on the host.
 
-    xs: the samples of each pass, [N, W]. weights: [W, W], for "mixed" within their storage, trained but for
-    those at places in `frozen`; all stay but those at places in `leaves`. passes: "once", "twice" for
-    a second backward through the same graph, "late" for one when all passes are over, or "never".
+    xs: the samples of each pass, [N, W]. backwards: how many there are through the graph of each pass.
     """
-    weights = [torch.cat([each[:1], each])[1:] for each in weights] if kind == "mixed" else weights
-    parameters = [torch.nn.Parameter(weight, number not in frozen) for number, weight in enumerate(weights)]
+    parameters = [torch.nn.Parameter(weight) for weight in weights]
     host = HostMemory()
-    stays = [parameter for number, parameter in enumerate(parameters) if number not in leaves]
-    offload = answer(host, iter(stays), *([] if ahead == 1 else [ahead]))
-    known = {parameter.untyped_storage().data_ptr() for parameter in stays}
-
-    pack = _beside_another(answer, offload.pack)
+    offload = answer(host, iter(parameters), *([] if ahead == 1 else [ahead]))
+    known = {parameter.untyped_storage().data_ptr() for parameter in parameters}
 
     def unpack(packed: PlainData) -> Tensor:
-        mark("asked")
         tensor: Tensor = offload.unpack(packed)
         mark("stays" if tensor.untyped_storage().data_ptr() in known else "given")
         return tensor
 
     gradients, on_host = [], []
-
-    def take() -> None:
+    for x, times in zip(xs, backwards, strict=True):
+        with saved_tensors_hooks(offload.pack, unpack):
+            loss = forward(x, parameters)
+        mark("forward over")
+        on_host.append(host.nbytes)
+        for number in range(times):
+            mark("backward")
+            loss.backward(retain_graph=number + 1 < times)  # type: ignore[no-untyped-call]
+        del loss
+        on_host.append(host.nbytes)
         gradients.append([parameter.grad for parameter in parameters if parameter.grad is not None])
         for parameter in parameters:
             parameter.grad = None
-
-    kept = []
-    for x, way in zip(xs, passes, strict=True):
-        with saved_tensors_hooks(pack, unpack):
-            loss = forward(kind, x, parameters)
-        mark("forward over")
-        on_host.append(host.nbytes)
-        for again in {"never": [], "once": [False], "twice": [True, False], "late": [True]}[way]:
-            mark("backward")
-            loss.backward(retain_graph=again)  # type: ignore[no-untyped-call]
-        kept += [loss] if way == "late" else []
-        del loss
-        on_host.append(host.nbytes)
-        take()
-    for loss in kept:
-        loss.backward()  # type: ignore[no-untyped-call]
-        take()
     return OffloadReply(gradients, on_host)
-
-
-def _beside_another(answer: AnswerFunction, pack: Callable[[Tensor], Any]) -> Callable[[Tensor], Any]:
-    """pack of a HostOffload; before each tensor another HostOffload packs one of no bytes."""
-    other, packed = answer(HostMemory(), ()), []
-
-    def packs(tensor: Tensor) -> Any:
-        packed.append(other.pack(tensor.new_empty(0)))
-        return pack(tensor)
-
-    return packs

@@ -1,43 +1,41 @@
 """The drivers of answers that are given shards: of gradients, of a state."""
 
-from typing import Any
+from dataclasses import dataclass
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
 from course_lib import mark
-from graders.grading.answer import AnswerFunction, PlainData
-from graders.grading.called import Called
-from graders.units.unit_09.replies import StateReply
+from graders.grading.answer import AnswerFunction, DriverReply, PlainData
 
 
-def clipped(
-    answer: AnswerFunction,
-    cases: list[list[PlainData]],
-    options: list[PlainData],
-    layouts: list[str],
-    members: list[PlainData],
-    meet: list[bool],
-) -> list[Called]:
-    """As `graders.units.ranks.drivers.calls`, of an answer that is given parameters with gradients."""
-    told = []
-    for (weights, gradients, max_norm), together in zip(cases, meet, strict=True):
-        if together:
-            dist.barrier()
-        shards = [nn.Parameter(each.clone()) for each in weights]
-        given = [None if each is None else each.clone() for each in gradients]
-        for shard, gradient in zip(shards, given, strict=True):
-            shard.grad = gradient
-        norm: Any = answer(iter(shards), max_norm)
-        result = {
-            "norm": norm.detach().clone() if isinstance(norm, Tensor) else norm,
-            "gradients": [None if shard.grad is None else shard.grad.clone() for shard in shards],
-            "in place": all(shard.grad is own for shard, own in zip(shards, given, strict=True)),
-            "shards": [shard.detach().clone() for shard in shards],
-        }
-        told.append(Called(result, None, [None, None, max_norm]))
-    return told
+@dataclass(frozen=True, slots=True)
+class StateReply(DriverReply):
+    """state: what the answer returned. shards, shapes: the arguments, after what was returned has changed."""
+
+    state: PlainData
+    shards: dict[str, Tensor]
+    shapes: dict[str, list[int]]
+
+
+@dataclass(frozen=True, slots=True)
+class ClippedReply(DriverReply):
+    """norm: what the answer returned. gradients: afterwards. in_place: whether in the tensors given."""
+
+    norm: PlainData
+    gradients: list[Tensor | None]
+    in_place: bool
+
+
+def clipped(answer: AnswerFunction, gradients: list[Tensor | None], max_norm: float) -> ClippedReply:
+    """What the answer makes of parameters with these gradients."""
+    shards = [nn.Parameter(torch.zeros(3) if each is None else torch.zeros_like(each)) for each in gradients]
+    for shard, gradient in zip(shards, gradients, strict=True):
+        shard.grad = gradient
+    norm: PlainData = answer(iter(shards), max_norm)
+    after = [shard.grad for shard in shards]
+    in_place = all(map(lambda one, other: one is other, after, gradients))
+    return ClippedReply(norm.detach() if isinstance(norm, Tensor) else norm, after, in_place)
 
 
 def gathered(answer: AnswerFunction, shards: dict[str, Tensor], shapes: dict[str, list[int]]) -> StateReply:

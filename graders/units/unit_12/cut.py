@@ -13,9 +13,8 @@ _NTH = ("first", "second", "third")
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """sizes: of each rank's part. only: which gradient alone is looked at; None: all. gaps: tensors stand
-    transposed in memory. frozen: which need no gradient. groups: names of GROUPS. several: several calls
-    in one graph.
+    """sizes: of each rank's part. only: which gradient alone is looked at; None: all. frozen: which tensor
+    needs no gradient. grouped: whether groups THREES call. calls: in one graph, each of another x.
     """
 
     sizes: tuple[int, ...] = feature((4, 4, 4), "parts of {}")
@@ -23,16 +22,14 @@ class Cut:
     only: int | None = feature(
         None, lambda only: "" if only is None else f"the {_NTH[only]} argument's gradient"
     )
-    gaps: bool = feature(False, lambda gaps: "transposed in memory" if gaps else "")
-    frozen: tuple[int, ...] = feature((), lambda frozen: "a tensor without gradient" if frozen else "")
-    groups: str = feature("", {"": "", "threes": f"groups {THREES}", "alone": "groups of one"}.__getitem__)
-    several: bool = feature(False, lambda several: "several calls in one graph" if several else "")
+    frozen: int | None = feature(None, lambda frozen: "" if frozen is None else "a tensor without gradient")
+    grouped: bool = feature(False, lambda grouped: f"groups {THREES}" if grouped else "")
+    calls: int = feature(1, lambda calls: f"{calls} calls in one graph" if calls > 1 else "")
 
     @property
     def members(self) -> list[list[int]]:
         """The ranks of each group."""
-        threes, alone = THREES, [[0], [1], [2]]
-        return {"": [[*range(len(self.sizes))]], "threes": threes, "alone": alone}[self.groups]
+        return THREES if self.grouped else [[*range(len(self.sizes))]]
 
     @property
     def options(self) -> dict[str, Any]:
@@ -47,4 +44,4 @@ class Cut:
     @property
     def near(self) -> float:
         """How far results may be off; gradients ten times as far."""
-        return {torch.float64: 1e-9, torch.float32: 1e-4, torch.bfloat16: 5e-3}[self.dtype]
+        return {torch.float64: 1e-9, torch.float32: 1e-4}[self.dtype]
