@@ -52,9 +52,10 @@ class Layers:
 
 
 def given(rng: Rng, case: Layers) -> Arguments:
-    """What out_of_core_plan is given."""
-    model = case.model
-    return [[*model.bytes_], [*model.seconds], model.capacity, model.bandwidth]
+    """What out_of_core_plan is given, in drawn units of bytes and of seconds: the best plan is the same."""
+    model, unit, second = case.model, rng.integer(2, 9), rng.integer(1, 8) / 4
+    bytes_, seconds = [unit * each for each in model.bytes_], [second * each for each in model.seconds]
+    return [bytes_, seconds, unit * model.capacity, unit * model.bandwidth / second]
 
 
 def in_time(answer: Answer, rng: Rng) -> Finding:
@@ -68,16 +69,24 @@ def in_time(answer: Answer, rng: Rng) -> Finding:
         return Finding(False, f"{len(LARGE.bytes_)} layers: no plan after {SECONDS:g} s.")
     ((called, _),) = compare.side_by_side(told, [arguments])
     found = fits(arguments, called.value, f"the plan for {len(LARGE.bytes_)} layers")
-    return no_longer(arguments, called.value, 1.05 * SHORTEST_OF_LARGE) if found.passed else found
+    limit = 1.05 * SHORTEST_OF_LARGE * unit_of_seconds(arguments, LARGE)
+    return no_longer(arguments, called.value, limit) if found.passed else found
 
 
 def times_the_best(factor: float) -> Callable[[Tried[Layers]], Finding]:
     """A check that a step takes no more than so many times the shortest."""
 
     def check(tried: Tried[Layers]) -> Finding:
-        return no_longer(tried.seen.given, tried.seen.value, factor * shortest(tried.case.features.model))
+        given, model = tried.seen.given, tried.case.features.model
+        limit = factor * shortest(model) * unit_of_seconds(given, model)
+        return no_longer(given, tried.seen.value, limit)
 
     return check
+
+
+def unit_of_seconds(given: Arguments, model: Model) -> float:
+    """That which was drawn for these arguments."""
+    return float(given[1][0] / model.seconds[0])
 
 
 @cache

@@ -59,24 +59,26 @@ class Planned:
 
 
 def given(rng: Rng, case: Planned) -> Arguments:
-    """What the task is made of."""
-    task = task_of(case.model)
+    """What the task is made of, in drawn units of bytes: the best plan is the same."""
+    task = task_of(case.model, unit=rng.integer(2, 9))
     rest = {each.name: getattr(task, each.name) for each in fields(task) if each.name != "layers"}
     return [[list(astuple(layer)) for layer in task.layers], {**rest, "states": list(task.states)}]
 
 
-def task_of(model: Model) -> Task:
-    """The model as a task."""
-    parameters, ranks = sum(own for own, _, _ in model.layers), model.ranks
+def task_of(model: Model, unit: int = 1) -> Task:
+    """The model as a task, in units of so many bytes."""
+    parameters, ranks = unit * sum(own for own, _, _ in model.layers), model.ranks
     first, second = 4 + 12 / ranks, 2 + 14 / ranks
     return Task(
-        layers=tuple(Layer(own, float(size), float(seconds)) for own, size, seconds in model.layers),
+        layers=tuple(
+            Layer(unit * own, float(unit * size), float(seconds)) for own, size, seconds in model.layers
+        ),
         samples=model.samples,
         ranks=ranks,
-        memory=model.memory,
+        memory=unit * model.memory,
         states=(16.0 * parameters, first * parameters, second * parameters, 16.0 * parameters / ranks),
-        network=model.network / 100,
-        host=model.host / 100,
+        network=unit * model.network / 100,
+        host=unit * model.host / 100,
         start=model.start,
     )
 
@@ -99,7 +101,8 @@ def times_the_best(factor: float) -> Callable[[Tried[Planned]], Finding]:
     def check(tried: Tried[Planned]) -> Finding:
         model, plan = tried.case.features.model, Plan(*tried.seen.value)
         seconds, most = plan_cost(plan, task_of(model)).seconds, factor * min(seconds_of_all(model).values())
-        said = f"with {plan} for {compare.shown(task_of(model), 700)} a step takes {seconds:.4g} s"
+        task = as_task(tried.seen.given)
+        said = f"with {plan} for {compare.shown(task, 700)} a step takes {seconds:.4g} s"
         return Finding(seconds <= most * (1 + 1e-9), f"{said}; at most {most:.4g} s.")
 
     return check

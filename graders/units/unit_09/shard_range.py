@@ -7,17 +7,24 @@ from typing import Any
 from graders.grading.cases import both, vary
 from graders.grading.expected import Checked, Expected
 from graders.grading.judging import feature
-from graders.grading.kit import Criterion, Finding, compare
+from graders.grading.kit import Criterion, Finding, Rng, compare
 from graders.units.functions.stage import Arguments, of_function
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What shard_range is given."""
+    """numel: None: ranks times something that is drawn, and `rest` more."""
 
-    numel: int = feature(12, "{} numbers")
-    ranks: int = feature(4, "{} ranks")
     rank: int = feature(1, "rank {}")
+    ranks: int = feature(4, "of {}")
+    rest: int = feature(0, lambda rest: f"a rest of {rest}" if rest else "")
+    numel: int | None = feature(None, lambda numel: "" if numel is None else f"{numel} numbers")
+
+
+def place_of(rng: Rng, case: Place) -> Arguments:
+    """What shard_range is given."""
+    numel = case.ranks * rng.integer(3, 1000) + case.rest if case.numel is None else case.numel
+    return [numel, case.ranks, case.rank]
 
 
 def every(ranks: int, **features: int) -> tuple[dict[str, int], ...]:
@@ -34,14 +41,14 @@ def every(ranks: int, **features: int) -> tuple[dict[str, int], ...]:
             "parts of one length",
             2,
             "Where the ranks divide the numbers, each has numel / ranks of them.",
-            vary=vary(rank=(0, 2, 3)) + both(rank=0, ranks=1) + every(7, numel=700),
+            vary=vary(rank=(0, 2, 3)) + both(rank=0, ranks=1) + both(rank=6, ranks=7),
         ),
         Criterion(
             "a shorter part at the end",
             1,
             "All parts have one length with the padding, numel / ranks rounded up. Only the last numbers of "
             "the padded tensor are padding.",
-            vary=every(4, numel=22) + every(3, numel=16),
+            vary=every(4, rest=2) + every(3, rest=1),
         ),
         Criterion(
             "ranks without numbers",
@@ -56,7 +63,7 @@ def every(ranks: int, **features: int) -> tuple[dict[str, int], ...]:
         "How long is a part of the padded tensor? numel / ranks, rounded up.",
         "Where would a rank's part begin and end in the padded tensor, and how much of that is padding?",
     ),
-    arguments=lambda rng, case: [case.numel, case.ranks, case.rank],
+    arguments=place_of,
 )
 def shard_range(case: Place, given: Arguments) -> Expected:
     """From the first number of the rank's part up to, and without, the second; a list will do."""

@@ -1,11 +1,13 @@
 """Jobs for which a mesh is chosen, and what a step takes on each."""
 
+from dataclasses import replace
 from functools import cache
 from itertools import product
 
 from course_lib.cluster.topology import Cluster, Link
 from course_lib.models import TransformerConfig
 from course_lib.training.mesh_step import Job, Mesh, memory_bytes, step_time
+from graders.grading.kit import Rng
 
 LARGE = TransformerConfig(layers=24, width=4096, heads=16, context=1024)
 WIDE = TransformerConfig(layers=18, width=768, heads=12, context=2048)
@@ -43,6 +45,19 @@ def _job(
         Link(float(f"{latency}e-6"), float(f"{gigabytes}e9")) for latency, gigabytes in (within, between)
     )
     return Job(model, batch, Cluster(nodes, devices, near, far, flops=1e14), float(f"{memory}e9"))
+
+
+def drawn_job(rng: Rng) -> Job:
+    """A job of a drawn model, whose memory is just what one of its meshes needs."""
+    heads = rng.choice((6, 8, 10))
+    width = heads * rng.choice((32, 48, 64))
+    layers, context = rng.choice((12, 18, 20, 30)), rng.choice((96, 160, 512))
+    model = TransformerConfig(layers, width, heads, context=context, mlp_width=width * rng.choice((1, 2, 4)))
+    nodes, devices = rng.choice(((2, 6), (4, 4), (3, 6), (5, 4), (4, 3), (2, 10)))
+    within = rng.choice((2.0, 10.0)), rng.choice((25.0, 100.0, 300.0))
+    between = rng.choice((10.0, 30.0, 100.0)), rng.choice((1.0, 3.0, 12.0, 25.0))
+    roomy = _job(model, nodes, devices, within, between, nodes * devices * rng.integer(1, 4), 1000.0)
+    return replace(roomy, memory=1.01 * rng.choice([memory_bytes(roomy, mesh) for mesh in _fitting(roomy)]))
 
 
 JOBS = [
