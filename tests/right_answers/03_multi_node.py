@@ -1,6 +1,5 @@
 """Right answers to unit 03 that are written otherwise than the solution."""
 
-import fcntl
 import io
 import logging
 import math
@@ -9,12 +8,10 @@ import re
 import shlex
 import signal
 import tempfile
-import threading
 import warnings
 import zipfile
 from pathlib import Path
 
-import numpy as np
 import torch
 import torch.distributed as dist
 
@@ -503,49 +500,6 @@ def with_a_name_of_its_own(path, state):
     os.sync()
 
 
-@right("save_checkpoint")
-def by_descriptors(path, state):
-    """All names count from the folder's descriptor, which is synchronised at the end."""
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-    name = f".{path.name}.tmp"
-    try:
-        with open(name, "wb", opener=lambda name, flags: os.open(name, flags, dir_fd=folder)) as file:
-            torch.save(state, file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(name, path.name, src_dir_fd=folder, dst_dir_fd=folder)
-        os.fsync(folder)
-    except BaseException:
-        if name in os.listdir(folder):
-            os.unlink(name, dir_fd=folder)
-        raise
-    finally:
-        os.close(folder)
-
-
-@right("save_checkpoint")
-def one_at_a_time(path, state):
-    """Whoever saves holds a lock, a file beside path that is removed when all is on the disk."""
-    held = path.with_name(path.name + ".lock.tmp")
-    temporary = path.with_name(path.name + ".new.tmp")
-    with open(held, "wb") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        try:
-            with open(temporary, "wb") as file:
-                torch.save(state, file)
-                file.flush()
-                os.fsync(file)
-            os.replace(temporary, path)
-            folder = os.open(path.parent, os.O_RDONLY)
-            try:
-                os.fsync(folder)
-            finally:
-                os.close(folder)
-        finally:
-            temporary.unlink(missing_ok=True)
-            held.unlink()
-
-
 @right("load_latest")
 def by_reading_everything(directory):
     """Reads the file once, checks it in memory, and loads it from there."""
@@ -588,29 +542,6 @@ def saves_the_order(training, directory, save_every, save, load_latest):
             save(directory / f"step-{number}.pt", held)
 
 
-@right("resume")
-def all_orders_at_the_start(training, directory, save_every, save, load_latest):
-    """Draws all orders before it loads, when the random state is that of every start; counts epochs."""
-    samples, size = len(training.samples), training.batch_size
-    orders = [torch.randperm(samples) for _ in range(training.epochs)]
-    last = training.epochs * math.ceil(samples / size)
-    state = load_latest(directory) or {"step": 0, "epoch": 0, "position": 0}
-    step, skipped = state["step"], state["position"]
-    if "model" in state:
-        training.model.load_state_dict(state["model"])
-        training.optimizer.load_state_dict(state["optimizer"])
-        torch.set_rng_state(state["random"])
-    for epoch in range(state["epoch"], training.epochs if step < last else 0):
-        for position, batch in enumerate(orders[epoch].split(size)[skipped:], skipped + 1):
-            training.train_step(training.samples[batch])
-            step += 1
-            if step % save_every == 0 or step == last:
-                whole = {"model": training.model.state_dict(), "optimizer": training.optimizer.state_dict()}
-                whole |= {"step": step, "epoch": epoch, "position": position}
-                save(directory / f"step-{step}.pt", whole | {"random": torch.get_rng_state()})
-        skipped = 0
-
-
 _OF_THE_MODULE = torch.Generator().manual_seed(3)
 
 
@@ -632,30 +563,6 @@ def a_generator_of_the_module(training, directory, save_every, save, load_latest
         if done % save_every == 0 or done == len(batches):
             held = {"model": training.model.state_dict(), "optimizer": training.optimizer.state_dict()}
             save(directory / f"step-{done}.pt", held | {"done": done, "random": torch.get_rng_state()})
-
-
-@right("resume")
-def seeds_where_it_saves(training, directory, save_every, save, load_latest):
-    """Gives the generator a seed of its own after each save, and the same where it goes on."""
-    samples, size = len(training.samples), training.batch_size
-    last = training.epochs * math.ceil(samples / size)
-    begin = 0
-    if (held := load_latest(directory)) is not None:
-        begin = held["done"]
-        training.model.load_state_dict(held["model"])
-        training.optimizer.load_state_dict(held["optimizer"])
-        torch.manual_seed(1000 + begin)
-    for done in range(begin + 1, last + 1):
-        epoch, position = divmod(done - 1, math.ceil(samples / size))
-        order = np.random.default_rng([7, epoch]).permutation(samples)
-        training.train_step(training.samples[order[position * size : (position + 1) * size]])
-        if done % save_every == 0:
-            held = {"model": training.model.state_dict(), "optimizer": training.optimizer.state_dict()}
-            save(directory / f"step-{done}.pt", held | {"done": done})
-            torch.manual_seed(1000 + done)
-    if begin < last:  # Once more, if it was one of those.
-        held = {"model": training.model.state_dict(), "optimizer": training.optimizer.state_dict()}
-        save(directory / f"step-{last}.pt", held | {"done": last})
 
 
 @right("save_on_signal")
@@ -701,76 +608,7 @@ def gathers_flags(train_step, steps, save, set_handler):
     return step
 
 
-@right("save_on_signal")
-def in_a_group_of_its_own(train_step, steps, save, set_handler):
-    """A group of Gloo, as one needs it where the ranks' tensors are on GPUs; asks whether all may go on."""
-    group, may_go_on = dist.new_group(backend="gloo"), True
-
-    def note(number, frame):
-        nonlocal may_go_on
-        may_go_on = False
-
-    for number in (signal.SIGTERM, signal.SIGUSR1):
-        set_handler(number, note)
-    for step in range(steps):
-        train_step(step)
-        all_may = torch.tensor(int(may_go_on))
-        dist.all_reduce(all_may, dist.ReduceOp.MIN, group=group)
-        if not all_may:
-            break
-    if dist.get_rank() == 0:
-        save(step + 1)
-    return step + 1
-
-
 _log = logging.getLogger("training")
-
-
-@right("save_on_signal")
-def writes_it_into_the_log(train_step, steps, save, set_handler):
-    """Logs what came, too; a logger of the module remembers that nobody listens to it."""
-    came = []
-
-    def note(number, frame):
-        came.append(number)
-        _log.info("signal %d came to rank %d", number, dist.get_rank())
-
-    for number in (signal.SIGTERM, signal.SIGUSR1):
-        set_handler(number, note)
-    for done in range(1, steps + 1):
-        train_step(done - 1)
-        everybody = torch.tensor([float(len(came))])
-        dist.all_reduce(everybody, op=dist.ReduceOp.MAX)
-        if everybody.item():
-            break
-    if dist.get_rank() == 0:
-        save(done)
-    return done
-
-
-@right("save_on_signal")
-def under_a_lock_of_its_own(train_step, steps, save, set_handler):
-    """A lock that its thread may take twice; the collective is under way while the next lines run."""
-    lock, came = threading.RLock(), []
-
-    def note(number, frame):
-        with lock:
-            came.append(number)
-
-    set_handler(signal.SIGUSR1, note)
-    set_handler(signal.SIGTERM, note)
-    done, stop = 0, False
-    while done < steps and not stop:
-        train_step(done)
-        with lock:
-            told = torch.tensor([len(came)], dtype=torch.int32)
-        work = dist.all_reduce(told, dist.ReduceOp.MAX, async_op=True)
-        done += 1
-        work.wait()
-        stop = bool(told)
-    if dist.get_rank() == 0:
-        save(done)
-    return done
 
 
 @right("elastic_batch")

@@ -832,13 +832,6 @@ def _replaced(path, state, temporary=None, write=_written):
 
 
 @wrong("save_checkpoint", fails="can be loaded")
-def under_another_name(path, state):
-    """torch.save adds no suffix, and with_suffix takes the old one away."""
-    _written(state, path.with_suffix(".tmp"))
-    os.replace(path.with_suffix(".tmp"), path.with_suffix(""))
-
-
-@wrong("save_checkpoint", fails="can be loaded")
 def never_overwrites(path, state):
     """A checkpoint that is there is left as it is."""
     if not path.exists():
@@ -874,15 +867,6 @@ def written_in_tmp(path, state):
     _sync_folder(path.parent)
 
 
-@wrong("save_checkpoint", fails="temporary file")
-def in_tmp_for_a_name_alone(path, state):
-    """tempfile takes dir=None for the usual place, and the dirname of a name alone is empty."""
-    handle, name = tempfile.mkstemp(dir=os.path.dirname(path) or None, suffix=".tmp")
-    os.close(handle)
-    _replaced(path, state, temporary=Path(name))
-    _sync_folder(path.parent)
-
-
 @wrong("save_checkpoint", fails="on the disk before its name")
 def rename_only(path, state):
     """The usual recipe; it survives a kill, and no power failure."""
@@ -893,16 +877,6 @@ def rename_only(path, state):
 def forgets_the_directory(path, state):
     """The bytes are on the disk, the name may not be."""
     _replaced(path, state)
-
-
-@wrong("save_checkpoint", fails="the directory too")
-def the_file_in_place_of_the_folder(path, state):
-    """Opens the folder, and sends the file to the disk once more."""
-    _replaced(path, state)
-    folder = os.open(path.parent, os.O_RDONLY)
-    with open(path, "rb") as file:
-        os.fsync(file)
-    os.close(folder)
 
 
 @wrong("save_checkpoint", fails="after a crash")
@@ -918,21 +892,6 @@ def over_what_is_left(path, state):
             os.fsync(file.fileno())
 
     _replaced(path, state, write=write)
-    _sync_folder(path.parent)
-
-
-@wrong("save_checkpoint", fails="when writing fails")
-def cleans_up_after_torch_save_only(path, state):
-    """A disk that is full may say so only at fsync, and the temporary file stays."""
-    temporary = path.with_suffix(".tmp")
-    try:
-        torch.save(state, temporary)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    with open(temporary, "rb") as file:
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
     _sync_folder(path.parent)
 
 
@@ -985,21 +944,6 @@ def a_first_start_is_an_error(directory):
     return _whole(max(directory.glob("step-*.pt"), key=lambda path: int(path.stem[5:])))
 
 
-@wrong("load_latest", fails="nothing there")
-def lists_a_folder_that_is_not_there(directory):
-    """os.listdir raises where Path.glob finds nothing."""
-    names = [name for name in os.listdir(directory) if re.fullmatch(r"step-\d+\.pt", name)]
-    newest = max(names, key=lambda name: int(name[5:-3]), default=None)
-    return _whole(directory / newest) if newest else None
-
-
-@wrong("load_latest", fails="other files")
-def takes_every_pt(directory):
-    """best.pt has no number."""
-    paths = sorted(directory.glob("*.pt"), key=lambda path: int(path.stem.split("-")[-1]))
-    return _whole(paths[-1]) if paths else None
-
-
 @wrong("load_latest", fails="other files")
 def searches_in_the_name(directory):
     """re.search finds step-12.pt in step-12.pt.tmp and in old-step-12.pt."""
@@ -1030,17 +974,6 @@ def trusts_the_newest(directory):
     return None
 
 
-@wrong("load_latest", fails="tells and keeps")
-def expects_files_only(directory):
-    """A folder may be called so, and then neither of these errors comes."""
-    for path in _numbered(directory):
-        try:
-            return _whole(path)
-        except (zipfile.BadZipFile, RuntimeError, EOFError, ValueError):
-            warnings.warn(f"{path.name} cannot be read", stacklevel=2)
-    return None
-
-
 @wrong("load_latest", fails="damaged inside")
 def trusts_torch_load(directory):
     """torch.load does not look at the checksums."""
@@ -1049,18 +982,6 @@ def trusts_torch_load(directory):
             return torch.load(path)
         except Exception as error:
             warnings.warn(f"{path.name}: {error}", stacklevel=2)
-    return None
-
-
-@wrong("load_latest", fails="damaged inside")
-def only_the_archive_s_end(directory):
-    """A zip file's list of contents stands at its end and says nothing about the numbers before it."""
-    for path in _numbered(directory):
-        if zipfile.is_zipfile(path) and any(
-            name.endswith("data.pkl") for name in zipfile.ZipFile(path).namelist()
-        ):
-            return torch.load(path)
-        warnings.warn(f"{path.name} is no archive", stacklevel=2)
     return None
 
 
@@ -1114,23 +1035,10 @@ def drops_the_last_batch(training, directory, save_every, save, load_latest):
     _train(training, directory, save_every, save, load_latest, an_epoch=an_epoch)
 
 
-@wrong("resume", fails="trains")
-def always_one_short_batch(training, directory, save_every, save, load_latest):
-    """len(samples) // batch_size + 1 steps an epoch: one without samples, where all batches are full."""
-    an_epoch = len(training.samples) // training.batch_size + 1
-    _train(training, directory, save_every, save, load_latest, an_epoch=an_epoch)
-
-
 @wrong("resume", fails="shuffles each epoch")
 def one_order_for_all(training, directory, save_every, save, load_latest):
     """The generator is seeded with the same number in every epoch."""
     _train(training, directory, save_every, save, load_latest, order=lambda _, samples: _order(7, samples))
-
-
-@wrong("resume", fails="shuffles each epoch")
-def not_shuffled(training, directory, save_every, save, load_latest):
-    """The order of the samples, which is easy to resume."""
-    _train(training, directory, save_every, save, load_latest, order=lambda _, samples: torch.arange(samples))
 
 
 @wrong("resume", fails="saves")
@@ -1148,19 +1056,6 @@ def counts_in_each_epoch(training, directory, save_every, save, load_latest):
 def weights_only(training, directory, save_every, save, load_latest):
     """Loads the weights and begins at step 0."""
     _train(training, directory, save_every, save, load_latest, begin=lambda _: 0)
-
-
-@wrong("resume", fails="goes on")
-def repeats_a_step(training, directory, save_every, save, load_latest):
-    """Takes the number of steps done for the last step's number, and makes that again."""
-    _train(training, directory, save_every, save, load_latest, begin=lambda step: max(0, step - 1))
-
-
-@wrong("resume", fails="data position")
-def seeds_with_a_salted_hash(training, directory, save_every, save, load_latest):
-    """The next process hashes the same text with another salt."""
-    order = lambda epoch, samples: _order(hash(f"epoch {epoch}") % 2**63, samples)  # noqa: E731
-    _train(training, directory, save_every, save, load_latest, order=order)
 
 
 @wrong("resume", fails="model and optimizer")
@@ -1244,34 +1139,12 @@ def one_step_short(train_step, steps, save, set_handler):
     return _save_on(0, save, step)
 
 
-@wrong("save_on_signal", fails="trains to the end")
-def two_steps_at_least(train_step, steps, save, set_handler):
-    """Asks whether to go on before it looks whether there is a step left."""
-    came = _noted(set_handler)
-    train_step(0)
-    done = 1
-    while not _total(bool(came)):
-        train_step(done)
-        done += 1
-        if done == steps:
-            break
-    return _save_on(0, save, done)
-
-
 @wrong("save_on_signal", fails="all stop after the same step")
 def each_for_itself(train_step, steps, save, set_handler):
     """The others wait for it in the next step."""
     came = _noted(set_handler)
     done = _train_until(lambda done: came, train_step, steps)
     return _save_on(0, save, done)
-
-
-@wrong("save_on_signal", fails="both signals")
-def never_listens(train_step, steps, save, set_handler):
-    """A signal without a handler ends the process."""
-    for step in range(steps):
-        train_step(step)
-    return _save_on(0, save, steps)
 
 
 @wrong("save_on_signal", fails="both signals")
@@ -1327,33 +1200,6 @@ def asks_and_waits(train_step, steps, save, set_handler):
 
 
 @wrong("save_on_signal", fails="one number per step")
-def tells_all_about_it(train_step, steps, save, set_handler):
-    """Which rank has heard of what: two numbers a rank, and nobody asks."""
-    came = _noted(set_handler)
-    for done in range(1, steps + 1):
-        train_step(done - 1)
-        told = torch.zeros(dist.get_world_size(), 2)
-        told[dist.get_rank(), 0] = bool(came)
-        dist.all_reduce(told)
-        if told.any():
-            break
-    return _save_on(0, save, done)
-
-
-@wrong("save_on_signal", fails="hundreds of ranks")
-def notes_of_one_byte(train_step, steps, save, set_handler):
-    """Slurm sends the signal to all: where 256 ranks each note 1, the sum of bytes is 0."""
-    came = _noted(set_handler)
-
-    def told(done):
-        note = torch.tensor(bool(came), dtype=torch.uint8)
-        dist.all_reduce(note)
-        return note.item()
-
-    return _save_on(0, save, _train_until(told, train_step, steps))
-
-
-@wrong("save_on_signal", fails="hundreds of ranks")
 def notes_of_a_truth_value(train_step, steps, save, set_handler):
     """Gloo takes truth values for bytes: 256 of them are none."""
     came = _noted(set_handler)
