@@ -1319,8 +1319,8 @@ assert zipfile.is_zipfile(io.BytesIO(content))
 def load_latest(directory: Path) -> dict | None:
     """The newest checkpoint in directory that is whole; None if there is none, or no such directory.
 
-    directory: holds files step-N.pt, which torch.save has written after N steps, N in digits. The newest
-        has the largest N. Ignore other names, and subfolders.
+    directory: holds files step-N.pt, which torch.save has written after N steps, N in digits. The
+        newest has the largest N. Ignore other names, and subfolders.
 
     A file that is cut off, empty, no checkpoint at all, or of the right length with damaged content is
     skipped; the next older one counts. A warning (warnings.warn) names every file that was skipped. No

@@ -335,18 +335,6 @@ def in_one_line(site, image, command):
 
 
 @right("container_command")
-def shows_what_it_runs(site, image, command):
-    """Has the shell show each command, and its time; short options with values at once, none after --."""
-    options = {"NVIDIA": ["--nv"], "AMD": ["--rocm"], None: []}[site["gpus"]]
-    for path in sorted(site["folders"]):
-        if not any(Path(path).is_relative_to(there) for there in site["mounted"]):
-            options.append(f"-B{path}:{path}:{'ro' if site['folders'][path] == 'read' else 'rw'}")
-    words = [*site["launcher"], site["runtime"], "exec", *options, "--", image, *command]
-    modules = ["module purge", f"module load {' '.join(site['modules'])}"] if site["modules"] else []
-    return "\n".join([*modules, "set -x", f"time {shlex.join(words)}"])
-
-
-@right("container_command")
 def over_several_lines(site, image, command):
     """A comment, options in another order, sticky modules too, the shell's own process, backslashes."""
     lines = [shlex.join(["exec", *site["launcher"], site["runtime"], "exec"])]

@@ -446,23 +446,11 @@ def options_behind_the_image(site, image, command):
     return "\n".join([*_modules(site), shlex.join(words)])
 
 
-@wrong("container_command", fails="the program in the image")
-def runs_the_images_own_program(site, image, command):
-    """`run` starts what the image's maker has chosen, with the command as its arguments."""
-    return _text(site, image, command).replace(" exec ", " run ")
-
-
 @wrong("container_command", fails="one container per task")
 def launcher_in_the_image(site, image, command):
     """The image has no srun, and if it had, not the machine's."""
     words = [site["runtime"], "exec", *_gpus(site), *_binds(site), image, *site["launcher"], *command]
     return "\n".join([*_modules(site), shlex.join(words)])
-
-
-@wrong("container_command", fails="one container per task")
-def one_container_altogether(site, image, command):
-    """On the first node, once."""
-    return _text({**site, "launcher": []}, image, command)
 
 
 @wrong("container_command", fails="GPUs")
@@ -471,22 +459,10 @@ def always_nvidia(site, image, command):
     return _text(site, image, command, gpus=["--nv"])
 
 
-@wrong("container_command", fails="GPUs")
-def amd_if_not_nvidia(site, image, command):
-    """A node without GPUs has no libraries of a driver either."""
-    return _text(site, image, command, gpus=["--nv" if site["gpus"] == "NVIDIA" else "--rocm"])
-
-
 @wrong("container_command", fails="modules")
 def on_top_of_what_is_loaded(site, image, command):
     """What .bashrc has loaded stays loaded."""
     return _text(site, image, command, modules=_modules(site)[1:])
-
-
-@wrong("container_command", fails="modules")
-def modules_by_name(site, image, command):
-    """In the alphabet's order, in which a module may come before the one that it needs."""
-    return _text({**site, "modules": sorted(site["modules"])}, image, command)
 
 
 @wrong("container_command", fails="folders")
