@@ -194,38 +194,6 @@ def short_options(form, queues):
 
 
 @right("form_to_script")
-def field_by_field(form, queues):
-    """A function for each field; the time with days; a line for the output."""
-    there = queues.get(form.get("System", ""))
-    queue = (there or {}).get(form.get("Queue", ""))
-    typed = {"Nodes": "1", "Time Limit": "2:0:0"} | {field: text for field, text in form.items() if text}
-    typed.setdefault("Tasks", typed["Nodes"])
-    nodes, tasks = (int(typed[field]) if typed[field].isdigit() else 0 for field in ("Nodes", "Tasks"))
-    time = [int(part) if part.isdigit() else -math.inf for part in typed["Time Limit"].split(":")]
-    total = time[0] * 3600 + time[1] * 60 + time[2] if len(time) == 3 and max(time[1:]) < 60 else 0
-    checks = {
-        f"System must be one of {list(queues)}": there is not None,
-        f"Queue must be one of {list(queues.get(typed.get('System'), {}))}": queue
-        or typed.get("System") not in queues,
-        f"Nodes must be 1 to {queue and queue['nodes']}": nodes and (not queue or nodes <= queue["nodes"]),
-        "Tasks must be one a node or more": tasks >= nodes and tasks,
-        "Job Name has more than 20 letters": len(typed.get("Job Name", "")) <= 20,
-        f"Time Limit must be hours:minutes:seconds, up to {queue and queue['hours']}": total > 0
-        and (not queue or total <= 3600 * queue["hours"]),
-    }
-    if not all(checks.values()):
-        raise ValueError(". ".join(text for text, well in checks.items() if not well))
-    days, rest = divmod(total, 86_400)
-    lines = {"partition": typed["Queue"], "nodes": nodes, "ntasks": tasks, "output": "%x-%j.out"}
-    lines["time"] = f"{days}-{rest // 3600}:{rest // 60 % 60}:{rest % 60}"
-    for option, field in (("account", "Project"), ("reservation", "Reservation"), ("job-name", "Job Name")):
-        if field in typed:
-            lines[option] = shlex.quote(typed[field])
-    head = "\n".join(f"#SBATCH --{option}={value}" for option, value in lines.items())
-    return f"#!/bin/bash\n{head}\n\njupyter lab --no-browser\n"
-
-
-@right("form_to_script")
 def in_place_of_the_shell(form, queues):
     """Jupyter takes the place of the script's shell; mistakes are collected by exceptions."""
     typed = {"Nodes": "1", "Time Limit": "2:0:0"} | {name: text for name, text in form.items() if text}
@@ -263,59 +231,6 @@ def in_place_of_the_shell(form, queues):
     lines = [f"#SBATCH {short} {shlex.quote(typed[name])}" for name, short in names.items() if name in typed]
     lines += [f"#SBATCH --reservation={shlex.quote(typed['Reservation'])}"] if "Reservation" in typed else []
     return "\n".join(["#!/bin/bash", *lines, "module load python3", "exec jupyter lab --no-browser", ""])
-
-
-@right("form_to_script")
-def forgives_blanks(form, queues):
-    """Cuts blanks off, numbers too, puts values in double quotes; notes tell the mistakes."""
-    typed = {name: text.strip() for name, text in form.items() if text.strip()}
-    wrong = []
-
-    def number(text):
-        return int(text) if text.strip().isdecimal() else 0
-
-    limits = queues.get(typed.get("System"), {}).get(typed.get("Queue"))
-    if typed.get("System") not in queues:
-        wrong.append("System")
-    elif limits is None:
-        wrong.append("Queue")
-    limits = limits or {"nodes": math.inf, "hours": math.inf}
-    nodes = number(typed.setdefault("Nodes", "1"))
-    if not 1 <= nodes <= limits["nodes"]:
-        wrong.append(f"Nodes (1 to {limits['nodes']})")
-    if number(typed.setdefault("Tasks", typed["Nodes"])) < max(1, nodes):
-        wrong.append("Tasks")
-    if len(typed.get("Job Name", "")) > 20:
-        wrong.append("Job Name (at most 20 characters)")
-    parts = [
-        number(part) if number(part) or not part.strip("0") else -1
-        for part in typed.setdefault("Time Limit", "2:0:0").split(":")
-    ]
-    well = (
-        len(parts) == 3
-        and "" not in typed["Time Limit"].split(":")
-        and min(parts) >= 0
-        and max(parts[1:]) < 60
-    )
-    seconds = 3600 * parts[0] + 60 * parts[1] + parts[2] if well else 0
-    if not 0 < seconds <= 3600 * limits["hours"]:
-        wrong.append(f"Time Limit (at most {limits['hours']} hours)")
-    if wrong:
-        error = ValueError("Look at these fields again:")
-        for each in wrong:
-            error.add_note(each)
-        raise error
-    options = {
-        "partition": "Queue",
-        "nodes": "Nodes",
-        "ntasks": "Tasks",
-        "time": "Time Limit",
-        "account": "Project",
-        "job-name": "Job Name",
-        "reservation": "Reservation",
-    }
-    lines = [f'#SBATCH --{option}="{typed[name]}"\n' for option, name in options.items() if name in typed]
-    return f"#!/bin/bash\n{''.join(lines)}jupyter lab --no-browser\n"
 
 
 @right("container_command")

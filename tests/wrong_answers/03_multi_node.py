@@ -327,24 +327,10 @@ def options_after_a_module(form, queues):
     return "\n".join([first, "module load python3", *options, last])
 
 
-@wrong("form_to_script", fails="what is asked for")
-def asks_for_gpus(form, queues):
-    """TACC's queues have whole nodes, and refuse --gres."""
-    return _script(_asked(_judged(form, queues)) | {"--gres": "gpu:4"})
-
-
 @wrong("form_to_script", fails="a name of two words")
 def name_not_quoted(form, queues):
     """For sbatch a second word is another argument."""
     return _script(_asked(_judged(form, queues))).replace("'", "")
-
-
-@wrong("form_to_script", fails="a name of two words")
-def counts_the_quotes(form, queues):
-    """20 characters are allowed, and the quotes are not the name's."""
-    field = _filled(form)
-    quoted = {"Job Name": shlex.quote(field["Job Name"])} if "Job Name" in field else {}
-    return _unless(list(_mistakes(field | quoted, queues)), field)
 
 
 @wrong("form_to_script", fails="defaults")

@@ -83,8 +83,7 @@ def container_command(answer: Answer, rng: Rng) -> Findings:
 
     yield "the program in the image", each(right_program, plain, elsewhere)
     yield "one container per task", each(one_a_task, plain, elsewhere)
-    right_gpus = each(gpus, plain, amd, none)
-    yield "GPUs", each(right_program, amd, none) if right_gpus.passed else right_gpus
+    yield "GPUs", each(gpus, plain, amd, none)
     yield "modules", each(modules, plain, with_modules)
     yield "folders", each(folders, *with_folders(plain, number))
     yield "a folder within a folder", each(folders, *within_each_other(plain, number))
@@ -144,9 +143,11 @@ def one_a_task(start: Started, site: Site) -> Finding:
 
 
 def gpus(start: Started, site: Site) -> Finding:
-    """Passes if the container sees the machine's GPUs, if there are any."""
+    """Passes if the container sees the machine's GPUs, if there are any, and still runs the program."""
     wanted = {"NVIDIA": ("--nv",), "AMD": ("--rocm",)}.get(site.gpus or "", ())
-    return compare.equal(start.options, wanted, f"Options for GPUs, where they are {site.gpus}")
+    seen = compare.equal(start.options, wanted, f"Options for GPUs, where they are {site.gpus}")
+    program = right_program(start, site)
+    return program if seen.passed and not program.passed else seen
 
 
 def modules(start: Started, site: Site) -> Finding:

@@ -3,7 +3,7 @@
 import io
 import re
 import zipfile
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -77,9 +77,6 @@ def file_of(name: str, damage: str) -> bytes:
 
 class OnFolders(Stage[Folder]):
     """What is loaded from a folder."""
-
-    def together(self, features: Folder) -> Hashable:
-        return features
 
     def run(self, answer: Answer, cases: Sequence[tuple[Folder, Rng]]) -> Sequence[tuple[Finding, Any]]:
         return [_loaded(answer, folder) for folder, _ in cases]
