@@ -276,8 +276,7 @@ def rank_from_environment(env: dict[str, str]) -> dict[str, int]:
     script itself, outside of srun.
 
     mpirun does not tell node_rank: under it alone, ranks fill one node after another and all nodes
-    have equally many. Users set MASTER_ADDR, WORLD_SIZE, OMPI_MCA_btl or HOROVOD_FUSION_THRESHOLD
-    themselves.
+    have equally many. Users may set MASTER_ADDR and WORLD_SIZE themselves.
     """
     ### BEGIN SOLUTION
     if "RANK" in env:

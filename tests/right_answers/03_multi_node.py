@@ -1,7 +1,6 @@
 """Right answers to unit 03 that are written otherwise than the solution."""
 
 import io
-import logging
 import math
 import os
 import re
@@ -49,35 +48,6 @@ def _opened(name):
     return hosts
 
 
-@right("expand_hostlist")
-def letter_by_letter(text):
-    """Reads letter by letter; keeps all beginnings of the present name."""
-    hosts, names, inside = [], [""], None
-    for letter in [*text, ","]:
-        if inside is not None and letter != "]":
-            inside += letter
-        elif letter == "[":
-            inside = ""
-        elif letter == "]":
-            names = [name + number for name in names for number in _listed(inside)]
-            inside = None
-        elif letter == ",":
-            hosts += [name for name in names if name]
-            names = [""]
-        else:
-            names = [name + letter for name in names]
-    return hosts
-
-
-def _listed(ranges):
-    for part in ranges.split(","):
-        first, _, last = part.partition("-")
-        number = int(first)
-        while number <= int(last or first):
-            yield format(number, f"0{len(first)}d")
-            number += 1
-
-
 @right("rank_from_environment")
 def by_prefixes(env):
     """Sorts the variables by their prefix, then reads what belongs together."""
@@ -122,25 +92,6 @@ def by_what_only_they_set(env):
             node = rank // node if names is mpi else node
             return {"rank": rank, "local_rank": local_rank, "node_rank": node, "world_size": size}
     return {"rank": 0, "local_rank": 0, "node_rank": 0, "world_size": 1}
-
-
-@right("rank_from_environment")
-def by_whom_it_can_ask(env):
-    """Each launcher by where it can be reached, or by what it has been told to start."""
-    place = {"rank": 0, "local_rank": 0, "node_rank": 0, "world_size": 1}
-    if "TORCHELASTIC_USE_AGENT_STORE" in env:
-        names = ("RANK", "LOCAL_RANK", "GROUP_RANK", "WORLD_SIZE")
-    elif "HOROVOD_GLOO_RENDEZVOUS_ADDR" in env:
-        names = ("HOROVOD_RANK", "HOROVOD_LOCAL_RANK", "HOROVOD_CROSS_RANK", "HOROVOD_SIZE")
-    elif "OMPI_NUM_APP_CTX" in env:
-        prefix = "OMPI_COMM_WORLD_"
-        place["node_rank"] = int(env[prefix + "RANK"]) // int(env[prefix + "LOCAL_SIZE"])
-        names = (prefix + "RANK", prefix + "LOCAL_RANK", None, prefix + "SIZE")
-    elif "SLURM_SRUN_COMM_PORT" in env and "SLURM_LAUNCH_NODE_IPADDR" in env:
-        names = ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_NTASKS")
-    else:
-        return place
-    return place | {key: int(env[name]) for key, name in zip(place, names, strict=True) if name}
 
 
 class BadForm(ValueError):
@@ -509,9 +460,6 @@ def gathers_flags(train_step, steps, save, set_handler):
         dist.all_gather(told, torch.tensor([asked.by is not None], dtype=torch.uint8))
     dist.get_rank() or save(step)
     return step
-
-
-_log = logging.getLogger("training")
 
 
 @right("elastic_batch")

@@ -57,49 +57,16 @@ def every_host_once(text):
     return list(dict.fromkeys(_expanded(text)))
 
 
-@wrong("expand_hostlist", fails="a range")
-def a_tuple_of_hosts(text):
-    """Where a list is asked for."""
-    return tuple(_expanded(text))
-
-
-@wrong("expand_hostlist", fails="a range")
-def a_text_of_hosts(text):
-    """Names in a text, with commas between them."""
-    return ",".join(_expanded(text))
-
-
 @wrong("expand_hostlist", fails="leading zeros")
 def numbers_are_numbers(text):
     """int("007") forgets the zeros."""
     return _expanded(text, numbers=lambda ranges: [str(int(number)) for number in _numbers(ranges)])
 
 
-@wrong("expand_hostlist", fails="leading zeros")
-def always_three_digits(text):
-    """Fills up to three digits where there are zeros, as on the cluster that it was tried on."""
-
-    def numbers(ranges):
-        found = [(number, "3" if re.match("0[0-9]", ranges) else "1") for number in _numbers(ranges)]
-        return [f"{int(number):0{width}}" for number, width in found]
-
-    return _expanded(text, numbers=numbers)
-
-
 @wrong("expand_hostlist", fails="several in brackets")
 def splits_by_every_comma(text):
     """Tears "c101-[001,007]" into "c101-[001" and "007]"."""
     return _expanded(text, found=lambda text: text.split(",") if text else [])
-
-
-@wrong("expand_hostlist", fails="two brackets")
-def one_bracket_a_name(text):
-    """Looks for one bracket, and loses what follows it."""
-    hosts = []
-    for name in _names(text):
-        prefix, bracket, rest = name.partition("[")
-        hosts += [prefix + number for number in _numbers(rest.partition("]")[0])] if bracket else [name]
-    return hosts
 
 
 @wrong("expand_hostlist", fails="two brackets")
@@ -171,30 +138,10 @@ def local_rank_by_division(env):
     return place
 
 
-@wrong("rank_from_environment", fails="torchrun")
-def role_for_node(env):
-    """ROLE_RANK is no node's number."""
-    return _in_order(env, torchrun=("RANK", "LOCAL_RANK", "ROLE_RANK", "WORLD_SIZE"))
-
-
-@wrong("rank_from_environment", fails="mpirun")
-def all_slots_for_all_ranks(env):
-    """Open MPI's universe is where processes could run, not how many do."""
-    return _in_order(env, mpi=(*_MPI[:3], "OMPI_UNIVERSE_SIZE"))
-
-
 @wrong("rank_from_environment", fails="mpirun")
 def node_rank_of_open_mpi(env):
     """OMPI_COMM_WORLD_NODE_RANK sounds like it, but counts processes on a node."""
     return _in_order(env, mpi=(*_MPI[:2], "OMPI_COMM_WORLD_NODE_RANK", _MPI[3]))
-
-
-@wrong("rank_from_environment", fails="Horovod")
-def cross_size_for_cross_rank(env):
-    """Confounds the node's number with how many there are."""
-    return _in_order(
-        env, horovod=("HOROVOD_RANK", "HOROVOD_LOCAL_RANK", "HOROVOD_CROSS_SIZE", "HOROVOD_SIZE")
-    )
 
 
 @wrong("rank_from_environment", fails="one launcher inside another")
@@ -204,26 +151,10 @@ def outermost_first(env):
     return _first(_with_node(env), (slurm, _TORCHRUN, _HOROVOD, _MPI))
 
 
-@wrong("rank_from_environment", fails="one launcher inside another")
-def horovod_last(env):
-    """What horovodrun is told about itself may come from a shell that srun has started."""
-    slurm = _SLURM if "SLURM_STEP_ID" in env else ("", "", "", "")
-    return _first(_with_node(env), (_TORCHRUN, _MPI, slurm, _HOROVOD))
-
-
 @wrong("rank_from_environment", fails="no launcher")
 def the_batch_script_is_a_rank(env):
     """Takes a batch script's shell for rank 0 of all tasks, which then waits for the others for ever."""
     return _first(_with_node(env), (_TORCHRUN, _HOROVOD, _MPI, _SLURM))
-
-
-@wrong("rank_from_environment", fails="no launcher")
-def needs_a_launcher(env):
-    """Fails with a KeyError where nobody has started it."""
-    return _read(
-        _with_node(env),
-        next(names for names in (_TORCHRUN, _HOROVOD, _MPI, _SLURM) if names[0] in env),
-    )
 
 
 @wrong("rank_from_environment", fails="torchrun")
@@ -232,15 +163,6 @@ def all_nodes_are_alike(env):
     place = _first(_with_node(env), (_TORCHRUN, _HOROVOD, _MPI, _SLURM if "SLURM_STEP_ID" in env else [""]))
     if "RANK" in env:
         place["node_rank"] = place["rank"] // int(env["LOCAL_WORLD_SIZE"])
-    return place
-
-
-@wrong("rank_from_environment", fails="Horovod")
-def horovods_nodes_are_alike(env):
-    """What is so with mpirun need not be so with horovodrun -H node1:4,node2:3."""
-    place = _in_order(env)
-    if "HOROVOD_RANK" in env and "RANK" not in env:
-        place["node_rank"] = place["rank"] // int(env["HOROVOD_LOCAL_SIZE"])
     return place
 
 
@@ -313,13 +235,6 @@ def _judged(form, queues):
     return field
 
 
-def _unless(mistakes, field):
-    """Right: the script of the fields, or an error that names all mistakes."""
-    if mistakes:
-        raise ValueError("; ".join(mistakes))
-    return _script(_asked(field))
-
-
 @wrong("form_to_script", fails="what is asked for")
 def options_after_a_module(form, queues):
     """sbatch reads no further than the first command."""
@@ -354,31 +269,6 @@ def missing_but_not_empty(form, queues):
 def believes_the_form(form, queues):
     """sbatch will say it, in an hour."""
     return _script(_asked(_filled(form)))
-
-
-def _but(form, queues, *overlooked):
-    """Right, but for mistakes of which it does not know: those that begin so."""
-    field = _filled(form)
-    if mistakes := [each for each in _mistakes(field, queues) if not each.startswith(overlooked)]:
-        raise ValueError("; ".join(mistakes))
-    return _script(_asked(field))
-
-
-@wrong("form_to_script", fails="limits")
-def any_number_of_tasks(form, queues):
-    """Two nodes cannot share a task."""
-    return _but(form, queues, "Tasks")
-
-
-@wrong("form_to_script", fails="every mistake is named")
-def the_queue_first(form, queues):
-    """What can be judged without the queue waits until there is one."""
-    field = _filled(form)
-    mistakes = list(_mistakes(field, queues))
-    unknown = [each for each in mistakes if each.startswith(("System", "Queue"))]
-    if mistakes:
-        raise ValueError("; ".join(unknown or mistakes))
-    return _script(_asked(field))
 
 
 @wrong("form_to_script", fails="every mistake is named")
@@ -472,14 +362,6 @@ def joined_by_blanks(site, image, command):
     return "\n".join([*_modules(site), line.replace("IMAGE COMMAND", " ".join([image, *command]))])
 
 
-@wrong("container_command", fails="words stay whole")
-def in_double_quotes(site, image, command):
-    """In double quotes the shell still replaces $5."""
-    line = _line(site, _gpus(site) + _binds(site), "IMAGE", ["COMMAND"])
-    quoted = " ".join(f'"{word}"' for word in [image, *command])
-    return "\n".join([*_modules(site), line.replace("IMAGE COMMAND", quoted)])
-
-
 # -------------------------------------------------------------------------------------------- cpu_bind_map
 
 
@@ -508,24 +390,10 @@ def gpu_beside_node_of_its_number(node):
     return [cores[gpu * (len(cores) // gpus)] for gpu in range(gpus)]
 
 
-@wrong("cpu_bind_map", fails="any machine")
-def cores_as_floats(node):
-    """What a division gives: srun takes 49, and no 49.0."""
-    return [float(core) for core in _dealt(node["numa_of_gpu"], _cores(node))]
-
-
 @wrong("cpu_bind_map", fails="allowed cores")
 def reserved_cores_too(node):
     """Forgets that the first core of each eight is not the job's: srun refuses such a map."""
-    return _dealt(node["numa_of_gpu"], _cores(node, allowed=range(10**6)))
-
-
-@wrong("cpu_bind_map", fails="allowed cores")
-def one_core_further(node):
-    """If a core is not allowed, the next one is: so it was on LUMI."""
-    nodes, cores = node["numa_of_gpu"], _cores(node, allowed=range(10**6))
-    allowed = range(10**6) if node["allowed"] is None else node["allowed"]
-    return [core if core in allowed else core + 1 for core in _dealt(nodes, cores)]
+    return _dealt(node["numa_of_gpu"], _cores(node, allowed=range(10**3)))
 
 
 @wrong("cpu_bind_map", fails="hardware threads")
@@ -537,7 +405,7 @@ def threads_are_cores(node):
 @wrong("cpu_bind_map", fails="hardware threads")
 def every_second_cpu(node):
     """As if the two threads of a core were neighbours in number."""
-    allowed = range(10**6) if node["allowed"] is None else node["allowed"]
+    allowed = range(10**3) if node["allowed"] is None else node["allowed"]
     own = [[c for c in cpus[:: node["threads_per_core"]] if c in allowed] for cpus in node["cpus_of_numa"]]
     return _dealt(node["numa_of_gpu"], own)
 
@@ -570,13 +438,13 @@ def _given(option):
 def _judged_cpus(given, node, beside=True, allowed=True, taken=None):
     """Right, unless something is overlooked, or another rule says who takes a core from whom."""
     nodes, cores = node["numa_of_gpu"], sum(map(len, node["cpus_of_numa"])) // node["threads_per_core"]
-    usable = node["allowed"] if allowed and node["allowed"] is not None else range(10**6)
+    usable = node["allowed"] if allowed and node["allowed"] is not None else range(10**3)
     neighbours = taken or (lambda rank, other: rank != other and nodes[rank] == nodes[other])
     found = []
     for rank, own in enumerate(given):
         others = [theirs for other, theirs in enumerate(given) if neighbours(rank, other)]
         theirs = {cpu % cores for each in others for cpu in each}
-        near = node["cpus_of_numa"][nodes[rank]] if beside else range(10**6)
+        near = node["cpus_of_numa"][nodes[rank]] if beside else range(10**3)
         found.append([c for c in own if c not in near or c not in usable or c % cores in theirs])
     return found
 
@@ -586,19 +454,6 @@ def bits_from_the_left(option, node):
     """The last digit of a number is its smallest."""
     masks = [bin(int(entry, 16))[2:] for entry in option.rpartition(":")[2].split(",")]
     return _judged_cpus([[cpu for cpu, bit in enumerate(mask) if bit == "1"] for mask in masks], node)
-
-
-@wrong("misplaced_cpus", fails="masks")
-def a_digit_a_cpu(option, node):
-    """A hexadecimal digit is four CPUs."""
-    entries = [entry.removeprefix("0x")[::-1] for entry in option.rpartition(":")[2].split(",")]
-    return _judged_cpus([[cpu for cpu, digit in enumerate(entry) if digit != "0"] for entry in entries], node)
-
-
-@wrong("misplaced_cpus", fails="one rank per core")
-def the_victim_too(option, node):
-    """Rank 0 is where it should be; the other is wrong there."""
-    return _judged_cpus(_given(option), node, taken=lambda rank, other: rank != other)
 
 
 @wrong("misplaced_cpus", fails="beside the GPU")
@@ -612,24 +467,10 @@ def node_by_division(option, node):
     return _judged_cpus(_given(option), {**node, "cpus_of_numa": cpus})
 
 
-@wrong("misplaced_cpus", fails="beside the GPU")
-def if_all_are_wrong(option, node):
-    """A rank with some right CPUs may have wrong ones."""
-    given = _given(option)
-    found = _judged_cpus(given, node)
-    return [cpus if cpus == own else [] for cpus, own in zip(found, given, strict=True)]
-
-
 @wrong("misplaced_cpus", fails="allowed")
 def all_cpus_of_the_node(option, node):
     """Forgets what the job may not use."""
     return _judged_cpus(_given(option), node, allowed=False)
-
-
-@wrong("misplaced_cpus", fails="allowed")
-def allowed_is_always_a_list(option, node):
-    """Where nothing is said of what the job may use, it may use all."""
-    return _judged_cpus(_given(option), {**node, "allowed": list(node["allowed"])})
 
 
 @wrong("misplaced_cpus", fails="one rank per core")
@@ -642,14 +483,6 @@ def each_rank_for_itself(option, node):
 def masks_only(option, node):
     """A CPU's number is read as a mask."""
     return _judged_cpus(_given(option.replace("map_cpu", "mask_cpu")), node)
-
-
-@wrong("misplaced_cpus", fails="maps")
-def decimal_only(option, node):
-    """0x10 is no decimal number."""
-    if "map_cpu" not in option:
-        return _judged_cpus(_given(option), node)
-    return _judged_cpus([[int(entry)] for entry in option.rpartition(":")[2].split(",")], node)
 
 
 # -------------------------------------------------------------------------------------------- batch_script
@@ -677,25 +510,10 @@ def options_after_a_command(nodes, gpus_per_node, command):
     return _HEAD + "set -e\n" + _options(nodes, gpus_per_node) + _MEET + f"srun {command}\n"
 
 
-@wrong("batch_script", fails="sbatch reads it")
-def a_blank_in_front(nodes, gpus_per_node, command):
-    """# SBATCH is a comment."""
-    options = _options(nodes, gpus_per_node).replace("#SBATCH", "# SBATCH")
-    return _HEAD + options + _MEET + f"srun {command}\n"
-
-
 @wrong("batch_script", fails="what is asked for")
 def half_a_minute(nodes, gpus_per_node, command):
     """0:30 is minutes and seconds."""
     options = _options(nodes, gpus_per_node).replace("00:30:00", "0:30")
-    return _HEAD + options + _MEET + f"srun {command}\n"
-
-
-@wrong("batch_script", fails="what is asked for")
-def gpus_of_the_job(nodes, gpus_per_node, command):
-    """Right in the sum, and Slurm decides which node gets how many."""
-    options = _options(nodes, gpus_per_node)
-    options = options.replace(f"--gpus-per-node={gpus_per_node}", f"--gpus={nodes * gpus_per_node}")
     return _HEAD + options + _MEET + f"srun {command}\n"
 
 
@@ -716,13 +534,6 @@ def everybody_at_home(nodes, gpus_per_node, command):
     """On the second node localhost is the second node."""
     meet = f"export MASTER_ADDR=localhost {_PORT}\n"
     return _HEAD + _options(nodes, gpus_per_node) + meet + f"srun {command}\n"
-
-
-@wrong("batch_script", fails="a meeting place")
-def hostname_in_the_task(nodes, gpus_per_node, command):
-    """hostname in a task is that task's node."""
-    task = f"cat >task.sh <<'END'\nexport MASTER_ADDR=$(hostname) {_PORT}\nexec {command}\nEND\n"
-    return _HEAD + _options(nodes, gpus_per_node) + task + "srun bash task.sh\n"
 
 
 @wrong("batch_script", fails="fails with the training")
@@ -893,13 +704,6 @@ def names_sorted_as_texts(directory):
     return _whole(paths[-1]) if paths else None
 
 
-@wrong("load_latest", fails="newest")
-def changed_last(directory):
-    """Whoever restores a backup, or copies a folder, changes the times."""
-    paths = sorted(directory.glob("step-*.pt"), key=lambda path: path.stat().st_mtime)
-    return _whole(paths[-1]) if paths else None
-
-
 @wrong("load_latest", fails="nothing there")
 def a_first_start_is_an_error(directory):
     """max() of nothing."""
@@ -912,20 +716,6 @@ def searches_in_the_name(directory):
     found = {path: re.search(r"step-(\d+)\.pt", path.name) for path in directory.glob("*")}
     paths = sorted((int(match[1]), path) for path, match in found.items() if match)
     return _whole(paths[-1][1]) if paths else None
-
-
-@wrong("load_latest", fails="torn files")
-def every_zip_is_a_checkpoint(directory):
-    """Whether the archive is whole, not what is in it."""
-    for path in _numbered(directory):
-        try:
-            whole = zipfile.ZipFile(path).testzip() is None
-        except (OSError, zipfile.BadZipFile):
-            whole = False
-        if whole:
-            return torch.load(path)
-        warnings.warn(f"{path} is damaged", stacklevel=2)
-    return None
 
 
 @wrong("load_latest", fails="torn files")
@@ -1032,17 +822,6 @@ def forgets_the_random_state(training, directory, save_every, save, load_latest)
     _train(training, directory, save_every, save, load_latest, parts=("optimizer",))
 
 
-@wrong("resume", fails="random state")
-def seeds_everything_with_the_epoch(training, directory, save_every, save, load_latest):
-    """Finds the epoch's order again by torch.manual_seed, and all steps of the epoch drop the same units."""
-
-    def order(epoch, samples):
-        torch.manual_seed(epoch)
-        return torch.randperm(samples)
-
-    _train(training, directory, save_every, save, load_latest, order=order)
-
-
 @wrong("resume", fails="killed anywhere")
 def trains_on_after_the_end(training, directory, save_every, save, load_latest):
     """Started again after the end, it makes the last step once more."""
@@ -1119,19 +898,6 @@ def ignores_signals(train_step, steps, save, set_handler):
     return _save_on(0, save, steps)
 
 
-@wrong("save_on_signal", fails="all stop after the same step")
-def rank_0_decides(train_step, steps, save, set_handler):
-    """Nobody hears of a signal that another rank has."""
-    came = _noted(set_handler)
-    for done in range(1, steps + 1):
-        train_step(done - 1)
-        told = torch.tensor(float(bool(came)))
-        dist.broadcast(told, 0)
-        if told.item():
-            break
-    return _save_on(0, save, done)
-
-
 @wrong("save_on_signal", fails="one writes")
 def all_write(train_step, steps, save, set_handler):
     """All ranks write one file at the same time."""
@@ -1161,19 +927,6 @@ def asks_and_waits(train_step, steps, save, set_handler):
     return _save_on(0, save, done)
 
 
-@wrong("save_on_signal", fails="one number per step")
-def notes_of_a_truth_value(train_step, steps, save, set_handler):
-    """Gloo takes truth values for bytes: 256 of them are none."""
-    came = _noted(set_handler)
-
-    def told(done):
-        note = torch.tensor([bool(came)])
-        dist.all_reduce(note)
-        return note.item()
-
-    return _save_on(0, save, _train_until(told, train_step, steps))
-
-
 # -------------------------------------------------------------------------------------------- elastic_batch
 
 
@@ -1184,27 +937,12 @@ def drops_the_remainder(global_batch, world_size, rank):
     return range(rank * size, (rank + 1) * size), 1.0
 
 
-@wrong("elastic_batch", fails="complete")
-def keeps_the_batch_of_a_rank(global_batch, world_size, rank):
-    """The part that a rank had among four: with fewer ranks the global batch shrinks."""
-    size = max(1, global_batch // 4)
-    return range(rank * size, (rank + 1) * size), 1.0
-
-
 @wrong("elastic_batch", fails="balanced")
 def rounds_up_to_the_end(global_batch, world_size, rank):
     """Parts of ceil(n / p) samples; the last rank gets what is left, or nothing."""
     size = math.ceil(global_batch / world_size)
     part = range(global_batch)[rank * size : (rank + 1) * size]
     return part, len(part) * world_size / global_batch
-
-
-@wrong("elastic_batch", fails="balanced")
-def the_last_takes_the_rest(global_batch, world_size, rank):
-    """All that is left over goes to one rank."""
-    size = global_batch // world_size
-    end = global_batch if rank == world_size - 1 else (rank + 1) * size
-    return range(rank * size, end), (end - rank * size) * world_size / global_batch
 
 
 def _part(global_batch, world_size, rank):

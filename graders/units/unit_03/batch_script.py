@@ -1,6 +1,5 @@
 """The grader of `batch_script`: the text is read first, then it is submitted."""
 
-import shlex
 from collections import Counter
 
 from course_lib.slurm.lint import Script, complaints_about
@@ -23,8 +22,8 @@ from graders.units.unit_03.job_report import JobReport
 LEAST_MINUTES, MINUTES = 10, 30
 """The shortest and the longest time limit that the exercise allows."""
 EXCLUDED = "node1,node3,node5", "node1,node2"
-"""Nodes that the two jobs do not get: a script that names the cluster's first has to fail, the list of those of
-the first job has commas, and that of the second none.
+"""Nodes that the two jobs do not get, so that a script that names the cluster's first fails; the list of the
+first job's nodes has commas, that of the second's none.
 """
 
 
@@ -63,7 +62,7 @@ the first job has commas, and that of the second none.
             1,
             "A script ends with the status of its last command. If that is an echo, a failed training "
             "looks like success, and what depends on it starts.",
-            needs=("what is asked for",),
+            needs=("one task per GPU",),
         ),
     ),
     hints=(
