@@ -26,6 +26,35 @@ def by_recursion(text):
     return _opened(name) + by_recursion(rest)
 
 
+@right("expand_hostlist")
+def letter_by_letter(text):
+    """Reads letter by letter; keeps all beginnings of the present name."""
+    hosts, names, inside = [], [""], None
+    for letter in [*text, ","]:
+        if inside is not None and letter != "]":
+            inside += letter
+        elif letter == "[":
+            inside = ""
+        elif letter == "]":
+            names = [name + number for name in names for number in _listed(inside)]
+            inside = None
+        elif letter == ",":
+            hosts += [name for name in names if name]
+            names = [""]
+        else:
+            names = [name + letter for name in names]
+    return hosts
+
+
+def _listed(ranges):
+    for part in ranges.split(","):
+        first, _, last = part.partition("-")
+        number = int(first)
+        while number <= int(last or first):
+            yield format(number, f"0{len(first)}d")
+            number += 1
+
+
 def _first_name(text):
     """The text before the first comma outside of brackets, and the text after it."""
     depth = 0

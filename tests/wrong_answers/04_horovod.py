@@ -750,17 +750,6 @@ class SumsGradients(Averaging):
             p.grad.mul_(dist.get_world_size())
 
 
-@wrong("DistributedOptimizer", fails="averages and steps")
-class ReadsBeforeItWaits(Averaging):
-    """Copies the buffer while it is under way, and waits afterwards."""
-
-    def finish(self, number, flat, work):
-        parts = (flat / dist.get_world_size()).split([p.numel() for p in self.plan[number]])
-        for p, part in zip(self.plan[number], parts, strict=True):
-            p.grad.copy_(part.view_as(p))
-        work.wait()
-
-
 @wrong("DistributedOptimizer", fails="the optimizer's own")
 class GradientsInOtherTensors(Averaging):
     """Puts a part of the buffer in the place of each gradient."""
@@ -794,14 +783,6 @@ class ForgetsToForget(Averaging):
 
 
 @wrong("DistributedOptimizer", fails="fusion plan")
-class OneAParameter(Averaging):
-    """One all_reduce a gradient."""
-
-    def planned(self, parameters, threshold):
-        return [[p] for p in parameters]
-
-
-@wrong("DistributedOptimizer", fails="fusion plan")
 class ForwardOrder(Averaging):
     """Fuses from the first parameter on."""
 
@@ -815,15 +796,6 @@ class AllAtTheEnd(Averaging):
 
     def start_what_is_complete(self, parameter):
         """Leaves it to synchronize()."""
-
-
-@wrong("DistributedOptimizer", fails="starts during backward")
-class OneMessageAHook(Averaging):
-    """Starts the first message that is due, and leaves others that are complete too to later hooks."""
-
-    def start_what_is_complete(self, parameter):
-        if len(self.works) < len(self.plan) and self.complete(len(self.works)):
-            self.start(len(self.works))
 
 
 @wrong("DistributedOptimizer", fails="never waits in backward")
@@ -843,19 +815,7 @@ class FirstPassStarts(Averaging):
         return all(self.passes[p] >= 1 for p in self.plan[number])
 
 
-@wrong("DistributedOptimizer", fails="several dtypes")
-class SinglePrecisionBuffer(Averaging):
-    """Sends everything in single precision."""
-
-    def start(self, number):
-        for p in self.plan[number]:
-            if p.grad is None:
-                p.grad = torch.zeros_like(p)
-        flat = torch.cat([p.grad.flatten().float() for p in self.plan[number]])
-        self.works.append((number, flat, dist.all_reduce(flat, async_op=True)))
-
-
-@wrong("DistributedOptimizer", fails="tied and frozen parameters")
+@wrong("DistributedOptimizer", fails="dtypes, tied and frozen parameters")
 class FrozenOnesToo(Averaging):
     """Plans all parameters; frozen ones are sent as zeros."""
 
@@ -867,15 +827,6 @@ class FrozenOnesToo(Averaging):
         super().__init__(optimizer, named, *options, **named_options)
         for p in frozen:
             p.requires_grad_(False)
-
-
-@wrong("DistributedOptimizer", fails="refuses")
-class ClearsAndRefuses(Averaging):
-    """Raises when the gradients are gone."""
-
-    def zero_grad(self, set_to_none=True):
-        self.inner.zero_grad(set_to_none=set_to_none)
-        super().zero_grad(set_to_none)
 
 
 # ----------------------------------------------------------------------------------------- overlap_fraction

@@ -32,25 +32,16 @@ class StepReply(DriverReply):
 
 @dataclass(frozen=True, slots=True)
 class OwnReply(DriverReply):
-    """What of the answer is the wrapped optimizer's own.
+    """What is the wrapped optimizer's own.
 
-    shared: names of its attributes that are. state: whether state_dict() is its, and load_state_dict()
-    reaches it. returned: what step(closure) returned. closures: how often it was called. taken: steps of the
-    optimizer after each phase. parameters: the model's values after each phase. lost: how many gradients have
-    another mean than NaN where they were that. in_place: whether means are in the tensors in which gradients
-    were. cleared: how many gradients are 0 after zero_grad(set_to_none=False), and how many None after
-    zero_grad().
+    returned: what step(closure) returned. parameters: the model's after each step. in_place: whether means
+    are in the tensors in which gradients were. refused: what zero_grad() raised after a backward.
     """
 
-    shared: list[str]
-    state: bool
     returned: PlainData
-    closures: int
-    taken: list[int]
     parameters: list[list[Tensor]]
-    lost: int
     in_place: bool
-    cleared: list[int]
+    refused: str
 
 
 @dataclass(frozen=True, slots=True)

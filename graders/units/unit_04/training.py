@@ -23,20 +23,17 @@ THRESHOLDS = {"a layer": "messages of about a layer", "all": "one message"}
 class Course:
     """How a training goes.
 
-    mixed: whether ranks go through other layers in each step, in orders of their own. planned: passes, None
-    for as many as there are. shared: whether a layer is frozen, and parameters have two names. to_none: of
-    zero_grad.
+    mixed: whether ranks go through other layers in each step, in orders of their own. shared: whether
+    a layer is frozen, and parameters have two names.
     """
 
     ranks: int = feature(3, "{} ranks")
     steps: int = feature(1, lambda steps: compare.counted(steps, "step"))
     passes: int = feature(1, lambda passes: "" if passes == 1 else f"{passes} backward passes a step")
-    planned: int | None = feature(None, lambda planned: f"of {planned} planned" if planned else "")
     threshold: str = feature("a layer", THRESHOLDS.__getitem__)
     dtypes: tuple[str, ...] = feature(("float32",), lambda dtypes: " and ".join(dtypes))
     mixed: bool = feature(False, lambda mixed: "other layers on each rank, in each step" if mixed else "")
     shared: bool = feature(False, lambda shared: "tied and frozen parameters" if shared else "")
-    to_none: bool = feature(True, lambda to_none: "" if to_none else "zero_grad(set_to_none=False)")
 
 
 @dataclass(frozen=True)
@@ -54,11 +51,10 @@ class Training:
     orders: list[list[list[list[int]]]]
     passes: int
     threshold: int
-    to_none: bool
 
     def of_rank(self, rank: int) -> list[Any]:
         """What the driver needs to train."""
-        options = {"passes": self.passes, "threshold": self.threshold, "lr": RATE, "to_none": self.to_none}
+        options = {"passes": self.passes, "threshold": self.threshold, "lr": RATE}
         return [self.model, self.values, self.inputs[rank], self.orders[rank], options]
 
     @property
@@ -123,7 +119,7 @@ class Training:
         found: list[str] = []
         for message in self.messages:
             numbers = {layers[id(parameter)] for parameter in message}
-            if found[-1:] == ["stepped"] or len(paths) < self.passes or numbers - set(complete):
+            if found[-1:] == ["stepped"] or numbers - set(complete):
                 found.append("stepped")
                 continue
             due = max(due, *(order.index(number) for number in numbers))
@@ -173,7 +169,7 @@ def drawn(rng: Rng, course: Course) -> Training:
     # The first three, a whole layer, fill a message to the byte.
     layer = sum(value.nbytes for value in values[:-4:-1])
     threshold = layer if course.threshold == "a layer" else 128 * 2**20
-    return Training(model, values, inputs, orders, course.planned or course.passes, threshold, course.to_none)
+    return Training(model, values, inputs, orders, course.passes, threshold)
 
 
 def _permutation(rng: Rng, count: int) -> list[int]:
