@@ -361,6 +361,87 @@ class CountersAMessage:
         return self.optimizer.zero_grad(set_to_none)
 
 
+class _Message:
+    """Some parameters that are sent together."""
+
+    def __init__(self, parameters):
+        self.parameters, self.flat, self.work = parameters, None, None
+
+    def start(self):
+        for parameter in self.parameters:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter, memory_format=torch.contiguous_format)
+        self.flat = _fused([parameter.grad for parameter in self.parameters])
+        self.work = dist.all_reduce(self.flat, async_op=True)
+
+    def finish(self):
+        self.work.wait()
+        self.flat.div_(dist.get_world_size())
+        counts = [parameter.numel() for parameter in self.parameters]
+        for parameter, mean in zip(self.parameters, self.flat.split(counts), strict=True):
+            parameter.grad.detach().copy_(mean.reshape(parameter.shape))
+        self.flat = self.work = None
+
+
+@right("DistributedOptimizer")
+class MessagesAsObjects:
+    """Passes are counted a parameter, messages are objects, and a set says what is complete."""
+
+    def __init__(self, optimizer, named_parameters, backward_passes_per_step=1, threshold=128 * 2**20):
+        self.wrapped, self.passes = optimizer, backward_passes_per_step
+        names = dict(named_parameters)
+        order = list(dict.fromkeys(p for p in names.values() if p.requires_grad))
+        order = order[::-1]
+        sizes = [p.numel() * p.element_size() for p in order]
+        plan = with_a_heap(sizes, [p.dtype for p in order], threshold)
+        self.plan = [_Message([order[place] for place in message]) for message in plan]
+        self.left = dict.fromkeys(order, self.passes)
+        self.done, self.next = False, 0
+        for p in order:
+            p.register_post_accumulate_grad_hook(self._hook)
+
+    def _hook(self, parameter):
+        self.done = False
+        self.left[parameter] -= 1
+        if self.left[parameter] < 0:
+            raise RuntimeError("a backward too many")
+        while self.next < len(self.plan) and not any(self.left[p] for p in self.plan[self.next].parameters):
+            self._start()
+
+    def _start(self):
+        self.plan[self.next].start()
+        self.next += 1
+
+    def synchronize(self):
+        while self.next < len(self.plan):
+            self._start()
+        for message in self.plan:
+            message.finish()
+        self.left = dict.fromkeys(self.left, self.passes)
+        self.next, self.done = 0, True
+
+    def step(self, closure=None):
+        if not self.done:
+            self.synchronize()
+        self.done = False
+        return self.wrapped.step(closure)
+
+    def zero_grad(self, set_to_none=True):
+        if any(left != self.passes for left in self.left.values()):
+            raise RuntimeError("step() comes first")
+        self.wrapped.zero_grad(set_to_none=set_to_none)
+
+    param_groups = property(lambda self: self.wrapped.param_groups)
+    state = property(lambda self: self.wrapped.state)
+    defaults = property(lambda self: self.wrapped.defaults)
+
+    def state_dict(self):
+        return self.wrapped.state_dict()
+
+    def load_state_dict(self, state_dict):
+        self.wrapped.load_state_dict(state_dict)
+
+
 @right("overlap_fraction")
 def moment_by_moment(trace):
     """Cuts time at every moment at which something changes."""

@@ -45,30 +45,19 @@ class OwnReply(DriverReply):
 
 
 @dataclass(frozen=True, slots=True)
-class ModelCall(DriverReply):
-    """A call of the model: with what, [B, 6], whether in training mode, and when the checkpoint had been
-    written by then, 0 for not yet.
-    """
-
-    inputs: Tensor
-    training: bool
-    saved: int
-
-
-@dataclass(frozen=True, slots=True)
 class ProcessReply(DriverReply):
     """What one process of a run did; see `graders.units.unit_04.horovod_rank`.
 
     accuracy: what it returned. returned: whether it also returned its model. weights: of that, afterwards,
-    its buffer last. starts: its weight and buffer before the first two calls. gpus: which it used. files:
-    what lies in its folder; checkpoint: what that holds.
+    its buffer last. start: its weight and buffer before the first call; calls: with what it was called.
+    gpus: which it used. files: what lies in its folder; checkpoint: what that holds.
     """
 
     accuracy: PlainData
     returned: bool
     weights: list[Tensor]
-    starts: list[tuple[Tensor, Tensor]]
-    calls: list[ModelCall]
+    start: list[Tensor]
+    calls: list[Tensor]
     gpus: list[PlainData]
     files: list[str]
     checkpoint: dict[str, PlainData] | None
