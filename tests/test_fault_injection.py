@@ -34,14 +34,6 @@ def test_every_change_of_a_folder_is_seen(tmp_path: Path):
     assert contents(seen["value"]) == [None, b"", b"one", b"onetwo"]
 
 
-@pytest.mark.parametrize(("change", "left"), [(1, b""), (2, b"one"), (3, b"onetwo")])
-def test_a_kill_leaves_what_was_seen(tmp_path: Path, change: int, left: bytes):
-    # Invariant: what is recorded before a change is what a real SIGKILL after it leaves.
-    seen = run_forked(watched(tmp_path, lambda: write_twice(tmp_path / "file"), last_change=change))
-    assert seen == {"ended": "SIGKILL", "value": None}
-    assert (tmp_path / "file").read_bytes() == left
-
-
 BY_ITS_NAME = os.fsync
 """As `from os import fsync` at a module's top has it."""
 

@@ -103,26 +103,6 @@ def by_prefixes(env):
     return dict(zip(("rank", "local_rank", "node_rank", "world_size"), place, strict=True))
 
 
-@right("rank_from_environment")
-def by_what_only_they_set(env):
-    """Each launcher by another variable than the rank; srun by the step's number under its old name."""
-    torchrun = ("RANK", "LOCAL_RANK", "GROUP_RANK", "WORLD_SIZE")
-    horovod = [f"HOROVOD_{name}" for name in ("RANK", "LOCAL_RANK", "CROSS_RANK", "SIZE")]
-    mpi = [f"OMPI_COMM_WORLD_{name}" for name in ("RANK", "LOCAL_RANK", "LOCAL_SIZE", "SIZE")]
-    slurm = [f"SLURM_{name}" for name in ("PROCID", "LOCALID", "NODEID", "NTASKS")]
-    for told, names in (
-        ("TORCHELASTIC_RUN_ID", torchrun),
-        ("HOROVOD_CROSS_SIZE", horovod),
-        ("OMPI_UNIVERSE_SIZE", mpi),
-        ("SLURM_STEPID", slurm),
-    ):
-        if told in env:
-            rank, local_rank, node, size = (int(env[name]) for name in names)
-            node = rank // node if names is mpi else node
-            return {"rank": rank, "local_rank": local_rank, "node_rank": node, "world_size": size}
-    return {"rank": 0, "local_rank": 0, "node_rank": 0, "world_size": 1}
-
-
 class BadForm(ValueError):
     """A ValueError that callers can tell from others."""
 
@@ -230,24 +210,6 @@ def in_one_line(site, image, command):
 
 
 @right("container_command")
-def over_several_lines(site, image, command):
-    """A comment, options in another order, sticky modules too, the shell's own process, backslashes."""
-    lines = [shlex.join(["exec", *site["launcher"], site["runtime"], "exec"])]
-    missing = {
-        path: mode
-        for path, mode in site["folders"].items()
-        if not {path, *map(str, Path(path).parents)} & set(site["mounted"])
-    }
-    for path in sorted(missing, key=lambda path: path.count("/")):
-        lines.append("-B " + shlex.quote(f"{path}:{path}{':ro' * (missing[path] == 'read')}"))
-    lines += {"NVIDIA": ["--nv"], "AMD": ["--rocm"]}.get(site["gpus"], [])
-    text = " \\\n    ".join([*lines, shlex.join([image, *command])])
-    if site["modules"]:
-        text = f"module --force purge\nmodule add {' '.join(site['modules'])}\n{text}"
-    return f"# In the image.\n{text}\n"
-
-
-@right("container_command")
 def by_mounts(site, image, command):
     """Each folder by --mount, which Apptainer has as Docker does."""
     mounted = [Path(there) for there in site["mounted"]]
@@ -345,29 +307,6 @@ def geometric_mean(checkpoint_seconds, mean_time_between_failures, nodes=1):
 
 
 @right("save_checkpoint")
-def all_bytes_at_once(path, state):
-    """Builds the file in memory, and writes with the operating system's calls."""
-    memory = io.BytesIO()
-    torch.save(state, memory)
-    temporary = f"{path}.tmp"
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
-    try:
-        data = memory.getbuffer()
-        while data:
-            data = data[os.write(descriptor, data) :]
-        os.fsync(descriptor)
-    except BaseException:
-        os.unlink(temporary)
-        raise
-    finally:
-        os.close(descriptor)
-    os.rename(temporary, path)
-    folder = os.open(os.path.dirname(path) or os.curdir, os.O_RDONLY | os.O_DIRECTORY)
-    os.fsync(folder)
-    os.close(folder)
-
-
-@right("save_checkpoint")
 def with_a_name_of_its_own(path, state):
     """A temporary name that no other process has; torch writes the file itself."""
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".tmp")
@@ -423,29 +362,6 @@ def saves_the_order(training, directory, save_every, save, load_latest):
             held = {"step": number, "left": left.clone(), "rng": torch.random.get_rng_state()}
             held |= {"model": training.model.state_dict(), "optimizer": training.optimizer.state_dict()}
             save(directory / f"step-{number}.pt", held)
-
-
-_OF_THE_MODULE = torch.Generator().manual_seed(3)
-
-
-@right("resume")
-def a_generator_of_the_module(training, directory, save_every, save, load_latest):
-    """Each start draws all orders from a generator that the module has seeded."""
-    samples, size = len(training.samples), training.batch_size
-    batches = []
-    for _ in range(training.epochs):
-        batches += torch.randperm(samples, generator=_OF_THE_MODULE).split(size)
-    begin = 0
-    if held := load_latest(directory):
-        begin = held["done"]
-        training.model.load_state_dict(held["model"])
-        training.optimizer.load_state_dict(held["optimizer"])
-        torch.set_rng_state(held["random"])
-    for done, batch in enumerate(batches[begin:], begin + 1):
-        training.train_step(training.samples[batch])
-        if done % save_every == 0 or done == len(batches):
-            held = {"model": training.model.state_dict(), "optimizer": training.optimizer.state_dict()}
-            save(directory / f"step-{done}.pt", held | {"done": done, "random": torch.get_rng_state()})
 
 
 @right("save_on_signal")

@@ -61,11 +61,6 @@ def weighted(tried: Tried[World]) -> Finding:
     return Finding(right, f"the ranks have the weights {shown[0]}; expected {shown[1]}.")
 
 
-def few(tried: Tried[World]) -> bool:
-    """Whether there are more ranks than samples."""
-    return tried.case.features.ranks > tried.case.features.batch
-
-
 # One sample too many shows parts that are rounded up, one too few those that are rounded down.
 UNEVEN = both(batch=21, ranks=5) + both(batch=27, ranks=7) + both(batch=55, ranks=11)
 RUBRIC = (
@@ -80,22 +75,20 @@ RUBRIC = (
         "balanced",
         1,
         "global_batch % world_size samples are left over: one each for so many ranks, not all for one.",
-        how=lambda tried: None if few(tried) else even(tried),
+        how=even,
     ),
     Criterion(
         "weight",
         2,
         "In the loss of the global batch a rank counts by its share of the samples; in the mean over "
         "ranks it counts 1 / world_size. The weight is the quotient.",
-        how=lambda tried: None if few(tried) else weighted(tried),
+        how=weighted,
     ),
     Criterion(
         "more ranks than samples",
         1,
         "A rank without samples has weight 0, and still takes part.",
-        needs=("complete", "balanced", "weight"),
         vary=both(batch=2, ranks=5) + both(batch=3, ranks=4),
-        how=lambda tried: compare.first_failure([even(tried), weighted(tried)]) if few(tried) else None,
     ),
 )
 

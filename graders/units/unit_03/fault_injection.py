@@ -95,14 +95,11 @@ def with_short_files(nbytes: int, body: Body, *, deadly: bool) -> Body:
     return limited
 
 
-def watched(directory: Path, body: Body, *, last_change: int | None = None) -> Body:
-    """`body`, with a record of what happened to the files of `directory` as its value. See `Watch`.
-
-    last_change: kill the process by SIGKILL at once after this change, counted from 1.
-    """
+def watched(directory: Path, body: Body) -> Body:
+    """`body`, with a record of what happened to the files of `directory` as its value. See `Watch`."""
 
     def recorded() -> PlainData:
-        watch = Watch(directory, last_change)
+        watch = Watch(directory)
         try:
             watch.run(body)
         except Exception as error:

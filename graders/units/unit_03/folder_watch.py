@@ -2,7 +2,6 @@
 
 import fcntl
 import os
-import signal
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -24,11 +23,9 @@ class Watch:
     {"raised": text}: how it ended, if not well.
     """
 
-    def __init__(self, directory: Path, last_change: int | None) -> None:
+    def __init__(self, directory: Path) -> None:
         self.events: list[dict[str, PlainData]] = []
         self._directory = directory
-        self._last_change = last_change
-        self._changes = -1
         self._files: dict[str, PlainData] | None = None
         self._told_which = False
         self._look()
@@ -58,13 +55,10 @@ class Watch:
         if files == self._files:
             return
         self._files = files
-        self._changes += 1
         self.events.append({"files": files})
         at_once = _open_files(synchronous=True) & set(self._inodes())
         if at_once:
             self.events.append({"synced": sorted(at_once), "directory": False})
-        if self._changes == self._last_change:
-            os.kill(os.getpid(), signal.SIGKILL)
 
     def _noting(self, sync: Callable[[Any], None]) -> Callable[[Any], None]:
         """The function of `os`, which notes which file it is called with."""

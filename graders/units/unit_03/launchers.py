@@ -15,15 +15,12 @@ def batch_script(seat: Seat) -> Environment:
     """The environment in which a batch script itself runs; of the seat only the job's size counts."""
     nodes, per_node = seat.nodes, seat.local_size
     return {
-        "SLURMD_NODENAME": "node1",
-        "SLURM_CPUS_ON_NODE": str(per_node),
         "SLURM_JOB_ID": "4711",
         "SLURM_JOB_NODELIST": f"node[1-{nodes}]",
         "SLURM_JOB_NUM_NODES": str(nodes),
         "SLURM_LOCALID": "0",
         "SLURM_NNODES": str(nodes),
         "SLURM_NODEID": "0",
-        "SLURM_NODELIST": f"node[1-{nodes}]",
         "SLURM_NPROCS": str(nodes * per_node),
         "SLURM_NTASKS": str(nodes * per_node),
         "SLURM_NTASKS_PER_NODE": str(per_node),
@@ -35,7 +32,6 @@ def batch_script(seat: Seat) -> Environment:
 def _step(rank: int, local_rank: int, node: int, ranks: int, nodes: int) -> Environment:
     """What srun adds or replaces for one task of a step."""
     return {
-        "SLURMD_NODENAME": f"node{node + 1}",
         "SLURM_LAUNCH_NODE_IPADDR": "10.77.0.1",
         "SLURM_LOCALID": str(local_rank),
         "SLURM_NNODES": str(nodes),

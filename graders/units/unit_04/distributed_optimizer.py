@@ -94,7 +94,7 @@ RUBRIC = (
         "complete in the order of the parameters. And it starts those after it that have become complete "
         "before.",
         needs=("fusion plan",),
-        how=asked(starts_when_complete),
+        how=lambda tried: None if tried.case.features.mixed else asked(starts_when_complete)(tried),
     ),
     Criterion(
         "never waits in backward",

@@ -104,27 +104,18 @@ class Training:
         return found
 
     def deadlines(self, rank: int, step: int) -> list[str]:
-        """The mark before which each message must have been started on this rank; "stepped" if it lacks some
-        gradient in this step, and so do all messages after it.
+        """The mark before which each message must have been started on this rank.
 
         Backward computes a layer's gradients between its mark and that of the layer before it.
         """
         model = self._planned
         layers = {id(p): number for number, layer in enumerate(model.layers) for p in layer.parameters()}
-        paths = self.orders[rank][step]
-        order, last = paths[-1][::-1], len(paths) - 1
-        # A hook counts passes: a layer that some micro-batch leaves out is complete only in step().
-        complete = [number for number in order if all(number in path for path in paths)]
-        due = 0
-        found: list[str] = []
+        order = self.orders[rank][step][-1][::-1]
+        due, found = 0, []
         for message in self.messages:
-            numbers = {layers[id(parameter)] for parameter in message}
-            if found[-1:] == ["stepped"] or numbers - set(complete):
-                found.append("stepped")
-                continue
-            due = max(due, *(order.index(number) for number in numbers))
+            due = max(due, *(order.index(layers[id(parameter)]) for parameter in message))
             last_one = due == len(order) - 1
-            found.append(ends(last) if last_one else reaches(order[due + 1], last))
+            found.append(ends(self.passes - 1) if last_one else reaches(order[due + 1], self.passes - 1))
         return found
 
 
