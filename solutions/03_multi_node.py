@@ -1204,9 +1204,9 @@ def save_checkpoint(path: Path, state: dict) -> None:
     path: its folder exists. An existing file is replaced.
     state: what torch.save can write; afterwards torch.load(path) returns it.
 
-    Write to a file in the same folder whose name ends in ".tmp"; one of an earlier crash may be there.
-    All bytes are on the disk before the file gets the name path, and the name is on the disk when the
-    function returns. If writing raises, let the error through, and leave no temporary file.
+    Write to a file in the same folder whose name ends in ".tmp". All bytes are on the disk before the
+    file gets the name path, and the name is on the disk when the function returns. If writing raises,
+    let the error through, and leave no temporary file.
     """
     ### BEGIN SOLUTION
     temporary = path.with_name(path.name + ".tmp")

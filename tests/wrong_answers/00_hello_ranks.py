@@ -26,12 +26,6 @@ def column_before_row(rank, gpus, cyclic):
     return (_in_turn if cyclic else _blocks)(rank, gpus)[::-1]
 
 
-@wrong("rank_coordinates", fails="node after node")
-def always_in_turn(rank, gpus, cyclic):
-    """As `--distribution=cyclic` would have it, whatever was asked for."""
-    return _in_turn(rank, gpus)
-
-
 @wrong("rank_coordinates", fails="gpus unchanged")
 def takes_the_nodes_away(rank, gpus, cyclic):
     """The right place; the list that it was given is shorter afterwards."""

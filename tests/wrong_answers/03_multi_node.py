@@ -1,6 +1,5 @@
 """Mistakes that people make in unit 03."""
 
-import io
 import math
 import os
 import re
@@ -80,12 +79,6 @@ def first_counts_fastest(text):
     return hosts
 
 
-@wrong("expand_hostlist", fails="several in brackets")
-def every_number_once(text):
-    """A number that stands twice in a bracket is a host that comes twice."""
-    return _expanded(text, numbers=lambda ranges: list(dict.fromkeys(_numbers(ranges))))
-
-
 # ------------------------------------------------------------------------------------ rank_from_environment
 
 
@@ -136,12 +129,6 @@ def local_rank_by_division(env):
         each = place["world_size"] // int(env["SLURM_NNODES"])
         place["node_rank"], place["local_rank"] = divmod(place["rank"], each)
     return place
-
-
-@wrong("rank_from_environment", fails="mpirun")
-def node_rank_of_open_mpi(env):
-    """OMPI_COMM_WORLD_NODE_RANK sounds like it, but counts processes on a node."""
-    return _in_order(env, mpi=(*_MPI[:2], "OMPI_COMM_WORLD_NODE_RANK", _MPI[3]))
 
 
 @wrong("rank_from_environment", fails="one launcher inside another")
@@ -246,14 +233,6 @@ def options_after_a_module(form, queues):
 def name_not_quoted(form, queues):
     """For sbatch a second word is another argument."""
     return _script(_asked(_judged(form, queues))).replace("'", "")
-
-
-@wrong("form_to_script", fails="defaults")
-def as_many_nodes_as_tasks(form, queues):
-    """Without a number of nodes it is one node, however many tasks."""
-    return _script(
-        _asked(_judged(form if form.get("Nodes") else {**form, "Nodes": form.get("Tasks", "1")}, queues))
-    )
 
 
 @wrong("form_to_script", fails="defaults")
@@ -402,14 +381,6 @@ def threads_are_cores(node):
     return _dealt(node["numa_of_gpu"], _cores(node, threads=1))
 
 
-@wrong("cpu_bind_map", fails="hardware threads")
-def every_second_cpu(node):
-    """As if the two threads of a core were neighbours in number."""
-    allowed = range(10**3) if node["allowed"] is None else node["allowed"]
-    own = [[c for c in cpus[:: node["threads_per_core"]] if c in allowed] for cpus in node["cpus_of_numa"]]
-    return _dealt(node["numa_of_gpu"], own)
-
-
 @wrong("cpu_bind_map", fails="real machines")
 def always_a_list(node):
     """Where nothing is said of what the job may use, it may use all."""
@@ -523,12 +494,6 @@ def quoted_twice(nodes, gpus_per_node, command):
     return _HEAD + _options(nodes, gpus_per_node) + _MEET + f'srun bash -c "{command}"\n'
 
 
-@wrong("batch_script", fails="one task per GPU")
-def without_srun(nodes, gpus_per_node, command):
-    """The script runs once, on the first node, and so does the command."""
-    return _HEAD + _options(nodes, gpus_per_node) + _MEET + f"{command}\n"
-
-
 @wrong("batch_script", fails="a meeting place")
 def everybody_at_home(nodes, gpus_per_node, command):
     """On the second node localhost is the second node."""
@@ -619,16 +584,6 @@ def straight_to_its_name(path, state):
     torch.save(state, path)
 
 
-@wrong("save_checkpoint", fails="whole at every moment")
-def removes_the_old_one_first(path, state):
-    """As if rename could not replace."""
-    temporary = path.with_suffix(".tmp")
-    _written(state, temporary)
-    path.unlink(missing_ok=True)
-    temporary.rename(path)
-    _sync_folder(path.parent)
-
-
 @wrong("save_checkpoint", fails="temporary file")
 def written_in_tmp(path, state):
     """The usual place for temporary files is another disk than that of the checkpoints."""
@@ -650,22 +605,6 @@ def rename_only(path, state):
 def forgets_the_directory(path, state):
     """The bytes are on the disk, the name may not be."""
     _replaced(path, state)
-
-
-@wrong("save_checkpoint", fails="after a crash")
-def over_what_is_left(path, state):
-    """Opens without O_TRUNC: what a longer temporary file had at its end stays there."""
-
-    def write(state, temporary):
-        memory = io.BytesIO()
-        torch.save(state, memory)
-        with os.fdopen(os.open(temporary, os.O_CREAT | os.O_WRONLY), "wb") as file:
-            file.write(memory.getvalue())
-            file.flush()
-            os.fsync(file.fileno())
-
-    _replaced(path, state, write=write)
-    _sync_folder(path.parent)
 
 
 @wrong("save_checkpoint", fails="when writing fails")
@@ -953,13 +892,6 @@ def _part(global_batch, world_size, rank):
 def all_count_alike(global_batch, world_size, rank):
     """The plain mean of the ranks' mean losses."""
     return _part(global_batch, world_size, rank), 1.0
-
-
-@wrong("elastic_batch", fails="weight")
-def share_of_the_batch(global_batch, world_size, rank):
-    """m / n, as if the ranks' gradients were added and not averaged."""
-    part = _part(global_batch, world_size, rank)
-    return part, len(part) / global_batch
 
 
 @wrong("elastic_batch", fails="more ranks than samples")

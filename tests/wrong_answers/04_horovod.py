@@ -134,7 +134,7 @@ def no_state(model, optimizer):
     optimizer.load_state_dict({"state": own, "param_groups": saved["param_groups"]})
 
 
-@wrong("broadcast_state", fails="a new optimizer")
+@wrong("broadcast_state", fails="state")
 def adds_to_what_is_there(model, optimizer):
     """What a rank has and rank 0 has not, stays."""
     _parameters_and_buffers(model)
@@ -191,17 +191,6 @@ def as_they_come(metrics, samples):
 @wrong("average_metrics", fails="ranks without samples")
 def nothing_times_nan(metrics, samples):
     """0 * NaN is NaN."""
-    names = sorted(metrics)
-    *totals, count = _all_reduced([*(metrics[name] * samples for name in names), samples])
-    means = dict(zip(names, (total / count for total in totals), strict=True))
-    return {name: means[name] for name in metrics}
-
-
-@wrong("average_metrics", fails="ranks without samples")
-def leaves_without_samples(metrics, samples):
-    """Returns at once where there is nothing to tell; the others wait."""
-    if not samples:
-        return dict(metrics)
     names = sorted(metrics)
     *totals, count = _all_reduced([*(metrics[name] * samples for name in names), samples])
     means = dict(zip(names, (total / count for total in totals), strict=True))
@@ -267,12 +256,6 @@ def strictly_below(sizes, dtypes, threshold):
 def blind_to_dtypes(sizes, dtypes, threshold):
     """Lays different dtypes into one message."""
     return _planned(sizes, [""] * len(sizes), threshold)
-
-
-@wrong("plan_fusion", fails="several dtypes")
-def another_dtype_closes(sizes, dtypes, threshold):
-    """Every change of dtype begins a message."""
-    return _planned(sizes, dtypes, threshold, may_pass=lambda *_: False)
 
 
 @wrong("plan_fusion", fails="how far it looks ahead")
@@ -437,15 +420,6 @@ def a_round_for_each_name(requests, table):
     return [_from_rank_0(name) for name in ready]
 
 
-@wrong("ready_everywhere", fails="one question, one answer")
-def asks_twice(requests, table):
-    """First whether there is anything, then what."""
-    anything = torch.tensor([len(requests)])
-    dist.all_reduce(anything)
-    dist.barrier()
-    return _cycle(requests, lambda everyone: _forgotten(_counted(everyone, table), table))
-
-
 # ------------------------------------------------------------------------------------- DistributedOptimizer
 
 
@@ -554,18 +528,6 @@ class FullMessagesOnly(Averaging):
 
     def start_the_rest(self):
         """What lacks a gradient is not sent."""
-
-
-@wrong("DistributedOptimizer", fails="every step")
-class ForgetsToForget(Averaging):
-    """What the first step has started counts as started for ever."""
-
-    def synchronize(self):
-        self.start_the_rest()
-        for each in self.works:
-            self.finish(*each)
-        self.passes = dict.fromkeys(self.place, 0)
-        self.averaged = True
 
 
 @wrong("DistributedOptimizer", fails="fusion plan")
@@ -681,15 +643,6 @@ def one_backward(trace):
 
 
 @wrong("overlap_fraction", fails="what else is there")
-def whatever_is_on_the_network(trace):
-    """Broadcasts too."""
-    spans = _spans(_in_time(trace))
-    steps = _by_step(spans)
-    other = [span[2:] for span in spans if span[1].endswith("_BCAST")]
-    return _shares([*steps, ((0,), other)])
-
-
-@wrong("overlap_fraction", fails="what else is there")
 def gloo_only(trace):
     """Knows one name."""
     of_gloo = _by_step(_spans(_in_time(trace)), of_network=lambda name: name == "GLOO_ALLREDUCE")
@@ -780,12 +733,6 @@ def everybody_all_samples(*program):
 def no_broadcast(*program):
     """Every process begins with weights of its own."""
     return _train(Steps(broadcast=False), *program)
-
-
-@wrong("six_steps", fails="the same start")
-def no_buffers(*program):
-    """Sends the parameters, but not the buffers."""
-    return _train(Steps(what="named_parameters"), *program)
 
 
 @wrong("six_steps", fails="averaged gradients")

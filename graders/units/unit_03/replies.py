@@ -50,8 +50,8 @@ class SavingReply(DriverReply):
     """What a folder held during several saves under one name.
 
     first, second: what could be loaded after the first two, which nothing disturbs. changes: during the
-    second. others: names of all other files after it. killed: a save ended while it writes. following: the
-    next one. full: one on a full disk. refused: one of a state that torch.save refuses.
+    second. others: names of all other files after it. killed: a save ended while it writes. full: one
+    on a full disk. refused: one of a state that torch.save refuses.
     """
 
     first: Loaded
@@ -59,7 +59,6 @@ class SavingReply(DriverReply):
     second: Loaded
     others: list[str]
     killed: Save
-    following: Save
     full: Save
     refused: Save
 

@@ -115,18 +115,12 @@ def _like(rng: Rng, tensor: Tensor) -> Tensor:
         ),
         Criterion(
             "state",
-            2,
+            3,
             "Which tensors and numbers rank 0's optimizer keeps, other ranks cannot know: they have to be "
-            "told, and what they had has to go.",
-            vary=vary(states=("rank 0's", "its own")) + both(states="its own", groups=2),
-        ),
-        Criterion(
-            "a new optimizer",
-            1,
-            "A new optimizer has no state. Horovod makes one by a step with zero gradients: with decay "
-            "that changes the weights.",
-            needs=("state",),
-            vary=vary(states=("others'", "nobody's")),
+            "told, and what they had has to go. A new optimizer has no state. Horovod makes one by a step "
+            "with zero gradients: with decay that changes the weights.",
+            vary=vary(states=("rank 0's", "its own", "others'", "nobody's"))
+            + both(states="its own", groups=2),
         ),
         Criterion(
             "in place",

@@ -34,11 +34,9 @@ def saving(answer: AnswerFunction, states: list[State], place: float) -> SavingR
         changes = _changes(directory, saves[1])
         second, others = _loaded(path), sorted(set(os.listdir(directory)) - {path.name})
         killed = _save(path, with_short_files(max(1, int(place * whole)), saves[2], deadly=True))
-        _lengthen(directory)
-        following = _save(path, saves[2])
         full = _save(path, with_short_files(whole - 1, saves[3], deadly=False))
         refused = _save(path, partial(answer, path, states[3] | {"schedule": lambda step: step}))
-        return SavingReply(first, changes, second, others, killed, following, full, refused)
+        return SavingReply(first, changes, second, others, killed, full, refused)
 
 
 def _save(path: Path, body: Body) -> Save:
@@ -46,14 +44,6 @@ def _save(path: Path, body: Body) -> Save:
     before = set(os.listdir(path.parent))
     ended = run_forked(body)["ended"]
     return Save(ended, _loaded(path), sorted(set(os.listdir(path.parent)) - before - {path.name}))
-
-
-def _lengthen(directory: Path) -> None:
-    """Make what a killed save has left as long as a larger state's would be."""
-    for remains in directory.glob("*.tmp"):
-        if remains.is_file():
-            with remains.open("ab") as file:
-                file.write(bytes(1 << 17))
 
 
 def _changes(directory: Path, body: Body) -> list[Change]:
