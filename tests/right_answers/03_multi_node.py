@@ -277,26 +277,6 @@ def with_short_options(nodes, gpus_per_node, command):
     )
 
 
-@right("batch_script")
-def as_in_many_a_script(nodes, gpus_per_node, command):
-    """Options that do no harm, a port of the last digits of the job, a shell round each task."""
-    tasks, wrapper = f"--ntasks-per-node={gpus_per_node}", 'export RANK=$SLURM_PROCID; exec "$@"'
-    return f"""#!/bin/bash
-#SBATCH --job-name "my training"
-#SBATCH --nodes={nodes} {tasks} --gpus-per-node={gpus_per_node}
-#SBATCH --mem=1G --hint=nomultithread --distribution=block:block
-#SBATCH --time=0-00:20
-#SBATCH --output=logs/%x.out --open-mode=append
-module load cuda
-MASTER_ADDR=$(hostname -s); export MASTER_ADDR
-export MASTER_PORT=$((10000 + 10#${{SLURM_JOB_ID: -4}}))
-srun --unbuffered --cpu-bind=none bash -c '{wrapper}' bash {command}
-status=$?
-echo "ended with $status"
-exit $status
-"""
-
-
 # ------------------------------------------------------------------------------------- checkpoints, survival
 
 
@@ -383,28 +363,6 @@ def asks_before_each_step(train_step, steps, save, set_handler):
         save(done)
     dist.barrier()
     return done
-
-
-@right("save_on_signal")
-def gathers_flags(train_step, steps, save, set_handler):
-    """One byte from each rank; the handler is a method."""
-
-    class Asked:
-        by = None
-
-        def note(self, number, frame):
-            self.by = number
-
-    asked = Asked()
-    list(map(set_handler, [signal.SIGTERM, signal.SIGUSR1], [asked.note] * 2))
-    step, told = 0, []
-    while step != steps and not any(told):
-        train_step(step)
-        step += 1
-        told = [torch.zeros(1, dtype=torch.uint8) for _ in range(dist.get_world_size())]
-        dist.all_gather(told, torch.tensor([asked.by is not None], dtype=torch.uint8))
-    dist.get_rank() or save(step)
-    return step
 
 
 @right("elastic_batch")

@@ -735,6 +735,12 @@ def no_broadcast(*program):
     return _train(Steps(broadcast=False), *program)
 
 
+@wrong("six_steps", fails="the same start")
+def no_buffers(*program):
+    """Sends the parameters, but not the buffers."""
+    return _train(Steps(what="named_parameters"), *program)
+
+
 @wrong("six_steps", fails="averaged gradients")
 def plain_optimizer(*program):
     """Forgets to wrap the optimizer."""

@@ -84,7 +84,7 @@ RUBRIC = (
         2,
         "The trainable parameters in reverse, by plan_fusion with the threshold: one all_reduce a message, "
         "in order, and no other call. Horovod's optimizer leaves this to a thread below it; yours has none.",
-        vary=vary(threshold=("all",)),
+        vary=vary(fused=(True,)),
         how=asked(messages_as_planned),
     ),
     Criterion(

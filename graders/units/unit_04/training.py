@@ -16,7 +16,6 @@ from graders.units.unit_04.models import Paths, reaches
 from graders.units.unit_04.plan_fusion import expected_plan
 
 RATE = 0.05
-THRESHOLDS = {"a layer": "messages of about a layer", "all": "one message"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +29,7 @@ class Course:
     ranks: int = feature(3, "{} ranks")
     steps: int = feature(1, lambda steps: compare.counted(steps, "step"))
     passes: int = feature(1, lambda passes: "" if passes == 1 else f"{passes} backward passes a step")
-    threshold: str = feature("a layer", THRESHOLDS.__getitem__)
+    fused: bool = feature(False, lambda fused: "one message" if fused else "messages of about a layer")
     dtypes: tuple[str, ...] = feature(("float32",), lambda dtypes: " and ".join(dtypes))
     mixed: bool = feature(False, lambda mixed: "other layers on each rank, in each step" if mixed else "")
     shared: bool = feature(False, lambda shared: "tied and frozen parameters" if shared else "")
@@ -159,7 +158,7 @@ def drawn(rng: Rng, course: Course) -> Training:
     values = [rng.normal(*each.shape, dtype=each.dtype) / 2 for each in parameters]
     # The first three, a whole layer, fill a message to the byte.
     layer = sum(value.nbytes for value in values[:-4:-1])
-    threshold = layer if course.threshold == "a layer" else 128 * 2**20
+    threshold = 128 * 2**20 if course.fused else layer
     return Training(model, values, inputs, orders, course.passes, threshold)
 
 
