@@ -127,7 +127,8 @@ RUBRIC = (
         "the optimizer's own",
         2,
         "Hand on what is not yours, closures too; a mean is copied into the .grad that is there. step() "
-        "after synchronize() sends no more. zero_grad() raises a RuntimeError while something is under way.",
+        "after synchronize() sends no more. zero_grad() raises a RuntimeError while something is under way; "
+        "Horovod's raises an AssertionError.",
         ask=the_optimizers_own,
     ),
 )

@@ -88,8 +88,8 @@ def own(answer: AnswerFunction, values: list[Tensor], inputs: Tensor) -> OwnRepl
     refused = ""
     try:
         optimizer.zero_grad()
-    except RuntimeError:
-        refused = "RuntimeError"
+    except Exception as error:
+        refused = "RuntimeError" if isinstance(error, RuntimeError) else type(error).__name__
     with suppress(Exception):  # what is under way is to be waited for, whatever state that left
         optimizer.synchronize()
     return OwnReply(returned, found, in_place, refused)
