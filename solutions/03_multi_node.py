@@ -276,8 +276,7 @@ def rank_from_environment(env: dict[str, str]) -> dict[str, int]:
     script itself, outside of srun.
 
     mpirun does not tell node_rank: under it alone, ranks fill one node after another and all nodes
-    have equally many. Users set MASTER_ADDR, WORLD_SIZE, OMPI_MCA_btl or HOROVOD_FUSION_THRESHOLD
-    themselves.
+    have equally many. Users may set MASTER_ADDR and WORLD_SIZE themselves.
     """
     ### BEGIN SOLUTION
     if "RANK" in env:
@@ -1202,13 +1201,12 @@ def save_checkpoint(path: Path, state: dict) -> None:
     """Write state to path so that path always holds a whole checkpoint, whenever the process is killed:
     the old one or the new one.
 
-    path: its folder exists; a bare name lies in the working directory. An existing file is replaced.
+    path: its folder exists. An existing file is replaced.
     state: what torch.save can write; afterwards torch.load(path) returns it.
 
-    Write to a file in the same folder whose name ends in ".tmp"; one of an earlier crash may be there.
-    All bytes are on the disk before the file gets the name path, and the name is on the disk when the
-    function returns; no file stays open. If writing or an fsync raises, let the error through, and
-    leave no temporary file.
+    Write to a file in the same folder whose name ends in ".tmp". All bytes are on the disk before the
+    file gets the name path, and the name is on the disk when the function returns. If writing raises,
+    let the error through, and leave no temporary file.
     """
     ### BEGIN SOLUTION
     temporary = path.with_name(path.name + ".tmp")
@@ -1320,8 +1318,8 @@ assert zipfile.is_zipfile(io.BytesIO(content))
 def load_latest(directory: Path) -> dict | None:
     """The newest checkpoint in directory that is whole; None if there is none, or no such directory.
 
-    directory: holds files step-N.pt, which torch.save has written after N steps, N in digits, with or
-        without zeros before them. The newest has the largest N. Ignore other names, and subfolders.
+    directory: holds files step-N.pt, which torch.save has written after N steps, N in digits. The
+        newest has the largest N. Ignore other names, and subfolders.
 
     A file that is cut off, empty, no checkpoint at all, or of the right length with damaged content is
     skipped; the next older one counts. A warning (warnings.warn) names every file that was skipped. No
@@ -1371,8 +1369,7 @@ def resume(training: Training, directory: Path, save_every: int, save, load_late
     training: see course_lib.training.checkpoints.Training. An epoch has every sample once, in batches
         of batch_size of which the last may be smaller, in an order that is drawn anew for each epoch. A
         step is training.train_step(training.samples[indices]).
-    save(path, state), load_latest(directory): the two functions above. Files may be damaged, so go by
-        what load_latest returns, not by the names.
+    save(path, state), load_latest(directory): the two functions above.
 
     Saves directory / f"step-{N}.pt" when N steps are done, for every N that save_every divides, and
     after the last step. If the training has ended already, make no step.
@@ -1536,7 +1533,7 @@ def save_on_signal(train_step, steps: int, save, set_handler) -> int:
 
     train_step(step): this rank's part of step 0, 1, ...; it contains a collective.
     save(done): writes a checkpoint after so many steps. One rank calls it, at the end.
-    set_handler(number, handler): call it in place of signal.signal. Leave the handlers set.
+    set_handler(number, handler): call it in place of signal.signal.
     Returns how many steps have been made.
 
     A signal during step k, or just before it, stops all ranks after step k or k + 1. Signals may come

@@ -616,8 +616,8 @@ def broadcast_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     order. What rank 0 has may come from a checkpoint; what others have does not count.
 
     Afterwards every rank has rank 0's parameters and buffers, in the tensors that were there, and its
-    optimizer has rank 0's options (each of optimizer.param_groups, beside "params") and rank 0's state,
-    and no others. A parameter without a state on rank 0, as in a new optimizer, has none anywhere.
+    optimizer has rank 0's options (each of optimizer.param_groups, beside "params") and rank 0's state.
+    A parameter without a state on rank 0, as in a new optimizer, has none anywhere.
     Nothing else changes, and no rank takes a step.
     """
     ### BEGIN SOLUTION
@@ -724,8 +724,7 @@ def average_metrics(metrics: dict[str, float], samples: int) -> dict[str, float]
 
     metrics: on each rank the means over its own samples. All ranks have the same names, perhaps not in
     the same order. samples: how many this rank had; at least one rank had some. Where there were none,
-    a metric may be anything, NaN too, and counts for nothing. Where there were some and it is NaN, its
-    mean is NaN.
+    its metrics are NaN, and count for nothing.
 
     Returns a new dictionary of floats, in double precision. One all_reduce, however many metrics there
     are.
@@ -1027,8 +1026,8 @@ def ready_everywhere(requests: list[str], table: dict[str, Any]) -> list[str]:
     """One cycle of the negotiation: which tensors have become ready on all ranks.
 
     Called on every rank, cycle after cycle. requests: names of the tensors that became ready on this
-    rank since its last call. table: this rank's memory between the cycles of a training, an
-    empty dictionary at first; nothing is remembered elsewhere.
+    rank since its last call. table: this rank's memory between the cycles, an empty dictionary at
+    first.
 
     Returns the names that all ranks have requested since they were last returned, all of them, in one
     order on all ranks; none waits for another. In the next step the same names come again, each as soon
@@ -1168,7 +1167,7 @@ assert re.search(r"0!?: \[allreduce\.acuracy\]", stalled.stderr)
 # - **Backward.** A message is started, with `async_op=True`, as soon as all its gradients are complete and all messages before it have
 #   been started. Backward never waits for communication.
 # - **Several passes.** With `backward_passes_per_step=n` a gradient is complete after $n$ passes of its own; those before only add
-#   to it. One pass more raises a `RuntimeError`: what it adds would not be sent.
+#   to it.
 # - **`synchronize()`.** It starts what is left, in order, and waits for all. Then every trainable parameter's `.grad`, the
 #   tensor that was there, holds the mean over ranks; what a rank lacks counts as zero, and is there afterwards.
 #
@@ -1227,8 +1226,6 @@ class DistributedOptimizer:
         ### BEGIN SOLUTION
         self.synchronized = False
         self.passes[parameter] += 1
-        if self.passes[parameter] > self.backward_passes_per_step:
-            raise RuntimeError(f"more than {self.backward_passes_per_step} backward passes before step()")
         if self.passes[parameter] == self.backward_passes_per_step:
             self.missing[number] -= 1
         while len(self.under_way) < len(self.messages) and self.missing[len(self.under_way)] == 0:

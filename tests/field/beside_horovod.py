@@ -50,7 +50,7 @@ def over_torch() -> tuple[Any, Any]:
     UNIT,
     "DistributedOptimizer",
     **LIBRARY,
-    lacks=["fusion plan", "other orders, unused parameters", "the optimizer's own", "refuses"],
+    lacks=["fusion plan", "other orders, unused parameters", "the optimizer's own"],
 )
 class Wrapped:
     def __init__(
@@ -79,7 +79,7 @@ class Wrapped:
     UNIT,
     "broadcast_state",
     **LIBRARY,
-    lacks=["buffers and frozen parameters", "options", "a new optimizer", "in place"],
+    lacks=["buffers and frozen parameters", "state"],
 )
 def broadcast_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     _, functions = over_torch()

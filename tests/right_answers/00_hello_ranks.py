@@ -53,57 +53,7 @@ def rank_0_posts_its_receive_early(token):
     return result
 
 
-@right("pass_the_token")
-def neighbours_first(token):
-    rank, size = dist.get_rank(), dist.get_world_size()
-    before, after = (rank - 1) % size, (rank + 1) % size
-    if size > 1:
-        actions = [
-            lambda: dist.recv(token, before),
-            lambda: token.add_(rank),
-            lambda: dist.send(token, after),
-        ]
-        if rank == 0:
-            actions.reverse()
-        for action in actions:
-            action()
-    return token
-
-
-@right("pass_the_token")
-def checks_what_comes_back(token):
-    """Rank 0 knows what has to come, and returns what has come."""
-    rank, size = dist.get_rank(), dist.get_world_size()
-    start = token.clone()
-    if rank > 0:
-        dist.recv(token, rank - 1)
-        token += rank
-    if size > 1:
-        dist.send(token, (rank + 1) % size)
-    if rank == 0 < size - 1:
-        dist.recv(token, size - 1)
-        assert torch.equal(token, start + size * (size - 1) // 2)
-    return token
-
-
-@right("pass_the_token")
-def keeps_its_place(token):
-    """Asks for rank and size once, and keeps them."""
-    (rank, size), steps = _place(), []
-    if size > 1:
-        steps = [lambda: dist.recv(token, (rank - 1) % size), lambda: dist.send(token, (rank + 1) % size)]
-    for step in steps if rank else reversed(steps):
-        step()
-        if rank and step is steps[0]:
-            token += rank
-    return token
-
-
 @cache
-def _place():
-    return dist.get_rank(), dist.get_world_size()
-
-
 @right("amdahl_speedup")
 def by_times(parallel_fraction, workers):
     serial = 1 - parallel_fraction

@@ -1,20 +1,16 @@
 """Right answers to unit 03 that are written otherwise than the solution."""
 
-import fcntl
 import io
-import logging
 import math
 import os
 import re
 import shlex
 import signal
 import tempfile
-import threading
 import warnings
 import zipfile
 from pathlib import Path
 
-import numpy as np
 import torch
 import torch.distributed as dist
 
@@ -28,28 +24,6 @@ def by_recursion(text):
     if not name:
         return []
     return _opened(name) + by_recursion(rest)
-
-
-def _first_name(text):
-    """The text before the first comma outside of brackets, and the text after it."""
-    depth = 0
-    for place, letter in enumerate(text):
-        depth += (letter == "[") - (letter == "]")
-        if letter == "," and depth == 0:
-            return text[:place], text[place + 1 :]
-    return text, ""
-
-
-def _opened(name):
-    match = re.search(r"\[([^\]]*)\]", name)
-    if match is None:
-        return [name]
-    hosts = []
-    for part in match[1].split(","):
-        first, last = part.split("-") if "-" in part else (part, part)
-        for number in range(int(first), int(last) + 1):
-            hosts += _opened(name[: match.start()] + str(number).zfill(len(first)) + name[match.end() :])
-    return hosts
 
 
 @right("expand_hostlist")
@@ -81,6 +55,28 @@ def _listed(ranges):
             number += 1
 
 
+def _first_name(text):
+    """The text before the first comma outside of brackets, and the text after it."""
+    depth = 0
+    for place, letter in enumerate(text):
+        depth += (letter == "[") - (letter == "]")
+        if letter == "," and depth == 0:
+            return text[:place], text[place + 1 :]
+    return text, ""
+
+
+def _opened(name):
+    match = re.search(r"\[([^\]]*)\]", name)
+    if match is None:
+        return [name]
+    hosts = []
+    for part in match[1].split(","):
+        first, last = part.split("-") if "-" in part else (part, part)
+        for number in range(int(first), int(last) + 1):
+            hosts += _opened(name[: match.start()] + str(number).zfill(len(first)) + name[match.end() :])
+    return hosts
+
+
 @right("rank_from_environment")
 def by_prefixes(env):
     """Sorts the variables by their prefix, then reads what belongs together."""
@@ -105,45 +101,6 @@ def by_prefixes(env):
     if "RANK" in torch:
         place = torch["RANK"], torch["LOCAL_RANK"], torch["GROUP_RANK"], torch["WORLD_SIZE"]
     return dict(zip(("rank", "local_rank", "node_rank", "world_size"), place, strict=True))
-
-
-@right("rank_from_environment")
-def by_what_only_they_set(env):
-    """Each launcher by another variable than the rank; srun by the step's number under its old name."""
-    torchrun = ("RANK", "LOCAL_RANK", "GROUP_RANK", "WORLD_SIZE")
-    horovod = [f"HOROVOD_{name}" for name in ("RANK", "LOCAL_RANK", "CROSS_RANK", "SIZE")]
-    mpi = [f"OMPI_COMM_WORLD_{name}" for name in ("RANK", "LOCAL_RANK", "LOCAL_SIZE", "SIZE")]
-    slurm = [f"SLURM_{name}" for name in ("PROCID", "LOCALID", "NODEID", "NTASKS")]
-    for told, names in (
-        ("TORCHELASTIC_RUN_ID", torchrun),
-        ("HOROVOD_CROSS_SIZE", horovod),
-        ("OMPI_UNIVERSE_SIZE", mpi),
-        ("SLURM_STEPID", slurm),
-    ):
-        if told in env:
-            rank, local_rank, node, size = (int(env[name]) for name in names)
-            node = rank // node if names is mpi else node
-            return {"rank": rank, "local_rank": local_rank, "node_rank": node, "world_size": size}
-    return {"rank": 0, "local_rank": 0, "node_rank": 0, "world_size": 1}
-
-
-@right("rank_from_environment")
-def by_whom_it_can_ask(env):
-    """Each launcher by where it can be reached, or by what it has been told to start."""
-    place = {"rank": 0, "local_rank": 0, "node_rank": 0, "world_size": 1}
-    if "TORCHELASTIC_USE_AGENT_STORE" in env:
-        names = ("RANK", "LOCAL_RANK", "GROUP_RANK", "WORLD_SIZE")
-    elif "HOROVOD_GLOO_RENDEZVOUS_ADDR" in env:
-        names = ("HOROVOD_RANK", "HOROVOD_LOCAL_RANK", "HOROVOD_CROSS_RANK", "HOROVOD_SIZE")
-    elif "OMPI_NUM_APP_CTX" in env:
-        prefix = "OMPI_COMM_WORLD_"
-        place["node_rank"] = int(env[prefix + "RANK"]) // int(env[prefix + "LOCAL_SIZE"])
-        names = (prefix + "RANK", prefix + "LOCAL_RANK", None, prefix + "SIZE")
-    elif "SLURM_SRUN_COMM_PORT" in env and "SLURM_LAUNCH_NODE_IPADDR" in env:
-        names = ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_NTASKS")
-    else:
-        return place
-    return place | {key: int(env[name]) for key, name in zip(place, names, strict=True) if name}
 
 
 class BadForm(ValueError):
@@ -197,38 +154,6 @@ def short_options(form, queues):
 
 
 @right("form_to_script")
-def field_by_field(form, queues):
-    """A function for each field; the time with days; a line for the output."""
-    there = queues.get(form.get("System", ""))
-    queue = (there or {}).get(form.get("Queue", ""))
-    typed = {"Nodes": "1", "Time Limit": "2:0:0"} | {field: text for field, text in form.items() if text}
-    typed.setdefault("Tasks", typed["Nodes"])
-    nodes, tasks = (int(typed[field]) if typed[field].isdigit() else 0 for field in ("Nodes", "Tasks"))
-    time = [int(part) if part.isdigit() else -math.inf for part in typed["Time Limit"].split(":")]
-    total = time[0] * 3600 + time[1] * 60 + time[2] if len(time) == 3 and max(time[1:]) < 60 else 0
-    checks = {
-        f"System must be one of {list(queues)}": there is not None,
-        f"Queue must be one of {list(queues.get(typed.get('System'), {}))}": queue
-        or typed.get("System") not in queues,
-        f"Nodes must be 1 to {queue and queue['nodes']}": nodes and (not queue or nodes <= queue["nodes"]),
-        "Tasks must be one a node or more": tasks >= nodes and tasks,
-        "Job Name has more than 20 letters": len(typed.get("Job Name", "")) <= 20,
-        f"Time Limit must be hours:minutes:seconds, up to {queue and queue['hours']}": total > 0
-        and (not queue or total <= 3600 * queue["hours"]),
-    }
-    if not all(checks.values()):
-        raise ValueError(". ".join(text for text, well in checks.items() if not well))
-    days, rest = divmod(total, 86_400)
-    lines = {"partition": typed["Queue"], "nodes": nodes, "ntasks": tasks, "output": "%x-%j.out"}
-    lines["time"] = f"{days}-{rest // 3600}:{rest // 60 % 60}:{rest % 60}"
-    for option, field in (("account", "Project"), ("reservation", "Reservation"), ("job-name", "Job Name")):
-        if field in typed:
-            lines[option] = shlex.quote(typed[field])
-    head = "\n".join(f"#SBATCH --{option}={value}" for option, value in lines.items())
-    return f"#!/bin/bash\n{head}\n\njupyter lab --no-browser\n"
-
-
-@right("form_to_script")
 def in_place_of_the_shell(form, queues):
     """Jupyter takes the place of the script's shell; mistakes are collected by exceptions."""
     typed = {"Nodes": "1", "Time Limit": "2:0:0"} | {name: text for name, text in form.items() if text}
@@ -268,59 +193,6 @@ def in_place_of_the_shell(form, queues):
     return "\n".join(["#!/bin/bash", *lines, "module load python3", "exec jupyter lab --no-browser", ""])
 
 
-@right("form_to_script")
-def forgives_blanks(form, queues):
-    """Cuts blanks off, numbers too, puts values in double quotes; notes tell the mistakes."""
-    typed = {name: text.strip() for name, text in form.items() if text.strip()}
-    wrong = []
-
-    def number(text):
-        return int(text) if text.strip().isdecimal() else 0
-
-    limits = queues.get(typed.get("System"), {}).get(typed.get("Queue"))
-    if typed.get("System") not in queues:
-        wrong.append("System")
-    elif limits is None:
-        wrong.append("Queue")
-    limits = limits or {"nodes": math.inf, "hours": math.inf}
-    nodes = number(typed.setdefault("Nodes", "1"))
-    if not 1 <= nodes <= limits["nodes"]:
-        wrong.append(f"Nodes (1 to {limits['nodes']})")
-    if number(typed.setdefault("Tasks", typed["Nodes"])) < max(1, nodes):
-        wrong.append("Tasks")
-    if len(typed.get("Job Name", "")) > 20:
-        wrong.append("Job Name (at most 20 characters)")
-    parts = [
-        number(part) if number(part) or not part.strip("0") else -1
-        for part in typed.setdefault("Time Limit", "2:0:0").split(":")
-    ]
-    well = (
-        len(parts) == 3
-        and "" not in typed["Time Limit"].split(":")
-        and min(parts) >= 0
-        and max(parts[1:]) < 60
-    )
-    seconds = 3600 * parts[0] + 60 * parts[1] + parts[2] if well else 0
-    if not 0 < seconds <= 3600 * limits["hours"]:
-        wrong.append(f"Time Limit (at most {limits['hours']} hours)")
-    if wrong:
-        error = ValueError("Look at these fields again:")
-        for each in wrong:
-            error.add_note(each)
-        raise error
-    options = {
-        "partition": "Queue",
-        "nodes": "Nodes",
-        "ntasks": "Tasks",
-        "time": "Time Limit",
-        "account": "Project",
-        "job-name": "Job Name",
-        "reservation": "Reservation",
-    }
-    lines = [f'#SBATCH --{option}="{typed[name]}"\n' for option, name in options.items() if name in typed]
-    return f"#!/bin/bash\n{''.join(lines)}jupyter lab --no-browser\n"
-
-
 @right("container_command")
 def in_one_line(site, image, command):
     """Modules by `ml`, all joined by &&; each folder by -B, and one option that names several."""
@@ -335,36 +207,6 @@ def in_one_line(site, image, command):
     start = f"{launcher} {site['runtime']} exec {gpu}{option}{quoted}"
     loads = [f"ml {name}" for name in site["modules"]]
     return " && ".join(["ml purge", *loads, start] if loads else [start])
-
-
-@right("container_command")
-def shows_what_it_runs(site, image, command):
-    """Has the shell show each command, and its time; short options with values at once, none after --."""
-    options = {"NVIDIA": ["--nv"], "AMD": ["--rocm"], None: []}[site["gpus"]]
-    for path in sorted(site["folders"]):
-        if not any(Path(path).is_relative_to(there) for there in site["mounted"]):
-            options.append(f"-B{path}:{path}:{'ro' if site['folders'][path] == 'read' else 'rw'}")
-    words = [*site["launcher"], site["runtime"], "exec", *options, "--", image, *command]
-    modules = ["module purge", f"module load {' '.join(site['modules'])}"] if site["modules"] else []
-    return "\n".join([*modules, "set -x", f"time {shlex.join(words)}"])
-
-
-@right("container_command")
-def over_several_lines(site, image, command):
-    """A comment, options in another order, sticky modules too, the shell's own process, backslashes."""
-    lines = [shlex.join(["exec", *site["launcher"], site["runtime"], "exec"])]
-    missing = {
-        path: mode
-        for path, mode in site["folders"].items()
-        if not {path, *map(str, Path(path).parents)} & set(site["mounted"])
-    }
-    for path in sorted(missing, key=lambda path: path.count("/")):
-        lines.append("-B " + shlex.quote(f"{path}:{path}{':ro' * (missing[path] == 'read')}"))
-    lines += {"NVIDIA": ["--nv"], "AMD": ["--rocm"]}.get(site["gpus"], [])
-    text = " \\\n    ".join([*lines, shlex.join([image, *command])])
-    if site["modules"]:
-        text = f"module --force purge\nmodule add {' '.join(site['modules'])}\n{text}"
-    return f"# In the image.\n{text}\n"
 
 
 @right("container_command")
@@ -435,26 +277,6 @@ def with_short_options(nodes, gpus_per_node, command):
     )
 
 
-@right("batch_script")
-def as_in_many_a_script(nodes, gpus_per_node, command):
-    """Options that do no harm, a port of the last digits of the job, a shell round each task."""
-    tasks, wrapper = f"--ntasks-per-node={gpus_per_node}", 'export RANK=$SLURM_PROCID; exec "$@"'
-    return f"""#!/bin/bash
-#SBATCH --job-name "my training"
-#SBATCH --nodes={nodes} {tasks} --gpus-per-node={gpus_per_node}
-#SBATCH --mem=1G --hint=nomultithread --distribution=block:block
-#SBATCH --time=0-00:20
-#SBATCH --output=logs/%x.out --open-mode=append
-module load cuda
-MASTER_ADDR=$(hostname -s); export MASTER_ADDR
-export MASTER_PORT=$((10000 + 10#${{SLURM_JOB_ID: -4}}))
-srun --unbuffered --cpu-bind=none bash -c '{wrapper}' bash {command}
-status=$?
-echo "ended with $status"
-exit $status
-"""
-
-
 # ------------------------------------------------------------------------------------- checkpoints, survival
 
 
@@ -462,29 +284,6 @@ exit $status
 def geometric_mean(checkpoint_seconds, mean_time_between_failures, nodes=1):
     """The geometric mean of a checkpoint and of twice the job's mean time."""
     return math.exp((math.log(checkpoint_seconds) + math.log(2 * mean_time_between_failures / nodes)) / 2)
-
-
-@right("save_checkpoint")
-def all_bytes_at_once(path, state):
-    """Builds the file in memory, and writes with the operating system's calls."""
-    memory = io.BytesIO()
-    torch.save(state, memory)
-    temporary = f"{path}.tmp"
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
-    try:
-        data = memory.getbuffer()
-        while data:
-            data = data[os.write(descriptor, data) :]
-        os.fsync(descriptor)
-    except BaseException:
-        os.unlink(temporary)
-        raise
-    finally:
-        os.close(descriptor)
-    os.rename(temporary, path)
-    folder = os.open(os.path.dirname(path) or os.curdir, os.O_RDONLY | os.O_DIRECTORY)
-    os.fsync(folder)
-    os.close(folder)
 
 
 @right("save_checkpoint")
@@ -501,49 +300,6 @@ def with_a_name_of_its_own(path, state):
         if os.path.exists(name):
             os.remove(name)
     os.sync()
-
-
-@right("save_checkpoint")
-def by_descriptors(path, state):
-    """All names count from the folder's descriptor, which is synchronised at the end."""
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-    name = f".{path.name}.tmp"
-    try:
-        with open(name, "wb", opener=lambda name, flags: os.open(name, flags, dir_fd=folder)) as file:
-            torch.save(state, file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(name, path.name, src_dir_fd=folder, dst_dir_fd=folder)
-        os.fsync(folder)
-    except BaseException:
-        if name in os.listdir(folder):
-            os.unlink(name, dir_fd=folder)
-        raise
-    finally:
-        os.close(folder)
-
-
-@right("save_checkpoint")
-def one_at_a_time(path, state):
-    """Whoever saves holds a lock, a file beside path that is removed when all is on the disk."""
-    held = path.with_name(path.name + ".lock.tmp")
-    temporary = path.with_name(path.name + ".new.tmp")
-    with open(held, "wb") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        try:
-            with open(temporary, "wb") as file:
-                torch.save(state, file)
-                file.flush()
-                os.fsync(file)
-            os.replace(temporary, path)
-            folder = os.open(path.parent, os.O_RDONLY)
-            try:
-                os.fsync(folder)
-            finally:
-                os.close(folder)
-        finally:
-            temporary.unlink(missing_ok=True)
-            held.unlink()
 
 
 @right("load_latest")
@@ -588,76 +344,6 @@ def saves_the_order(training, directory, save_every, save, load_latest):
             save(directory / f"step-{number}.pt", held)
 
 
-@right("resume")
-def all_orders_at_the_start(training, directory, save_every, save, load_latest):
-    """Draws all orders before it loads, when the random state is that of every start; counts epochs."""
-    samples, size = len(training.samples), training.batch_size
-    orders = [torch.randperm(samples) for _ in range(training.epochs)]
-    last = training.epochs * math.ceil(samples / size)
-    state = load_latest(directory) or {"step": 0, "epoch": 0, "position": 0}
-    step, skipped = state["step"], state["position"]
-    if "model" in state:
-        training.model.load_state_dict(state["model"])
-        training.optimizer.load_state_dict(state["optimizer"])
-        torch.set_rng_state(state["random"])
-    for epoch in range(state["epoch"], training.epochs if step < last else 0):
-        for position, batch in enumerate(orders[epoch].split(size)[skipped:], skipped + 1):
-            training.train_step(training.samples[batch])
-            step += 1
-            if step % save_every == 0 or step == last:
-                whole = {"model": training.model.state_dict(), "optimizer": training.optimizer.state_dict()}
-                whole |= {"step": step, "epoch": epoch, "position": position}
-                save(directory / f"step-{step}.pt", whole | {"random": torch.get_rng_state()})
-        skipped = 0
-
-
-_OF_THE_MODULE = torch.Generator().manual_seed(3)
-
-
-@right("resume")
-def a_generator_of_the_module(training, directory, save_every, save, load_latest):
-    """Each start draws all orders from a generator that the module has seeded."""
-    samples, size = len(training.samples), training.batch_size
-    batches = []
-    for _ in range(training.epochs):
-        batches += torch.randperm(samples, generator=_OF_THE_MODULE).split(size)
-    begin = 0
-    if held := load_latest(directory):
-        begin = held["done"]
-        training.model.load_state_dict(held["model"])
-        training.optimizer.load_state_dict(held["optimizer"])
-        torch.set_rng_state(held["random"])
-    for done, batch in enumerate(batches[begin:], begin + 1):
-        training.train_step(training.samples[batch])
-        if done % save_every == 0 or done == len(batches):
-            held = {"model": training.model.state_dict(), "optimizer": training.optimizer.state_dict()}
-            save(directory / f"step-{done}.pt", held | {"done": done, "random": torch.get_rng_state()})
-
-
-@right("resume")
-def seeds_where_it_saves(training, directory, save_every, save, load_latest):
-    """Gives the generator a seed of its own after each save, and the same where it goes on."""
-    samples, size = len(training.samples), training.batch_size
-    last = training.epochs * math.ceil(samples / size)
-    begin = 0
-    if (held := load_latest(directory)) is not None:
-        begin = held["done"]
-        training.model.load_state_dict(held["model"])
-        training.optimizer.load_state_dict(held["optimizer"])
-        torch.manual_seed(1000 + begin)
-    for done in range(begin + 1, last + 1):
-        epoch, position = divmod(done - 1, math.ceil(samples / size))
-        order = np.random.default_rng([7, epoch]).permutation(samples)
-        training.train_step(training.samples[order[position * size : (position + 1) * size]])
-        if done % save_every == 0:
-            held = {"model": training.model.state_dict(), "optimizer": training.optimizer.state_dict()}
-            save(directory / f"step-{done}.pt", held | {"done": done})
-            torch.manual_seed(1000 + done)
-    if begin < last:  # Once more, if it was one of those.
-        held = {"model": training.model.state_dict(), "optimizer": training.optimizer.state_dict()}
-        save(directory / f"step-{last}.pt", held | {"done": last})
-
-
 @right("save_on_signal")
 def asks_before_each_step(train_step, steps, save, set_handler):
     """The largest of whole numbers, asked for before a step; the last rank saves, and all wait for it."""
@@ -676,100 +362,6 @@ def asks_before_each_step(train_step, steps, save, set_handler):
     if dist.get_rank() == dist.get_world_size() - 1:
         save(done)
     dist.barrier()
-    return done
-
-
-@right("save_on_signal")
-def gathers_flags(train_step, steps, save, set_handler):
-    """One byte from each rank; the handler is a method."""
-
-    class Asked:
-        by = None
-
-        def note(self, number, frame):
-            self.by = number
-
-    asked = Asked()
-    list(map(set_handler, [signal.SIGTERM, signal.SIGUSR1], [asked.note] * 2))
-    step, told = 0, []
-    while step != steps and not any(told):
-        train_step(step)
-        step += 1
-        told = [torch.zeros(1, dtype=torch.uint8) for _ in range(dist.get_world_size())]
-        dist.all_gather(told, torch.tensor([asked.by is not None], dtype=torch.uint8))
-    dist.get_rank() or save(step)
-    return step
-
-
-@right("save_on_signal")
-def in_a_group_of_its_own(train_step, steps, save, set_handler):
-    """A group of Gloo, as one needs it where the ranks' tensors are on GPUs; asks whether all may go on."""
-    group, may_go_on = dist.new_group(backend="gloo"), True
-
-    def note(number, frame):
-        nonlocal may_go_on
-        may_go_on = False
-
-    for number in (signal.SIGTERM, signal.SIGUSR1):
-        set_handler(number, note)
-    for step in range(steps):
-        train_step(step)
-        all_may = torch.tensor(int(may_go_on))
-        dist.all_reduce(all_may, dist.ReduceOp.MIN, group=group)
-        if not all_may:
-            break
-    if dist.get_rank() == 0:
-        save(step + 1)
-    return step + 1
-
-
-_log = logging.getLogger("training")
-
-
-@right("save_on_signal")
-def writes_it_into_the_log(train_step, steps, save, set_handler):
-    """Logs what came, too; a logger of the module remembers that nobody listens to it."""
-    came = []
-
-    def note(number, frame):
-        came.append(number)
-        _log.info("signal %d came to rank %d", number, dist.get_rank())
-
-    for number in (signal.SIGTERM, signal.SIGUSR1):
-        set_handler(number, note)
-    for done in range(1, steps + 1):
-        train_step(done - 1)
-        everybody = torch.tensor([float(len(came))])
-        dist.all_reduce(everybody, op=dist.ReduceOp.MAX)
-        if everybody.item():
-            break
-    if dist.get_rank() == 0:
-        save(done)
-    return done
-
-
-@right("save_on_signal")
-def under_a_lock_of_its_own(train_step, steps, save, set_handler):
-    """A lock that its thread may take twice; the collective is under way while the next lines run."""
-    lock, came = threading.RLock(), []
-
-    def note(number, frame):
-        with lock:
-            came.append(number)
-
-    set_handler(signal.SIGUSR1, note)
-    set_handler(signal.SIGTERM, note)
-    done, stop = 0, False
-    while done < steps and not stop:
-        train_step(done)
-        with lock:
-            told = torch.tensor([len(came)], dtype=torch.int32)
-        work = dist.all_reduce(told, dist.ReduceOp.MAX, async_op=True)
-        done += 1
-        work.wait()
-        stop = bool(told)
-    if dist.get_rank() == 0:
-        save(done)
     return done
 
 

@@ -26,20 +26,6 @@ def column_before_row(rank, gpus, cyclic):
     return (_in_turn if cyclic else _blocks)(rank, gpus)[::-1]
 
 
-@wrong("rank_coordinates", fails="node after node")
-def always_in_turn(rank, gpus, cyclic):
-    """As `--distribution=cyclic` would have it, whatever was asked for."""
-    return _in_turn(rank, gpus)
-
-
-@wrong("rank_coordinates", fails="nodes of unlike sizes")
-def sorts_the_nodes(rank, gpus, cyclic):
-    """Puts the list that it was given in order."""
-    if not cyclic:
-        gpus.sort(reverse=True)
-    return (_in_turn if cyclic else _blocks)(rank, gpus)
-
-
 @wrong("rank_coordinates", fails="gpus unchanged")
 def takes_the_nodes_away(rank, gpus, cyclic):
     """The right place; the list that it was given is shorter afterwards."""
@@ -64,28 +50,10 @@ def always_in_blocks(rank, gpus, cyclic):
     return _blocks(rank, gpus)
 
 
-@wrong("rank_coordinates", fails="in turn")
-def rounds_for_nodes(rank, gpus, cyclic):
-    """Row and column the wrong way round."""
-    return divmod(rank, len(gpus)) if cyclic else _blocks(rank, gpus)
-
-
 @wrong("rank_coordinates", fails="full nodes are passed over")
 def waits_at_full_nodes(rank, gpus, cyclic):
     """Deals to all nodes, as if they had places without end."""
     return (rank % len(gpus), rank // len(gpus)) if cyclic else _blocks(rank, gpus)
-
-
-@wrong("rank_coordinates", fails="full nodes are passed over")
-def overflows_into_the_last(rank, gpus, cyclic):
-    """In turn while all have room; what is left over fills one node after the other."""
-    if not cyclic:
-        return _blocks(rank, gpus)
-    rounds = min(gpus)
-    if rank < rounds * len(gpus):
-        return rank % len(gpus), rank // len(gpus)
-    node, local = _blocks(rank - rounds * len(gpus), [count - rounds for count in gpus])
-    return node, local + rounds
 
 
 # ------------------------------------------------------------------------------------------ pass_the_token
@@ -128,16 +96,6 @@ def _pass(token, send, rank=None):
     return token
 
 
-@wrong("pass_the_token", fails="every rank returns what it held")
-def never_waits_for_its_message(token):
-    """The handle is gone, and with it, on real processes, the message."""
-
-    def send(tensor, target):
-        dist.isend(tensor.clone(), target)
-
-    return _pass(token, send)
-
-
 @wrong("pass_the_token", fails="any world and token")
 def buffer_of_another_dtype(token):
     """Receives into float32, whatever is sent."""
@@ -153,37 +111,6 @@ def buffer_of_another_dtype(token):
         buffer += rank
         dist.send(buffer, (rank + 1) % size)
     return buffer
-
-
-@wrong("pass_the_token", fails="any world and token")
-def adds_in_single_precision(token):
-    """Sends and receives what it should, and adds as float32: large whole numbers are rounded."""
-    rank, size = _me()
-    if size == 1:
-        return token
-    if rank == 0:
-        dist.send(token, 1)
-        dist.recv(token, size - 1)
-    else:
-        dist.recv(token, rank - 1)
-        token = (token.float() + rank).to(token.dtype)
-        dist.send(token, (rank + 1) % size)
-    return token
-
-
-@wrong("pass_the_token", fails="the token has the sum in it")
-def in_a_group_of_its_own(token):
-    """Makes a group of all ranks; there is one."""
-    ring = dist.new_group()
-    rank, size = _me()
-    if rank > 0:
-        dist.recv(token, rank - 1, group=ring)
-        token += rank
-    if size > 1:
-        dist.send(token, (rank + 1) % size, group=ring)
-    if rank == 0 < size - 1:
-        dist.recv(token, size - 1, group=ring)
-    return token
 
 
 @wrong("pass_the_token", fails="one message a rank, to the next")
@@ -208,22 +135,6 @@ def rank_0_in_the_middle(token):
     return token
 
 
-@wrong("pass_the_token", fails="the token has the sum in it")
-def with_a_tag_for_each_rank(token):
-    """There is but one message, and who receives it without a tag waits for ever."""
-    rank, size = _me()
-    if size == 1:
-        return token
-    if rank == 0:
-        dist.send(token, 1, tag=rank + 1)
-        dist.recv(token, size - 1, tag=size)
-    else:
-        dist.recv(token, rank - 1, tag=rank)
-        token += rank
-        dist.send(token, (rank + 1) % size, tag=rank + 1)
-    return token
-
-
 @wrong("pass_the_token", fails="a world of one")
 def sends_to_itself(token):
     """Right with two ranks or more."""
@@ -239,13 +150,6 @@ def sends_to_itself(token):
 
 
 # ------------------------------------------------------------------------------------------ amdahl_speedup
-
-
-@wrong("amdahl_speedup", fails="partly serial")
-def in_whole_permille(parallel_fraction, workers):
-    """Rounds the fraction to three digits."""
-    fraction = round(parallel_fraction, 3)
-    return 1 / ((1 - fraction) + fraction / workers)
 
 
 @wrong("amdahl_speedup", fails="partly serial")
@@ -339,18 +243,3 @@ def sends_all_numbers(mine):
     dist.all_gather(rows, padded)
     everything = torch.cat([row[: int(count)] for row, count in zip(rows, counts, strict=True)])
     return everything.mean().item(), everything.max().item()
-
-
-@wrong("mend_statistics", fails="three small calls that all ranks make")
-def only_those_who_have_some(mine):
-    """Makes a group of the ranks that have numbers, and the others are told by the first of them."""
-    every = [torch.zeros(2) for _ in range(dist.get_world_size())]
-    dist.all_gather(every, torch.tensor([mine.sum().item(), len(mine)]))
-    having = [rank for rank, (_, count) in enumerate(every) if count > 0]
-    group, largest = dist.new_group(having), torch.zeros(())
-    if len(mine):
-        largest = mine.max()
-        dist.all_reduce(largest, op=dist.ReduceOp.MAX, group=group)
-    dist.broadcast(largest, having[0])
-    total, count = torch.stack(every).sum(0).tolist()
-    return total / count, largest.item()

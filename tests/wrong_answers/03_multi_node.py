@@ -1,6 +1,5 @@
 """Mistakes that people make in unit 03."""
 
-import io
 import math
 import os
 import re
@@ -57,49 +56,16 @@ def every_host_once(text):
     return list(dict.fromkeys(_expanded(text)))
 
 
-@wrong("expand_hostlist", fails="a range")
-def a_tuple_of_hosts(text):
-    """Where a list is asked for."""
-    return tuple(_expanded(text))
-
-
-@wrong("expand_hostlist", fails="a range")
-def a_text_of_hosts(text):
-    """Names in a text, with commas between them."""
-    return ",".join(_expanded(text))
-
-
 @wrong("expand_hostlist", fails="leading zeros")
 def numbers_are_numbers(text):
     """int("007") forgets the zeros."""
     return _expanded(text, numbers=lambda ranges: [str(int(number)) for number in _numbers(ranges)])
 
 
-@wrong("expand_hostlist", fails="leading zeros")
-def always_three_digits(text):
-    """Fills up to three digits where there are zeros, as on the cluster that it was tried on."""
-
-    def numbers(ranges):
-        found = [(number, "3" if re.match("0[0-9]", ranges) else "1") for number in _numbers(ranges)]
-        return [f"{int(number):0{width}}" for number, width in found]
-
-    return _expanded(text, numbers=numbers)
-
-
 @wrong("expand_hostlist", fails="several in brackets")
 def splits_by_every_comma(text):
     """Tears "c101-[001,007]" into "c101-[001" and "007]"."""
     return _expanded(text, found=lambda text: text.split(",") if text else [])
-
-
-@wrong("expand_hostlist", fails="two brackets")
-def one_bracket_a_name(text):
-    """Looks for one bracket, and loses what follows it."""
-    hosts = []
-    for name in _names(text):
-        prefix, bracket, rest = name.partition("[")
-        hosts += [prefix + number for number in _numbers(rest.partition("]")[0])] if bracket else [name]
-    return hosts
 
 
 @wrong("expand_hostlist", fails="two brackets")
@@ -111,12 +77,6 @@ def first_counts_fastest(text):
         choices = [_numbers(piece) if place % 2 else [piece] for place, piece in enumerate(pieces)]
         hosts += ["".join(reversed(parts)) for parts in product(*reversed(choices))]
     return hosts
-
-
-@wrong("expand_hostlist", fails="several in brackets")
-def every_number_once(text):
-    """A number that stands twice in a bracket is a host that comes twice."""
-    return _expanded(text, numbers=lambda ranges: list(dict.fromkeys(_numbers(ranges))))
 
 
 # ------------------------------------------------------------------------------------ rank_from_environment
@@ -171,44 +131,11 @@ def local_rank_by_division(env):
     return place
 
 
-@wrong("rank_from_environment", fails="torchrun")
-def role_for_node(env):
-    """ROLE_RANK is no node's number."""
-    return _in_order(env, torchrun=("RANK", "LOCAL_RANK", "ROLE_RANK", "WORLD_SIZE"))
-
-
-@wrong("rank_from_environment", fails="mpirun")
-def all_slots_for_all_ranks(env):
-    """Open MPI's universe is where processes could run, not how many do."""
-    return _in_order(env, mpi=(*_MPI[:3], "OMPI_UNIVERSE_SIZE"))
-
-
-@wrong("rank_from_environment", fails="mpirun")
-def node_rank_of_open_mpi(env):
-    """OMPI_COMM_WORLD_NODE_RANK sounds like it, but counts processes on a node."""
-    return _in_order(env, mpi=(*_MPI[:2], "OMPI_COMM_WORLD_NODE_RANK", _MPI[3]))
-
-
-@wrong("rank_from_environment", fails="Horovod")
-def cross_size_for_cross_rank(env):
-    """Confounds the node's number with how many there are."""
-    return _in_order(
-        env, horovod=("HOROVOD_RANK", "HOROVOD_LOCAL_RANK", "HOROVOD_CROSS_SIZE", "HOROVOD_SIZE")
-    )
-
-
 @wrong("rank_from_environment", fails="one launcher inside another")
 def outermost_first(env):
     """Asks for Slurm's variables first: each torchrun's workers think that they are one."""
     slurm = _SLURM if "SLURM_STEP_ID" in env else ("", "", "", "")
     return _first(_with_node(env), (slurm, _TORCHRUN, _HOROVOD, _MPI))
-
-
-@wrong("rank_from_environment", fails="one launcher inside another")
-def horovod_last(env):
-    """What horovodrun is told about itself may come from a shell that srun has started."""
-    slurm = _SLURM if "SLURM_STEP_ID" in env else ("", "", "", "")
-    return _first(_with_node(env), (_TORCHRUN, _MPI, slurm, _HOROVOD))
 
 
 @wrong("rank_from_environment", fails="no launcher")
@@ -217,30 +144,12 @@ def the_batch_script_is_a_rank(env):
     return _first(_with_node(env), (_TORCHRUN, _HOROVOD, _MPI, _SLURM))
 
 
-@wrong("rank_from_environment", fails="no launcher")
-def needs_a_launcher(env):
-    """Fails with a KeyError where nobody has started it."""
-    return _read(
-        _with_node(env),
-        next(names for names in (_TORCHRUN, _HOROVOD, _MPI, _SLURM) if names[0] in env),
-    )
-
-
 @wrong("rank_from_environment", fails="torchrun")
 def all_nodes_are_alike(env):
     """One node may have more ranks than another."""
     place = _first(_with_node(env), (_TORCHRUN, _HOROVOD, _MPI, _SLURM if "SLURM_STEP_ID" in env else [""]))
     if "RANK" in env:
         place["node_rank"] = place["rank"] // int(env["LOCAL_WORLD_SIZE"])
-    return place
-
-
-@wrong("rank_from_environment", fails="Horovod")
-def horovods_nodes_are_alike(env):
-    """What is so with mpirun need not be so with horovodrun -H node1:4,node2:3."""
-    place = _in_order(env)
-    if "HOROVOD_RANK" in env and "RANK" not in env:
-        place["node_rank"] = place["rank"] // int(env["HOROVOD_LOCAL_SIZE"])
     return place
 
 
@@ -313,13 +222,6 @@ def _judged(form, queues):
     return field
 
 
-def _unless(mistakes, field):
-    """Right: the script of the fields, or an error that names all mistakes."""
-    if mistakes:
-        raise ValueError("; ".join(mistakes))
-    return _script(_asked(field))
-
-
 @wrong("form_to_script", fails="what is asked for")
 def options_after_a_module(form, queues):
     """sbatch reads no further than the first command."""
@@ -327,32 +229,10 @@ def options_after_a_module(form, queues):
     return "\n".join([first, "module load python3", *options, last])
 
 
-@wrong("form_to_script", fails="what is asked for")
-def asks_for_gpus(form, queues):
-    """TACC's queues have whole nodes, and refuse --gres."""
-    return _script(_asked(_judged(form, queues)) | {"--gres": "gpu:4"})
-
-
 @wrong("form_to_script", fails="a name of two words")
 def name_not_quoted(form, queues):
     """For sbatch a second word is another argument."""
     return _script(_asked(_judged(form, queues))).replace("'", "")
-
-
-@wrong("form_to_script", fails="a name of two words")
-def counts_the_quotes(form, queues):
-    """20 characters are allowed, and the quotes are not the name's."""
-    field = _filled(form)
-    quoted = {"Job Name": shlex.quote(field["Job Name"])} if "Job Name" in field else {}
-    return _unless(list(_mistakes(field | quoted, queues)), field)
-
-
-@wrong("form_to_script", fails="defaults")
-def as_many_nodes_as_tasks(form, queues):
-    """Without a number of nodes it is one node, however many tasks."""
-    return _script(
-        _asked(_judged(form if form.get("Nodes") else {**form, "Nodes": form.get("Tasks", "1")}, queues))
-    )
 
 
 @wrong("form_to_script", fails="defaults")
@@ -368,31 +248,6 @@ def missing_but_not_empty(form, queues):
 def believes_the_form(form, queues):
     """sbatch will say it, in an hour."""
     return _script(_asked(_filled(form)))
-
-
-def _but(form, queues, *overlooked):
-    """Right, but for mistakes of which it does not know: those that begin so."""
-    field = _filled(form)
-    if mistakes := [each for each in _mistakes(field, queues) if not each.startswith(overlooked)]:
-        raise ValueError("; ".join(mistakes))
-    return _script(_asked(field))
-
-
-@wrong("form_to_script", fails="limits")
-def any_number_of_tasks(form, queues):
-    """Two nodes cannot share a task."""
-    return _but(form, queues, "Tasks")
-
-
-@wrong("form_to_script", fails="every mistake is named")
-def the_queue_first(form, queues):
-    """What can be judged without the queue waits until there is one."""
-    field = _filled(form)
-    mistakes = list(_mistakes(field, queues))
-    unknown = [each for each in mistakes if each.startswith(("System", "Queue"))]
-    if mistakes:
-        raise ValueError("; ".join(unknown or mistakes))
-    return _script(_asked(field))
 
 
 @wrong("form_to_script", fails="every mistake is named")
@@ -446,23 +301,11 @@ def options_behind_the_image(site, image, command):
     return "\n".join([*_modules(site), shlex.join(words)])
 
 
-@wrong("container_command", fails="the program in the image")
-def runs_the_images_own_program(site, image, command):
-    """`run` starts what the image's maker has chosen, with the command as its arguments."""
-    return _text(site, image, command).replace(" exec ", " run ")
-
-
 @wrong("container_command", fails="one container per task")
 def launcher_in_the_image(site, image, command):
     """The image has no srun, and if it had, not the machine's."""
     words = [site["runtime"], "exec", *_gpus(site), *_binds(site), image, *site["launcher"], *command]
     return "\n".join([*_modules(site), shlex.join(words)])
-
-
-@wrong("container_command", fails="one container per task")
-def one_container_altogether(site, image, command):
-    """On the first node, once."""
-    return _text({**site, "launcher": []}, image, command)
 
 
 @wrong("container_command", fails="GPUs")
@@ -471,22 +314,10 @@ def always_nvidia(site, image, command):
     return _text(site, image, command, gpus=["--nv"])
 
 
-@wrong("container_command", fails="GPUs")
-def amd_if_not_nvidia(site, image, command):
-    """A node without GPUs has no libraries of a driver either."""
-    return _text(site, image, command, gpus=["--nv" if site["gpus"] == "NVIDIA" else "--rocm"])
-
-
 @wrong("container_command", fails="modules")
 def on_top_of_what_is_loaded(site, image, command):
     """What .bashrc has loaded stays loaded."""
     return _text(site, image, command, modules=_modules(site)[1:])
-
-
-@wrong("container_command", fails="modules")
-def modules_by_name(site, image, command):
-    """In the alphabet's order, in which a module may come before the one that it needs."""
-    return _text({**site, "modules": sorted(site["modules"])}, image, command)
 
 
 @wrong("container_command", fails="folders")
@@ -508,14 +339,6 @@ def joined_by_blanks(site, image, command):
     """The shell splits what was one word."""
     line = _line(site, _gpus(site) + _binds(site), "IMAGE", ["COMMAND"])
     return "\n".join([*_modules(site), line.replace("IMAGE COMMAND", " ".join([image, *command]))])
-
-
-@wrong("container_command", fails="words stay whole")
-def in_double_quotes(site, image, command):
-    """In double quotes the shell still replaces $5."""
-    line = _line(site, _gpus(site) + _binds(site), "IMAGE", ["COMMAND"])
-    quoted = " ".join(f'"{word}"' for word in [image, *command])
-    return "\n".join([*_modules(site), line.replace("IMAGE COMMAND", quoted)])
 
 
 # -------------------------------------------------------------------------------------------- cpu_bind_map
@@ -546,38 +369,16 @@ def gpu_beside_node_of_its_number(node):
     return [cores[gpu * (len(cores) // gpus)] for gpu in range(gpus)]
 
 
-@wrong("cpu_bind_map", fails="any machine")
-def cores_as_floats(node):
-    """What a division gives: srun takes 49, and no 49.0."""
-    return [float(core) for core in _dealt(node["numa_of_gpu"], _cores(node))]
-
-
 @wrong("cpu_bind_map", fails="allowed cores")
 def reserved_cores_too(node):
     """Forgets that the first core of each eight is not the job's: srun refuses such a map."""
-    return _dealt(node["numa_of_gpu"], _cores(node, allowed=range(10**6)))
-
-
-@wrong("cpu_bind_map", fails="allowed cores")
-def one_core_further(node):
-    """If a core is not allowed, the next one is: so it was on LUMI."""
-    nodes, cores = node["numa_of_gpu"], _cores(node, allowed=range(10**6))
-    allowed = range(10**6) if node["allowed"] is None else node["allowed"]
-    return [core if core in allowed else core + 1 for core in _dealt(nodes, cores)]
+    return _dealt(node["numa_of_gpu"], _cores(node, allowed=range(10**3)))
 
 
 @wrong("cpu_bind_map", fails="hardware threads")
 def threads_are_cores(node):
     """Deals out second hardware threads as if they were cores."""
     return _dealt(node["numa_of_gpu"], _cores(node, threads=1))
-
-
-@wrong("cpu_bind_map", fails="hardware threads")
-def every_second_cpu(node):
-    """As if the two threads of a core were neighbours in number."""
-    allowed = range(10**6) if node["allowed"] is None else node["allowed"]
-    own = [[c for c in cpus[:: node["threads_per_core"]] if c in allowed] for cpus in node["cpus_of_numa"]]
-    return _dealt(node["numa_of_gpu"], own)
 
 
 @wrong("cpu_bind_map", fails="real machines")
@@ -608,13 +409,13 @@ def _given(option):
 def _judged_cpus(given, node, beside=True, allowed=True, taken=None):
     """Right, unless something is overlooked, or another rule says who takes a core from whom."""
     nodes, cores = node["numa_of_gpu"], sum(map(len, node["cpus_of_numa"])) // node["threads_per_core"]
-    usable = node["allowed"] if allowed and node["allowed"] is not None else range(10**6)
+    usable = node["allowed"] if allowed and node["allowed"] is not None else range(10**3)
     neighbours = taken or (lambda rank, other: rank != other and nodes[rank] == nodes[other])
     found = []
     for rank, own in enumerate(given):
         others = [theirs for other, theirs in enumerate(given) if neighbours(rank, other)]
         theirs = {cpu % cores for each in others for cpu in each}
-        near = node["cpus_of_numa"][nodes[rank]] if beside else range(10**6)
+        near = node["cpus_of_numa"][nodes[rank]] if beside else range(10**3)
         found.append([c for c in own if c not in near or c not in usable or c % cores in theirs])
     return found
 
@@ -624,19 +425,6 @@ def bits_from_the_left(option, node):
     """The last digit of a number is its smallest."""
     masks = [bin(int(entry, 16))[2:] for entry in option.rpartition(":")[2].split(",")]
     return _judged_cpus([[cpu for cpu, bit in enumerate(mask) if bit == "1"] for mask in masks], node)
-
-
-@wrong("misplaced_cpus", fails="masks")
-def a_digit_a_cpu(option, node):
-    """A hexadecimal digit is four CPUs."""
-    entries = [entry.removeprefix("0x")[::-1] for entry in option.rpartition(":")[2].split(",")]
-    return _judged_cpus([[cpu for cpu, digit in enumerate(entry) if digit != "0"] for entry in entries], node)
-
-
-@wrong("misplaced_cpus", fails="one rank per core")
-def the_victim_too(option, node):
-    """Rank 0 is where it should be; the other is wrong there."""
-    return _judged_cpus(_given(option), node, taken=lambda rank, other: rank != other)
 
 
 @wrong("misplaced_cpus", fails="beside the GPU")
@@ -650,24 +438,10 @@ def node_by_division(option, node):
     return _judged_cpus(_given(option), {**node, "cpus_of_numa": cpus})
 
 
-@wrong("misplaced_cpus", fails="beside the GPU")
-def if_all_are_wrong(option, node):
-    """A rank with some right CPUs may have wrong ones."""
-    given = _given(option)
-    found = _judged_cpus(given, node)
-    return [cpus if cpus == own else [] for cpus, own in zip(found, given, strict=True)]
-
-
 @wrong("misplaced_cpus", fails="allowed")
 def all_cpus_of_the_node(option, node):
     """Forgets what the job may not use."""
     return _judged_cpus(_given(option), node, allowed=False)
-
-
-@wrong("misplaced_cpus", fails="allowed")
-def allowed_is_always_a_list(option, node):
-    """Where nothing is said of what the job may use, it may use all."""
-    return _judged_cpus(_given(option), {**node, "allowed": list(node["allowed"])})
 
 
 @wrong("misplaced_cpus", fails="one rank per core")
@@ -680,14 +454,6 @@ def each_rank_for_itself(option, node):
 def masks_only(option, node):
     """A CPU's number is read as a mask."""
     return _judged_cpus(_given(option.replace("map_cpu", "mask_cpu")), node)
-
-
-@wrong("misplaced_cpus", fails="maps")
-def decimal_only(option, node):
-    """0x10 is no decimal number."""
-    if "map_cpu" not in option:
-        return _judged_cpus(_given(option), node)
-    return _judged_cpus([[int(entry)] for entry in option.rpartition(":")[2].split(",")], node)
 
 
 # -------------------------------------------------------------------------------------------- batch_script
@@ -715,25 +481,10 @@ def options_after_a_command(nodes, gpus_per_node, command):
     return _HEAD + "set -e\n" + _options(nodes, gpus_per_node) + _MEET + f"srun {command}\n"
 
 
-@wrong("batch_script", fails="sbatch reads it")
-def a_blank_in_front(nodes, gpus_per_node, command):
-    """# SBATCH is a comment."""
-    options = _options(nodes, gpus_per_node).replace("#SBATCH", "# SBATCH")
-    return _HEAD + options + _MEET + f"srun {command}\n"
-
-
 @wrong("batch_script", fails="what is asked for")
 def half_a_minute(nodes, gpus_per_node, command):
     """0:30 is minutes and seconds."""
     options = _options(nodes, gpus_per_node).replace("00:30:00", "0:30")
-    return _HEAD + options + _MEET + f"srun {command}\n"
-
-
-@wrong("batch_script", fails="what is asked for")
-def gpus_of_the_job(nodes, gpus_per_node, command):
-    """Right in the sum, and Slurm decides which node gets how many."""
-    options = _options(nodes, gpus_per_node)
-    options = options.replace(f"--gpus-per-node={gpus_per_node}", f"--gpus={nodes * gpus_per_node}")
     return _HEAD + options + _MEET + f"srun {command}\n"
 
 
@@ -743,24 +494,11 @@ def quoted_twice(nodes, gpus_per_node, command):
     return _HEAD + _options(nodes, gpus_per_node) + _MEET + f'srun bash -c "{command}"\n'
 
 
-@wrong("batch_script", fails="one task per GPU")
-def without_srun(nodes, gpus_per_node, command):
-    """The script runs once, on the first node, and so does the command."""
-    return _HEAD + _options(nodes, gpus_per_node) + _MEET + f"{command}\n"
-
-
 @wrong("batch_script", fails="a meeting place")
 def everybody_at_home(nodes, gpus_per_node, command):
     """On the second node localhost is the second node."""
     meet = f"export MASTER_ADDR=localhost {_PORT}\n"
     return _HEAD + _options(nodes, gpus_per_node) + meet + f"srun {command}\n"
-
-
-@wrong("batch_script", fails="a meeting place")
-def hostname_in_the_task(nodes, gpus_per_node, command):
-    """hostname in a task is that task's node."""
-    task = f"cat >task.sh <<'END'\nexport MASTER_ADDR=$(hostname) {_PORT}\nexec {command}\nEND\n"
-    return _HEAD + _options(nodes, gpus_per_node) + task + "srun bash task.sh\n"
 
 
 @wrong("batch_script", fails="fails with the training")
@@ -832,13 +570,6 @@ def _replaced(path, state, temporary=None, write=_written):
 
 
 @wrong("save_checkpoint", fails="can be loaded")
-def under_another_name(path, state):
-    """torch.save adds no suffix, and with_suffix takes the old one away."""
-    _written(state, path.with_suffix(".tmp"))
-    os.replace(path.with_suffix(".tmp"), path.with_suffix(""))
-
-
-@wrong("save_checkpoint", fails="can be loaded")
 def never_overwrites(path, state):
     """A checkpoint that is there is left as it is."""
     if not path.exists():
@@ -853,16 +584,6 @@ def straight_to_its_name(path, state):
     torch.save(state, path)
 
 
-@wrong("save_checkpoint", fails="whole at every moment")
-def removes_the_old_one_first(path, state):
-    """As if rename could not replace."""
-    temporary = path.with_suffix(".tmp")
-    _written(state, temporary)
-    path.unlink(missing_ok=True)
-    temporary.rename(path)
-    _sync_folder(path.parent)
-
-
 @wrong("save_checkpoint", fails="temporary file")
 def written_in_tmp(path, state):
     """The usual place for temporary files is another disk than that of the checkpoints."""
@@ -871,15 +592,6 @@ def written_in_tmp(path, state):
         file.flush()
         os.fsync(file.fileno())
     shutil.move(file.name, path)
-    _sync_folder(path.parent)
-
-
-@wrong("save_checkpoint", fails="temporary file")
-def in_tmp_for_a_name_alone(path, state):
-    """tempfile takes dir=None for the usual place, and the dirname of a name alone is empty."""
-    handle, name = tempfile.mkstemp(dir=os.path.dirname(path) or None, suffix=".tmp")
-    os.close(handle)
-    _replaced(path, state, temporary=Path(name))
     _sync_folder(path.parent)
 
 
@@ -893,47 +605,6 @@ def rename_only(path, state):
 def forgets_the_directory(path, state):
     """The bytes are on the disk, the name may not be."""
     _replaced(path, state)
-
-
-@wrong("save_checkpoint", fails="the directory too")
-def the_file_in_place_of_the_folder(path, state):
-    """Opens the folder, and sends the file to the disk once more."""
-    _replaced(path, state)
-    folder = os.open(path.parent, os.O_RDONLY)
-    with open(path, "rb") as file:
-        os.fsync(file)
-    os.close(folder)
-
-
-@wrong("save_checkpoint", fails="after a crash")
-def over_what_is_left(path, state):
-    """Opens without O_TRUNC: what a longer temporary file had at its end stays there."""
-
-    def write(state, temporary):
-        memory = io.BytesIO()
-        torch.save(state, memory)
-        with os.fdopen(os.open(temporary, os.O_CREAT | os.O_WRONLY), "wb") as file:
-            file.write(memory.getvalue())
-            file.flush()
-            os.fsync(file.fileno())
-
-    _replaced(path, state, write=write)
-    _sync_folder(path.parent)
-
-
-@wrong("save_checkpoint", fails="when writing fails")
-def cleans_up_after_torch_save_only(path, state):
-    """A disk that is full may say so only at fsync, and the temporary file stays."""
-    temporary = path.with_suffix(".tmp")
-    try:
-        torch.save(state, temporary)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    with open(temporary, "rb") as file:
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
-    _sync_folder(path.parent)
 
 
 @wrong("save_checkpoint", fails="when writing fails")
@@ -972,32 +643,10 @@ def names_sorted_as_texts(directory):
     return _whole(paths[-1]) if paths else None
 
 
-@wrong("load_latest", fails="newest")
-def changed_last(directory):
-    """Whoever restores a backup, or copies a folder, changes the times."""
-    paths = sorted(directory.glob("step-*.pt"), key=lambda path: path.stat().st_mtime)
-    return _whole(paths[-1]) if paths else None
-
-
 @wrong("load_latest", fails="nothing there")
 def a_first_start_is_an_error(directory):
     """max() of nothing."""
     return _whole(max(directory.glob("step-*.pt"), key=lambda path: int(path.stem[5:])))
-
-
-@wrong("load_latest", fails="nothing there")
-def lists_a_folder_that_is_not_there(directory):
-    """os.listdir raises where Path.glob finds nothing."""
-    names = [name for name in os.listdir(directory) if re.fullmatch(r"step-\d+\.pt", name)]
-    newest = max(names, key=lambda name: int(name[5:-3]), default=None)
-    return _whole(directory / newest) if newest else None
-
-
-@wrong("load_latest", fails="other files")
-def takes_every_pt(directory):
-    """best.pt has no number."""
-    paths = sorted(directory.glob("*.pt"), key=lambda path: int(path.stem.split("-")[-1]))
-    return _whole(paths[-1]) if paths else None
 
 
 @wrong("load_latest", fails="other files")
@@ -1009,35 +658,10 @@ def searches_in_the_name(directory):
 
 
 @wrong("load_latest", fails="torn files")
-def every_zip_is_a_checkpoint(directory):
-    """Whether the archive is whole, not what is in it."""
-    for path in _numbered(directory):
-        try:
-            whole = zipfile.ZipFile(path).testzip() is None
-        except (OSError, zipfile.BadZipFile):
-            whole = False
-        if whole:
-            return torch.load(path)
-        warnings.warn(f"{path} is damaged", stacklevel=2)
-    return None
-
-
-@wrong("load_latest", fails="torn files")
 def trusts_the_newest(directory):
     """A kill while writing, and nothing starts any more."""
     for path in _numbered(directory):
         return _whole(path)
-    return None
-
-
-@wrong("load_latest", fails="tells and keeps")
-def expects_files_only(directory):
-    """A folder may be called so, and then neither of these errors comes."""
-    for path in _numbered(directory):
-        try:
-            return _whole(path)
-        except (zipfile.BadZipFile, RuntimeError, EOFError, ValueError):
-            warnings.warn(f"{path.name} cannot be read", stacklevel=2)
     return None
 
 
@@ -1049,18 +673,6 @@ def trusts_torch_load(directory):
             return torch.load(path)
         except Exception as error:
             warnings.warn(f"{path.name}: {error}", stacklevel=2)
-    return None
-
-
-@wrong("load_latest", fails="damaged inside")
-def only_the_archive_s_end(directory):
-    """A zip file's list of contents stands at its end and says nothing about the numbers before it."""
-    for path in _numbered(directory):
-        if zipfile.is_zipfile(path) and any(
-            name.endswith("data.pkl") for name in zipfile.ZipFile(path).namelist()
-        ):
-            return torch.load(path)
-        warnings.warn(f"{path.name} is no archive", stacklevel=2)
     return None
 
 
@@ -1114,23 +726,10 @@ def drops_the_last_batch(training, directory, save_every, save, load_latest):
     _train(training, directory, save_every, save, load_latest, an_epoch=an_epoch)
 
 
-@wrong("resume", fails="trains")
-def always_one_short_batch(training, directory, save_every, save, load_latest):
-    """len(samples) // batch_size + 1 steps an epoch: one without samples, where all batches are full."""
-    an_epoch = len(training.samples) // training.batch_size + 1
-    _train(training, directory, save_every, save, load_latest, an_epoch=an_epoch)
-
-
 @wrong("resume", fails="shuffles each epoch")
 def one_order_for_all(training, directory, save_every, save, load_latest):
     """The generator is seeded with the same number in every epoch."""
     _train(training, directory, save_every, save, load_latest, order=lambda _, samples: _order(7, samples))
-
-
-@wrong("resume", fails="shuffles each epoch")
-def not_shuffled(training, directory, save_every, save, load_latest):
-    """The order of the samples, which is easy to resume."""
-    _train(training, directory, save_every, save, load_latest, order=lambda _, samples: torch.arange(samples))
 
 
 @wrong("resume", fails="saves")
@@ -1150,19 +749,6 @@ def weights_only(training, directory, save_every, save, load_latest):
     _train(training, directory, save_every, save, load_latest, begin=lambda _: 0)
 
 
-@wrong("resume", fails="goes on")
-def repeats_a_step(training, directory, save_every, save, load_latest):
-    """Takes the number of steps done for the last step's number, and makes that again."""
-    _train(training, directory, save_every, save, load_latest, begin=lambda step: max(0, step - 1))
-
-
-@wrong("resume", fails="data position")
-def seeds_with_a_salted_hash(training, directory, save_every, save, load_latest):
-    """The next process hashes the same text with another salt."""
-    order = lambda epoch, samples: _order(hash(f"epoch {epoch}") % 2**63, samples)  # noqa: E731
-    _train(training, directory, save_every, save, load_latest, order=order)
-
-
 @wrong("resume", fails="model and optimizer")
 def forgets_the_optimizer(training, directory, save_every, save, load_latest):
     """The momentum begins at zero again."""
@@ -1173,17 +759,6 @@ def forgets_the_optimizer(training, directory, save_every, save, load_latest):
 def forgets_the_random_state(training, directory, save_every, save, load_latest):
     """Dropout draws after the restart what it drew at the beginning."""
     _train(training, directory, save_every, save, load_latest, parts=("optimizer",))
-
-
-@wrong("resume", fails="random state")
-def seeds_everything_with_the_epoch(training, directory, save_every, save, load_latest):
-    """Finds the epoch's order again by torch.manual_seed, and all steps of the epoch drop the same units."""
-
-    def order(epoch, samples):
-        torch.manual_seed(epoch)
-        return torch.randperm(samples)
-
-    _train(training, directory, save_every, save, load_latest, order=order)
 
 
 @wrong("resume", fails="killed anywhere")
@@ -1244,34 +819,12 @@ def one_step_short(train_step, steps, save, set_handler):
     return _save_on(0, save, step)
 
 
-@wrong("save_on_signal", fails="trains to the end")
-def two_steps_at_least(train_step, steps, save, set_handler):
-    """Asks whether to go on before it looks whether there is a step left."""
-    came = _noted(set_handler)
-    train_step(0)
-    done = 1
-    while not _total(bool(came)):
-        train_step(done)
-        done += 1
-        if done == steps:
-            break
-    return _save_on(0, save, done)
-
-
 @wrong("save_on_signal", fails="all stop after the same step")
 def each_for_itself(train_step, steps, save, set_handler):
     """The others wait for it in the next step."""
     came = _noted(set_handler)
     done = _train_until(lambda done: came, train_step, steps)
     return _save_on(0, save, done)
-
-
-@wrong("save_on_signal", fails="both signals")
-def never_listens(train_step, steps, save, set_handler):
-    """A signal without a handler ends the process."""
-    for step in range(steps):
-        train_step(step)
-    return _save_on(0, save, steps)
 
 
 @wrong("save_on_signal", fails="both signals")
@@ -1282,19 +835,6 @@ def ignores_signals(train_step, steps, save, set_handler):
     for step in range(steps):
         train_step(step)
     return _save_on(0, save, steps)
-
-
-@wrong("save_on_signal", fails="all stop after the same step")
-def rank_0_decides(train_step, steps, save, set_handler):
-    """Nobody hears of a signal that another rank has."""
-    came = _noted(set_handler)
-    for done in range(1, steps + 1):
-        train_step(done - 1)
-        told = torch.tensor(float(bool(came)))
-        dist.broadcast(told, 0)
-        if told.item():
-            break
-    return _save_on(0, save, done)
 
 
 @wrong("save_on_signal", fails="one writes")
@@ -1326,46 +866,6 @@ def asks_and_waits(train_step, steps, save, set_handler):
     return _save_on(0, save, done)
 
 
-@wrong("save_on_signal", fails="one number per step")
-def tells_all_about_it(train_step, steps, save, set_handler):
-    """Which rank has heard of what: two numbers a rank, and nobody asks."""
-    came = _noted(set_handler)
-    for done in range(1, steps + 1):
-        train_step(done - 1)
-        told = torch.zeros(dist.get_world_size(), 2)
-        told[dist.get_rank(), 0] = bool(came)
-        dist.all_reduce(told)
-        if told.any():
-            break
-    return _save_on(0, save, done)
-
-
-@wrong("save_on_signal", fails="hundreds of ranks")
-def notes_of_one_byte(train_step, steps, save, set_handler):
-    """Slurm sends the signal to all: where 256 ranks each note 1, the sum of bytes is 0."""
-    came = _noted(set_handler)
-
-    def told(done):
-        note = torch.tensor(bool(came), dtype=torch.uint8)
-        dist.all_reduce(note)
-        return note.item()
-
-    return _save_on(0, save, _train_until(told, train_step, steps))
-
-
-@wrong("save_on_signal", fails="hundreds of ranks")
-def notes_of_a_truth_value(train_step, steps, save, set_handler):
-    """Gloo takes truth values for bytes: 256 of them are none."""
-    came = _noted(set_handler)
-
-    def told(done):
-        note = torch.tensor([bool(came)])
-        dist.all_reduce(note)
-        return note.item()
-
-    return _save_on(0, save, _train_until(told, train_step, steps))
-
-
 # -------------------------------------------------------------------------------------------- elastic_batch
 
 
@@ -1373,13 +873,6 @@ def notes_of_a_truth_value(train_step, steps, save, set_handler):
 def drops_the_remainder(global_batch, world_size, rank):
     """Every rank takes global_batch // world_size; the rest is never seen."""
     size = global_batch // world_size
-    return range(rank * size, (rank + 1) * size), 1.0
-
-
-@wrong("elastic_batch", fails="complete")
-def keeps_the_batch_of_a_rank(global_batch, world_size, rank):
-    """The part that a rank had among four: with fewer ranks the global batch shrinks."""
-    size = max(1, global_batch // 4)
     return range(rank * size, (rank + 1) * size), 1.0
 
 
@@ -1391,14 +884,6 @@ def rounds_up_to_the_end(global_batch, world_size, rank):
     return part, len(part) * world_size / global_batch
 
 
-@wrong("elastic_batch", fails="balanced")
-def the_last_takes_the_rest(global_batch, world_size, rank):
-    """All that is left over goes to one rank."""
-    size = global_batch // world_size
-    end = global_batch if rank == world_size - 1 else (rank + 1) * size
-    return range(rank * size, end), (end - rank * size) * world_size / global_batch
-
-
 def _part(global_batch, world_size, rank):
     return range(rank, global_batch, world_size)
 
@@ -1407,13 +892,6 @@ def _part(global_batch, world_size, rank):
 def all_count_alike(global_batch, world_size, rank):
     """The plain mean of the ranks' mean losses."""
     return _part(global_batch, world_size, rank), 1.0
-
-
-@wrong("elastic_batch", fails="weight")
-def share_of_the_batch(global_batch, world_size, rank):
-    """m / n, as if the ranks' gradients were added and not averaged."""
-    part = _part(global_batch, world_size, rank)
-    return part, len(part) / global_batch
 
 
 @wrong("elastic_batch", fails="more ranks than samples")

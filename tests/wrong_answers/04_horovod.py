@@ -1,7 +1,5 @@
 """Mistakes that people make in unit 04, each with the criterion that must find it."""
 
-import copy
-import math
 from dataclasses import dataclass
 from itertools import accumulate, chain
 from typing import Any
@@ -21,36 +19,16 @@ def never_scales(step, warmup_steps, base_lr, size):
     return base_lr * min(1, (step + 1) / max(1, warmup_steps))
 
 
-@wrong("warmup_lr", fails="after the warm-up")
-def scales_by_the_root(step, warmup_steps, base_lr, size):
-    """The rule for adaptive optimizers."""
-    grown = min(1, step / warmup_steps) if warmup_steps else 1
-    return base_lr * (1 + (math.sqrt(size) - 1) * grown)
-
-
 @wrong("warmup_lr", fails="the first step")
 def begins_at_nothing(step, warmup_steps, base_lr, size):
     """From 0, as most schedulers do."""
     return base_lr * size * (min(1, step / warmup_steps) if warmup_steps else 1)
 
 
-@wrong("warmup_lr", fails="the first step")
-def one_step_ahead(step, warmup_steps, base_lr, size):
-    """Counts steps from 1."""
-    grown = min(1, (step + 1) / warmup_steps) if warmup_steps else 1
-    return base_lr * (1 + (size - 1) * grown)
-
-
 @wrong("warmup_lr", fails="between")
 def by_a_factor(step, warmup_steps, base_lr, size):
     """Grows by the same factor in every step."""
     return base_lr * size ** (min(1, step / warmup_steps) if warmup_steps else 1)
-
-
-@wrong("warmup_lr", fails="between")
-def in_whole_steps(step, warmup_steps, base_lr, size):
-    """Divides whole numbers."""
-    return base_lr * (1 + min(size - 1, step * (size - 1) // warmup_steps if warmup_steps else size - 1))
 
 
 @wrong("warmup_lr", fails="no warm-up")
@@ -97,13 +75,6 @@ def three_steps(new_optimizer, learning_rate, size, steps_per_epoch):
     return Warmup(new_optimizer(scaled), scaled, 3, size)
 
 
-@wrong("mend_warmup", fails="three epochs")
-def steps_of_one_worker(new_optimizer, learning_rate, size, steps_per_epoch):
-    """Divides by the number of workers what is counted a worker already."""
-    scaled = learning_rate * size
-    return Warmup(new_optimizer(scaled), scaled, 3 * steps_per_epoch // size, size)
-
-
 @wrong("mend_warmup", fails="the optimizer")
 def optimizer_not_scaled(new_optimizer, learning_rate, size, steps_per_epoch):
     """Leaves the scaling to the callback."""
@@ -137,34 +108,11 @@ def does_nothing(model, optimizer):
     """Trusts that all have the same seed."""
 
 
-@wrong("broadcast_state", fails="parameters")
-def averages_instead(model, optimizer):
-    """Equal on all ranks, but nobody's."""
-    for tensor in chain(model.parameters(), model.buffers()):
-        if tensor.is_floating_point():
-            dist.all_reduce(tensor.detach())
-            tensor.detach().div_(dist.get_world_size())
-        else:
-            dist.broadcast(tensor, src=0)
-    optimizer.load_state_dict(_from_rank_0(optimizer.state_dict()))
-
-
 @wrong("broadcast_state", fails="buffers and frozen parameters")
 def only_parameters(model, optimizer):
     """Forgets the buffers."""
     for parameter in model.parameters():
         dist.broadcast(parameter.detach(), src=0)
-    optimizer.load_state_dict(_from_rank_0(optimizer.state_dict()))
-
-
-@wrong("broadcast_state", fails="buffers and frozen parameters")
-def only_what_is_trained(model, optimizer):
-    """The optimizer's parameters, without the frozen ones."""
-    for group in optimizer.param_groups:
-        for parameter in group["params"]:
-            dist.broadcast(parameter.detach(), src=0)
-    for buffer in model.buffers():
-        dist.broadcast(buffer, src=0)
     optimizer.load_state_dict(_from_rank_0(optimizer.state_dict()))
 
 
@@ -177,16 +125,6 @@ def only_the_state(model, optimizer):
     optimizer.load_state_dict({"state": state, "param_groups": own})
 
 
-@wrong("broadcast_state", fails="options")
-def only_the_rate(model, optimizer):
-    """Momentum and weight decay are options too."""
-    _parameters_and_buffers(model)
-    saved, own = _from_rank_0(optimizer.state_dict()), optimizer.state_dict()
-    for group, other in zip(own["param_groups"], saved["param_groups"], strict=True):
-        group["lr"] = other["lr"]
-    optimizer.load_state_dict({**saved, "param_groups": own["param_groups"]})
-
-
 @wrong("broadcast_state", fails="state")
 def no_state(model, optimizer):
     """Only the options: momentum begins anew."""
@@ -197,31 +135,11 @@ def no_state(model, optimizer):
 
 
 @wrong("broadcast_state", fails="state")
-def only_tensors_of_the_state(model, optimizer):
-    """Numbers, such as that of the steps, stay behind."""
-    _parameters_and_buffers(model)
-    own, saved = optimizer.state_dict(), _from_rank_0(optimizer.state_dict())
-    for number, state in saved["state"].items():
-        state["steps"] = own["state"].get(number, {"steps": 0})["steps"]
-    optimizer.load_state_dict(saved)
-
-
-@wrong("broadcast_state", fails="a new optimizer")
 def adds_to_what_is_there(model, optimizer):
     """What a rank has and rank 0 has not, stays."""
     _parameters_and_buffers(model)
     saved, own = _from_rank_0(optimizer.state_dict()), optimizer.state_dict()
     optimizer.load_state_dict({**saved, "state": {**own["state"], **saved["state"]}})
-
-
-@wrong("broadcast_state", fails="a new optimizer")
-def zeros_for_a_state(model, optimizer):
-    """Makes the state of a new optimizer by hand."""
-    _parameters_and_buffers(model)
-    saved = _from_rank_0(optimizer.state_dict())
-    for number, parameter in enumerate(optimizer.param_groups[0]["params"]):
-        saved["state"].setdefault(number, {"momentum": torch.zeros_like(parameter), "steps": 0})
-    optimizer.load_state_dict(saved)
 
 
 @wrong("broadcast_state", fails="in place")
@@ -235,21 +153,6 @@ def replaces_parameters(model, optimizer):
     for buffer in model.buffers():
         dist.broadcast(buffer, src=0)
     optimizer.load_state_dict(_from_rank_0(optimizer.state_dict()))
-
-
-@wrong("broadcast_state", fails="in place")
-def the_hidden_step(model, optimizer):
-    """Makes a state by a step with zero gradients, as Horovod does, and puts all back but the step."""
-    _parameters_and_buffers(model)
-    saved = copy.deepcopy(_from_rank_0(optimizer.state_dict()))
-    values = [parameter.detach().clone() for parameter in model.parameters()]
-    for parameter in model.parameters():
-        parameter.grad = torch.zeros_like(parameter)
-    optimizer.step()
-    with torch.no_grad():
-        for parameter, value in zip(model.parameters(), values, strict=True):
-            parameter.copy_(value)
-    optimizer.load_state_dict(saved)
 
 
 # ------------------------------------------------------------------------------------------ average_metrics
@@ -285,41 +188,12 @@ def as_they_come(metrics, samples):
     return {name: total / count for name, total in zip(metrics, totals, strict=True)}
 
 
-@wrong("average_metrics", fails="names in any order")
-def in_the_order_of_a_set(metrics, samples):
-    """A set has an order too, but another one in each process."""
-    names = list(set(metrics))
-    *totals, count = _all_reduced([*(metrics[name] * samples if samples else 0.0 for name in names), samples])
-    return {name: total / count for name, total in zip(names, totals, strict=True)}
-
-
 @wrong("average_metrics", fails="ranks without samples")
 def nothing_times_nan(metrics, samples):
     """0 * NaN is NaN."""
     names = sorted(metrics)
     *totals, count = _all_reduced([*(metrics[name] * samples for name in names), samples])
     means = dict(zip(names, (total / count for total in totals), strict=True))
-    return {name: means[name] for name in metrics}
-
-
-@wrong("average_metrics", fails="ranks without samples")
-def leaves_without_samples(metrics, samples):
-    """Returns at once where there is nothing to tell; the others wait."""
-    if not samples:
-        return dict(metrics)
-    names = sorted(metrics)
-    *totals, count = _all_reduced([*(metrics[name] * samples for name in names), samples])
-    means = dict(zip(names, (total / count for total in totals), strict=True))
-    return {name: means[name] for name in metrics}
-
-
-@wrong("average_metrics", fails="one all_reduce")
-def one_call_a_metric(metrics, samples):
-    """A collective for each metric, and one for the samples."""
-    means = {}
-    for name in sorted(metrics):
-        total, count = _all_reduced([metrics[name] * samples if samples else 0.0, samples])
-        means[name] = total / count
     return {name: means[name] for name in metrics}
 
 
@@ -366,19 +240,6 @@ def one_a_message(sizes, dtypes, threshold):
     return [[position] for position in range(len(sizes))]
 
 
-@wrong("plan_fusion", fails="one dtype")
-def closes_too_late(sizes, dtypes, threshold):
-    """A message is closed by the tensor that takes it above the threshold, which is still in it."""
-    plan, held = [], threshold
-    for position, size in enumerate(sizes):
-        if held >= threshold:
-            plan.append([])
-            held = 0
-        plan[-1].append(position)
-        held += size
-    return plan
-
-
 @wrong("plan_fusion", fails="full, too large, or empty")
 def strictly_below(sizes, dtypes, threshold):
     """A message may not be full."""
@@ -391,39 +252,16 @@ def strictly_below(sizes, dtypes, threshold):
     )
 
 
-@wrong("plan_fusion", fails="full, too large, or empty")
-def empty_ones_always_fit(sizes, dtypes, threshold):
-    """A tensor of 0 bytes goes with whatever there is."""
-    return _planned(sizes, dtypes, threshold, fits=lambda held, size: size == 0 or held + size <= threshold)
-
-
 @wrong("plan_fusion", fails="several dtypes")
 def blind_to_dtypes(sizes, dtypes, threshold):
     """Lays different dtypes into one message."""
     return _planned(sizes, [""] * len(sizes), threshold)
 
 
-@wrong("plan_fusion", fails="several dtypes")
-def another_dtype_closes(sizes, dtypes, threshold):
-    """Every change of dtype begins a message."""
-    return _planned(sizes, dtypes, threshold, may_pass=lambda *_: False)
-
-
 @wrong("plan_fusion", fails="how far it looks ahead")
 def looks_ahead_without_end(sizes, dtypes, threshold):
     """Passes over as much as there is."""
     return _planned(sizes, dtypes, threshold, may_pass=lambda held, passed, size, same: not same)
-
-
-@wrong("plan_fusion", fails="how far it looks ahead")
-def forgets_what_was_passed_over(sizes, dtypes, threshold):
-    """Looks at each tensor that is passed over by itself."""
-    return _planned(
-        sizes,
-        dtypes,
-        threshold,
-        may_pass=lambda held, passed, size, same: not same and held + size <= threshold,
-    )
 
 
 @wrong("plan_fusion", fails="lists unchanged")
@@ -447,16 +285,6 @@ def stacks(tensors):
 def cats_shapes(tensors):
     """Lays them end to end along their first dimension."""
     return torch.cat([tensor.detach() for tensor in tensors])
-
-
-@wrong("fuse", fails="any layout")
-def as_it_lies_in_memory(tensors):
-    """Copies memory, whatever the strides are."""
-    parts = [
-        tensor.detach().mT.flatten() if tensor.dim() >= 2 and tensor.mT.is_contiguous() else tensor.flatten()
-        for tensor in tensors
-    ]
-    return torch.cat([part.detach() for part in parts])
 
 
 @wrong("fuse", fails="any layout")
@@ -554,38 +382,10 @@ def without_memory(requests, table):
     return _cycle(requests, lambda everyone: sorted(set.intersection(*map(set, everyone))))
 
 
-@wrong("ready_everywhere", fails="requested by all")
-def what_anybody_has(requests, table):
-    """Answers as soon as one rank has requested a name."""
-
-    def answer(everyone):
-        new = sorted({name for names in everyone for name in names} - table.keys())
-        table.update(dict.fromkeys(new))
-        return new
-
-    return _cycle(requests, answer)
-
-
 @wrong("ready_everywhere", fails="nothing held back")
 def one_tensor_a_round(requests, table):
     """Negotiates one tensor a cycle."""
     return _cycle(requests, lambda everyone: _forgotten(_counted(everyone, table)[:1], table))
-
-
-@wrong("ready_everywhere", fails="nothing held back")
-def in_the_order_of_rank_0(requests, table):
-    """Lets a tensor wait for all that rank 0 requested before it."""
-
-    def answer(everyone):
-        ready = set(_counted(everyone, table))
-        names = []
-        for name in list(table):
-            if name not in ready:
-                break
-            names.append(name)
-        return _forgotten(names, table)
-
-    return _cycle(requests, answer)
 
 
 @wrong("ready_everywhere", fails="one order")
@@ -613,51 +413,11 @@ def once_in_a_life(requests, table):
     return _cycle(requests, answer)
 
 
-@wrong("ready_everywhere", fails="every step")
-def counts_to_be_continued(requests, table):
-    """Answers at the moment when the count is reached, and counts on."""
-
-    def answer(everyone):
-        before = dict(table)
-        ready = _counted(everyone, table)
-        return [name for name in ready if before.get(name) != len(everyone)]
-
-    return _cycle(requests, answer)
-
-
-@wrong("ready_everywhere", fails="each request once")
-def all_again_with_each_new_one(requests, table):
-    """Sends all that is open whenever there is something new."""
-    own, heard = table.setdefault("own", []), table.setdefault("heard", {})
-    own += requests
-
-    def answer(everyone):
-        for rank, names in enumerate(everyone):
-            heard.setdefault(rank, set()).update(names)
-        ready = sorted(set.intersection(*heard.values()))
-        for names in heard.values():
-            names.difference_update(ready)
-        return ready
-
-    ready = _cycle(list(own) if requests else [], answer)
-    table["own"] = [name for name in own if name not in ready]
-    return ready
-
-
 @wrong("ready_everywhere", fails="one question, one answer")
 def a_round_for_each_name(requests, table):
     """Tells how many names there are, and answers each by itself."""
     ready = _cycle(requests, lambda everyone: _forgotten(_counted(everyone, table), table))
     return [_from_rank_0(name) for name in ready]
-
-
-@wrong("ready_everywhere", fails="one question, one answer")
-def asks_twice(requests, table):
-    """First whether there is anything, then what."""
-    anything = torch.tensor([len(requests)])
-    dist.all_reduce(anything)
-    dist.barrier()
-    return _cycle(requests, lambda everyone: _forgotten(_counted(everyone, table), table))
 
 
 # ------------------------------------------------------------------------------------- DistributedOptimizer
@@ -750,17 +510,6 @@ class SumsGradients(Averaging):
             p.grad.mul_(dist.get_world_size())
 
 
-@wrong("DistributedOptimizer", fails="averages and steps")
-class ReadsBeforeItWaits(Averaging):
-    """Copies the buffer while it is under way, and waits afterwards."""
-
-    def finish(self, number, flat, work):
-        parts = (flat / dist.get_world_size()).split([p.numel() for p in self.plan[number]])
-        for p, part in zip(self.plan[number], parts, strict=True):
-            p.grad.copy_(part.view_as(p))
-        work.wait()
-
-
 @wrong("DistributedOptimizer", fails="the optimizer's own")
 class GradientsInOtherTensors(Averaging):
     """Puts a part of the buffer in the place of each gradient."""
@@ -781,26 +530,6 @@ class FullMessagesOnly(Averaging):
         """What lacks a gradient is not sent."""
 
 
-@wrong("DistributedOptimizer", fails="every step")
-class ForgetsToForget(Averaging):
-    """What the first step has started counts as started for ever."""
-
-    def synchronize(self):
-        self.start_the_rest()
-        for each in self.works:
-            self.finish(*each)
-        self.passes = dict.fromkeys(self.place, 0)
-        self.averaged = True
-
-
-@wrong("DistributedOptimizer", fails="fusion plan")
-class OneAParameter(Averaging):
-    """One all_reduce a gradient."""
-
-    def planned(self, parameters, threshold):
-        return [[p] for p in parameters]
-
-
 @wrong("DistributedOptimizer", fails="fusion plan")
 class ForwardOrder(Averaging):
     """Fuses from the first parameter on."""
@@ -815,15 +544,6 @@ class AllAtTheEnd(Averaging):
 
     def start_what_is_complete(self, parameter):
         """Leaves it to synchronize()."""
-
-
-@wrong("DistributedOptimizer", fails="starts during backward")
-class OneMessageAHook(Averaging):
-    """Starts the first message that is due, and leaves others that are complete too to later hooks."""
-
-    def start_what_is_complete(self, parameter):
-        if len(self.works) < len(self.plan) and self.complete(len(self.works)):
-            self.start(len(self.works))
 
 
 @wrong("DistributedOptimizer", fails="never waits in backward")
@@ -843,19 +563,7 @@ class FirstPassStarts(Averaging):
         return all(self.passes[p] >= 1 for p in self.plan[number])
 
 
-@wrong("DistributedOptimizer", fails="several dtypes")
-class SinglePrecisionBuffer(Averaging):
-    """Sends everything in single precision."""
-
-    def start(self, number):
-        for p in self.plan[number]:
-            if p.grad is None:
-                p.grad = torch.zeros_like(p)
-        flat = torch.cat([p.grad.flatten().float() for p in self.plan[number]])
-        self.works.append((number, flat, dist.all_reduce(flat, async_op=True)))
-
-
-@wrong("DistributedOptimizer", fails="tied and frozen parameters")
+@wrong("DistributedOptimizer", fails="dtypes, tied and frozen parameters")
 class FrozenOnesToo(Averaging):
     """Plans all parameters; frozen ones are sent as zeros."""
 
@@ -867,15 +575,6 @@ class FrozenOnesToo(Averaging):
         super().__init__(optimizer, named, *options, **named_options)
         for p in frozen:
             p.requires_grad_(False)
-
-
-@wrong("DistributedOptimizer", fails="refuses")
-class ClearsAndRefuses(Averaging):
-    """Raises when the gradients are gone."""
-
-    def zero_grad(self, set_to_none=True):
-        self.inner.zero_grad(set_to_none=set_to_none)
-        super().zero_grad(set_to_none)
 
 
 # ----------------------------------------------------------------------------------------- overlap_fraction
@@ -925,16 +624,6 @@ def exposed_instead(trace):
     return 1 - _shares(_by_step(_spans(_in_time(trace))))
 
 
-@wrong("overlap_fraction", fails="one step")
-def all_or_none_of_a_span(trace):
-    """A span counts as hidden if it begins before the end of backward."""
-    steps = _by_step(_spans(_in_time(trace)))
-    spans = [(max(ends), *span) for ends, several in steps for span in set(several)]
-    return sum(last - start for end, start, last in spans if start < end) / sum(
-        last - start for _, start, last in spans
-    )
-
-
 @wrong("overlap_fraction", fails="fused tensors")
 def every_tensor_counts(trace):
     """Adds up over tensors: a message of many counts many times."""
@@ -945,17 +634,6 @@ def every_tensor_counts(trace):
     return hidden / busy
 
 
-@wrong("overlap_fraction", fails="what else is there")
-def any_negotiation(trace):
-    """Takes the negotiation of a broadcast for that of a gradient."""
-    spans = _spans(_in_time(trace))
-    negotiated = [end for _, name, _, end in spans if name.startswith("NEGOTIATE")]
-    return _shares(
-        ([end for end in negotiated if end <= max(end for _, end in network)], network)
-        for _, network in _by_step(spans)
-    )
-
-
 @wrong("overlap_fraction", fails="every step")
 def one_backward(trace):
     """The last negotiation of all ends the only backward pass."""
@@ -964,23 +642,7 @@ def one_backward(trace):
     return _shares([((last,), spans) for _, spans in steps])
 
 
-@wrong("overlap_fraction", fails="every step")
-def mean_of_the_steps(trace):
-    """Every step counts alike, however long its communication."""
-    steps = _by_step(_spans(_in_time(trace)))
-    return sum(_shares([step]) for step in steps) / len(steps)
-
-
 @wrong("overlap_fraction", fails="what else is there")
-def whatever_is_on_the_network(trace):
-    """Broadcasts too."""
-    spans = _spans(_in_time(trace))
-    steps = _by_step(spans)
-    other = [span[2:] for span in spans if span[1].endswith("_BCAST")]
-    return _shares([*steps, ((0,), other)])
-
-
-@wrong("overlap_fraction", fails="any library")
 def gloo_only(trace):
     """Knows one name."""
     of_gloo = _by_step(_spans(_in_time(trace)), of_network=lambda name: name == "GLOO_ALLREDUCE")
@@ -993,14 +655,6 @@ def as_they_stand(trace):
     return _shares(_by_step(_spans(trace)))
 
 
-@wrong("overlap_fraction", fails="fused tensors")
-def message_by_message(trace):
-    """Counts the time twice in which two messages are on the network."""
-    spans = [(max(ends), *span) for ends, spans in _by_step(_spans(_in_time(trace))) for span in set(spans)]
-    hidden = sum(max(0, min(end, last) - start) for last, start, end in spans)
-    return hidden / sum(end - start for _, start, end in spans)
-
-
 # ------------------------------------------------------------------------------------------------ six_steps
 
 
@@ -1009,18 +663,13 @@ class Steps:
     """A program in parts, of which the wrong ones below leave one out or do it otherwise."""
 
     rate: float = 2.0
-    clears: bool = True
     part: str = "own"
-    broadcast: str = "after"
+    broadcast: bool = True
     what: str = "state_dict"
-    state: str = "of a checkpoint"
     average: bool = True
     gpu: str = "local_rank"
     tests: str = "own"
-    evaluates: bool = True
-    accuracy: str = "sum"
     writes: str = "rank 0"
-    wraps: str = "before loading"
     saves: str = "all"
 
 
@@ -1029,12 +678,10 @@ def _train(steps, new_model, data, folder, epochs, use_gpu):
 
     hvd.init()
     rank, size = hvd.rank(), hvd.size()
-    use_gpu(getattr(hvd, steps.gpu)() if steps.gpu else 0)
+    use_gpu(getattr(hvd, steps.gpu)())
     model = new_model()
-    if steps.broadcast == "before":
-        hvd.broadcast_parameters(model.state_dict(), 0)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05 * steps.rate, momentum=0.9, weight_decay=0.01)
-    if steps.average and steps.wraps == "before loading":
+    if steps.average:
         optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
     first, file = 0, folder / "checkpoint.pt"
     if file.exists() and rank == 0:
@@ -1043,47 +690,36 @@ def _train(steps, new_model, data, folder, epochs, use_gpu):
         if "optimizer" in saved:
             optimizer.load_state_dict(saved["optimizer"])
         first = saved["epochs"]
-    if steps.wraps == "after loading":
-        optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
     first = hvd.broadcast_object(first, 0)
-    if steps.state == "always, first" or (steps.state == "of a checkpoint" and first):
+    if first:
         hvd.broadcast_optimizer_state(optimizer, 0)
-    if steps.broadcast == "after":
+    if steps.broadcast:
         sent = model.state_dict() if steps.what == "state_dict" else list(model.named_parameters())
         hvd.broadcast_parameters(sent, 0)
-    if steps.state == "last" and first:
-        hvd.broadcast_optimizer_state(optimizer, 0)
 
     inputs, labels = data["inputs"], data["labels"]
     if steps.part == "own":
         inputs, labels = inputs[rank::size], labels[rank::size]
-    elif steps.part == "block":
-        inputs, labels = inputs.chunk(size)[rank], labels.chunk(size)[rank]
     for epoch in range(first, epochs):
         for batch in range(0, len(inputs), 4):
-            if steps.clears:
-                optimizer.zero_grad()
+            optimizer.zero_grad()
             functional.cross_entropy(model(inputs[batch : batch + 4]), labels[batch : batch + 4]).backward()
             optimizer.step()
-        if steps.writes == "everybody" or (steps.writes == "rank 0" and rank == 0):
+        if steps.writes == "everybody" or rank == 0:
             state = {"model": model.state_dict(), "epochs": epoch + 1}
             if steps.saves == "all":
                 state["optimizer"] = optimizer.state_dict()
             torch.save(state, file)
-    return model, _accuracy(steps, hvd, model, data)
+    return model, _accuracy(steps, hvd, model.eval(), data)
 
 
 def _accuracy(steps, hvd, model, data):
-    if steps.evaluates:
-        model.eval()
     rank, size = (hvd.rank(), hvd.size()) if steps.tests == "own" else (0, 1)
     inputs, labels = (data[name][rank::size] for name in ("test_inputs", "test_labels"))
     with torch.no_grad():
         right = (model(inputs).argmax(1) == labels).sum()
-    if steps.accuracy == "own":
+    if steps.tests == "all":
         return right.item() / len(labels)
-    if steps.accuracy == "mean":
-        return hvd.allreduce(right / len(labels), name="right").item()
     return hvd.allreduce(right, name="right", op=hvd.Sum).item() / len(data["test_labels"])
 
 
@@ -1093,16 +729,10 @@ def everybody_all_samples(*program):
     return _train(Steps(part="all"), *program)
 
 
-@wrong("six_steps", fails="its part of the samples")
-def in_blocks(*program):
-    """Cuts the data into blocks, so that another batch is averaged."""
-    return _train(Steps(part="block"), *program)
-
-
 @wrong("six_steps", fails="the same start")
 def no_broadcast(*program):
     """Every process begins with weights of its own."""
-    return _train(Steps(broadcast="never"), *program)
+    return _train(Steps(broadcast=False), *program)
 
 
 @wrong("six_steps", fails="the same start")
@@ -1123,28 +753,16 @@ def rate_of_one(*program):
     return _train(Steps(rate=1.0), *program)
 
 
-@wrong("six_steps", fails="scaled learning rate")
-def never_clears(*program):
-    """Has lost zero_grad() on the way."""
-    return _train(Steps(clears=False), *program)
-
-
 @wrong("six_steps", fails="one GPU a process")
 def gpu_by_rank(*program):
     """Counts GPUs over all nodes."""
     return _train(Steps(gpu="rank"), *program)
 
 
-@wrong("six_steps", fails="one GPU a process")
-def gpu_0(*program):
-    """All processes use GPU 0."""
-    return _train(Steps(gpu=""), *program)
-
-
 @wrong("six_steps", fails="accuracy over all")
 def everybody_tests_all(*program):
     """Every rank tests on all samples, so that no metric has to be summed."""
-    return _train(Steps(tests="all", accuracy="own"), *program)
+    return _train(Steps(tests="all"), *program)
 
 
 @wrong("six_steps", fails="checkpoints of rank 0")
@@ -1190,9 +808,3 @@ def in_milliseconds(sizes, ready, ranks, link):
 def thresholds_in_mebibytes(sizes, ready, ranks, link):
     """A threshold of a few bytes."""
     return 64, max(1e-4, ready[-1] / 2)
-
-
-@wrong("tune_fusion", fails="a third of what can be saved")
-def a_float(sizes, ready, ranks, link):
-    """Half a byte."""
-    return sum(sizes) / 2, max(1e-4, ready[-1] / 2)

@@ -21,7 +21,7 @@ SMALL = 8
 
 @dataclass(frozen=True, slots=True)
 class Numbers(Ranks):
-    """counts: how many numbers each rank has. kind: below zero, of both signs, near zero or far from it."""
+    """counts: how many numbers each rank has. kind: see KINDS."""
 
     counts: tuple[int, ...] = feature((3, 2, 5), "{} numbers on the ranks")
     kind: str = feature("below zero", "{}")
@@ -35,21 +35,13 @@ class Numbers(Ranks):
         return tuple(range(len(self.counts)))
 
 
-KINDS = {
-    "below zero": (-9, -1, 1.0),
-    "of both signs": (-9, 9, 1.0),
-    "zero": (0, 0, 1.0),
-    "tiny": (1, 99, 1e-9),
-    "huge": (101, 999, -1e33),
-    "far below": (-15, -11, 1e37),
-}
-"""Whole numbers between two, times a factor."""
+KINDS = {"below zero": (-9, -1), "of both signs": (-9, 9), "zero": (0, 0)}
+"""Whole numbers between two."""
 
 
 def some_numbers(rng: Rng, case: Numbers) -> list[Arguments]:
     """Each rank's own, few digits each, so that float32 has their sum."""
-    low, high, factor = KINDS[case.kind]
-    return [[(rng.integers(low, high, count) * factor).float()] for count in case.counts]
+    return [[rng.integers(*KINDS[case.kind], count).float()] for count in case.counts]
 
 
 def few_and_alike(tried: Tried[Numbers]) -> Finding:
@@ -78,9 +70,7 @@ def few_and_alike(tried: Tried[Numbers]) -> Finding:
             2,
             "The sum of all ranks' numbers, divided by the count of all ranks' numbers; and the largest of "
             "all, by an all_reduce with ReduceOp.MAX. All may be below 0. Both are floats: `.item()`.",
-            vary=vary(
-                kind=("of both signs", "zero", "tiny", "huge"), counts=((1,), (4, 4), (2051,), (1, 7, 2, 3))
-            ),
+            vary=vary(kind=("of both signs", "zero"), counts=((1,), (4, 4), (1, 7, 2, 3))),
         ),
         Criterion(
             "a rank without numbers",
@@ -89,8 +79,7 @@ def few_and_alike(tried: Tried[Numbers]) -> Finding:
             "And to a maximum? Make it anew each time: a collective writes into what it is given.",
             # The first one leaves numbers above those of the next one behind.
             vary=both(counts=(0, 3, 2), kind="of both signs")
-            + vary(counts=((0, 3, 2), (3, 0), (2, 1, 0, 0)))
-            + both(counts=(1, 1, 0), kind="far below"),
+            + vary(counts=((0, 3, 2), (3, 0), (2, 1, 0, 0))),
         ),
         Criterion(
             "mine unchanged", 1, "A collective writes into what it is given: give it a copy.", how=kept

@@ -85,6 +85,8 @@ def _submit(cluster: VirtualCluster, text: str, folder: str, exclude: str) -> in
     options = f"--parsable --output={own}/out --error={own}/out --chdir={own}"
     options += f" --exclude={exclude}" if exclude else ""
     command = f"mkdir {own} && exec sbatch {options}"
+    # A lone half of a character is none that a file can hold.
+    text = text.encode(errors="replace").decode()
     done = cluster.run(["bash", "-c", command], input=text, capture_output=True, timeout=_COMMAND_SECONDS)
     if done.returncode == 0 and done.stdout.strip().isdigit():
         return int(done.stdout)

@@ -1,13 +1,12 @@
 """The grader of `container_command`."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from itertools import zip_longest
+from pathlib import PurePath
 
 from graders.grading.kit import Answer, Criterion, Finding, Findings, Rng, compare, exercise
-from graders.units.unit_03.binds import lies_in
-from graders.units.unit_03.container_sites import Site, with_folders, with_odd_words, within_each_other
-from graders.units.unit_03.container_start import Commands, commands, place_of_start, start_of
+from graders.units.unit_03.container_start import Site, Started, started
 
 
 @exercise(
@@ -50,6 +49,7 @@ from graders.units.unit_03.container_start import Commands, commands, place_of_s
             "words stay whole",
             1,
             "A shell splits at blanks, and replaces $5 and *: shlex.quote makes one word of any text.",
+            needs=("the program in the image", "one container per task", "folders"),
         ),
     ),
     hints=(
@@ -60,6 +60,7 @@ from graders.units.unit_03.container_start import Commands, commands, place_of_s
 )
 def container_command(answer: Answer, rng: Rng) -> Findings:
     """The text is run by a shell, in which the site's commands note the words that they were given."""
+    number = rng.integer(10, 99)
     plain = Site(
         rng.choice(("apptainer", "singularity")),
         rng.choice((("srun", "--ntasks-per-node=4"), ("ibrun",), ("mpirun", "-n", "8"))),
@@ -67,132 +68,115 @@ def container_command(answer: Answer, rng: Rng) -> Findings:
         image=f"/images/pytorch-{rng.integer(21, 26)}.06.sif",
         command=("python", "train.py", "--epochs", str(rng.integer(2, 99))),
     )
-    number = rng.integer(10, 99)
+    runtime = {"apptainer": "singularity", "singularity": "apptainer"}[plain.runtime]
+    elsewhere = replace(
+        plain, runtime=runtime, launcher=("srun", f"--ntasks={number}"), command=("/opt/run",)
+    )
+    amd, none = replace(plain, gpus="AMD"), replace(plain, gpus=None)
     with_modules = replace(plain, modules=(f"gcc/{number}", "WebProxy", f"cuda/12.{number}"))
 
-    def each(judge: Callable[[Commands, Site], Finding], sites: Sequence[Site]) -> Finding:
-        return compare.first_failure(judge(commands(answer, site), site) for site in sites)
+    def each(judge: Callable[[Started, Site], Finding], *sites: Site) -> Finding:
+        starts = ((started(answer, site), site) for site in sites)
+        return compare.first_failure(
+            seen if isinstance(seen, Finding) else judge(seen, site) for seen, site in starts
+        )
 
-    # The same elsewhere: nothing of it may be taken for granted.
-    runtime = {"apptainer": "singularity", "singularity": "apptainer"}[plain.runtime]
-    launcher, command = ("srun", f"--ntasks={number}"), (f"/opt/run{number}",)
-    elsewhere = replace(plain, runtime=runtime, launcher=launcher, command=command)
-    alone, there = commands(answer, plain), commands(answer, elsewhere)
-    both = ((alone, plain), (there, elsewhere))
-    program = compare.first_failure(right_program(*each) for each in both)
-    yield "the program in the image", program
-    yield "one container per task", (one := compare.first_failure(one_a_task(*each) for each in both))
-    amd = replace(with_modules, gpus="AMD", folders={f"/scratch/{number}": "read"})
-    none = replace(plain, gpus=None)
-    seen = compare.first_failure(
-        [gpus(alone, plain), each(gpus, [amd, none]), *[each(still_starts, [amd, none])] * program.passed]
+    yield "the program in the image", each(right_program, plain, elsewhere)
+    yield "one container per task", each(one_a_task, plain, elsewhere)
+    yield "GPUs", each(gpus, plain, amd, none)
+    yield "modules", each(modules, plain, with_modules)
+    yield "folders", each(folders, *with_folders(plain, number))
+    yield "a folder within a folder", each(folders, *within_each_other(plain, number))
+    quoted = with_odd_words(plain)
+    judges = right_program, one_a_task, folders
+    yield "words stay whole", compare.first_failure(each(judge, quoted) for judge in judges)
+
+
+def with_folders(site: Site, number: int) -> list[Site]:
+    """The site with folders that are mounted, that are not, and that only look as if they were."""
+    home = f"/home/student{number}/code"
+    missing = {f"/scratch/{number}/digits": "read", "/scratch/home/runs": "write", "/homes": "read"}
+    return [
+        replace(site, mounted=("/home", "/scratch/shared"), folders={home: "write", **missing}),
+        replace(
+            site, mounted=("/data2/in",), folders={"/data/sets": "read", "/data2": "write", home: "read"}
+        ),
+        replace(site, folders={"/tmp": "write"}),
+    ]
+
+
+def within_each_other(site: Site, number: int) -> list[Site]:
+    """The site with folders that lie in one another, with other rights; the outer one last, or first."""
+    project = f"/scratch/project_{number}"
+    return [
+        replace(site, folders={f"{project}/runs": "write", project: "read"}),
+        replace(site, folders={project: "write", f"{project}/a": "read", f"{project}/a/b": "write"}),
+    ]
+
+
+def with_odd_words(site: Site) -> Site:
+    """The site with words that a shell would take apart or replace."""
+    code = "print('2 * 3', \"a  b\")"
+    return replace(
+        site,
+        command=("python", "-c", code, "--note", "\\$5 & *", "", "a;b", "`c`", "~", "#1", "<(a|b)", "a\nb"),
+        image="/images/it's my $5 image.sif",
+        folders={"/data/that's my $5 set": "read", "/tmp/my runs": "write"},
     )
-    yield "GPUs", seen
-    loading = [with_modules, amd, *[replace(none, modules=(f"gcc/{number}",))] * seen.passed]
-    yield "modules", compare.first_failure([modules(alone, plain), each(modules, loading)])
-    yield "folders", (bound := each(folders, [*with_folders(plain, number, seen.passed), amd]))
-    yield "a folder within a folder", each(folders, within_each_other(plain, number))
-    quoted = with_odd_words(plain, number)
-    ran = commands(answer, quoted)
-    judges = [right_program, *[one_a_task] * one.passed, *[folders] * bound.passed]
-    yield "words stay whole", compare.first_failure(judge(ran, quoted) for judge in judges)
 
 
-def right_program(ran: Commands, site: Site) -> Finding:
+def right_program(start: Started, site: Site) -> Finding:
     """Passes if the text starts the program, with its words as they are, in the image."""
-    started = start_of(ran, site)
-    if isinstance(started, Finding):
-        return started
-    image = compare.equal(started.image, site.image, "The image")
+    image = compare.equal(start.image, site.image, "The image")
     # A launcher in the image is another row's affair.
-    in_the_image = () if started.launcher else site.launcher
-    if not image.passed or started.command in (site.command, in_the_image + site.command):
+    in_the_image = () if start.launcher else site.launcher
+    if not image.passed or start.command in (site.command, in_the_image + site.command):
         return image
-    pairs = enumerate(zip_longest(started.command, site.command), 1)
+    pairs = enumerate(zip_longest(start.command, site.command), 1)
     number, (seen, wanted) = next((number, pair) for number, pair in pairs if pair[0] != pair[1])
     return Finding(False, f"Word {number} of the program is {seen!r:.200}; expected {wanted!r}.")
 
 
-def one_a_task(ran: Commands, site: Site) -> Finding:
+def one_a_task(start: Started, site: Site) -> Finding:
     """Passes if the launcher starts the containers, and not the other way round."""
-    started = start_of(ran, site)
-    if isinstance(started, Finding):
-        return started
-    return compare.equal(started.launcher, site.launcher, f"What stands before {site.runtime}")
+    return compare.equal(start.launcher, site.launcher, f"What stands before {site.runtime}")
 
 
-def gpus(ran: Commands, site: Site) -> Finding:
-    """Passes if the container sees the machine's GPUs, if there are any."""
-    started = start_of(ran, site)
-    if isinstance(started, Finding):
-        return started
+def gpus(start: Started, site: Site) -> Finding:
+    """Passes if the container sees the machine's GPUs, if there are any, and still runs the program."""
     wanted = {"NVIDIA": ("--nv",), "AMD": ("--rocm",)}.get(site.gpus or "", ())
-    return compare.equal(started.options, wanted, f"Options for GPUs, where they are {site.gpus}")
+    seen = compare.equal(start.options, wanted, f"Options for GPUs, where they are {site.gpus}")
+    program = right_program(start, site)
+    return program if seen.passed and not program.passed else seen
 
 
-def still_starts(ran: Commands, site: Site) -> Finding:
-    """Passes if the program is right on other GPUs, and on none."""
-    finding = right_program(ran, site)
-    where = f"With {site.gpus or 'no'} GPUs: {finding.seen}"
-    return finding if finding.passed else Finding(False, where, hint=_NO_WORD)
-
-
-_NO_WORD = "Where there are no GPUs the option is left out: an empty word is a word, and may be the image."
-
-
-def modules(ran: Commands, site: Site) -> Finding:
+def modules(start: Started, site: Site) -> Finding:
     """Passes if exactly the site's modules are loaded when the container starts."""
-    if isinstance(ran, Finding):
-        return ran
-    start = place_of_start(ran)
-    changes = [change for words in ran[:start] for change in _changes(words)]
-    changes += [f"{' '.join(words)}, behind the container" for words in ran[start + 1 :]]
-    wanted = ["purge", *site.modules] if site.modules else []
-    in_vain = [" ".join(words) for words in ran if words[0] in ("module", "ml")]
-    if in_vain and not wanted:
-        text = f"{in_vain[0]!r:.80} is run"
-        return Finding(False, f"modules is empty, so this machine has no command `module`; but {text}.")
+    wanted = ("purge", *site.modules) if site.modules else ()
     what = f"Before the container, for modules {list(site.modules)}, what is purged or loaded"
-    return compare.equal(changes, wanted, what)
+    return compare.equal(start.modules, wanted, what)
 
 
-def _changes(words: Sequence[str]) -> list[str]:
-    """What a module command does, one step each: "purge", or the name of what it loads. Options, such as
-    --force, are of no account.
-    """
-    match [word for word in words if not word.startswith("-")]:
-        case ["module" | "ml", "purge"]:
-            return ["purge"]
-        case ["module" | "ml", "load" | "add", *names]:
-            return list(names)
-        case ["ml", *names]:
-            return list(names)
-        case _:
-            return [" ".join(words)]
-
-
-def folders(ran: Commands, site: Site) -> Finding:
+def folders(start: Started, site: Site) -> Finding:
     """Passes if the program finds each folder under its path, may write where it has to, and nowhere else."""
-    started = start_of(ran, site)
-    if isinstance(started, Finding):
-        return started
-    told = f"Folders {site.folders}, mounted {list(site.mounted)}, bound {list(started.binds)}"
-    missing = {path: mode for path, mode in site.folders.items() if not lies_in(path, site.mounted)}
+    told = f"Folders {site.folders}, mounted {list(site.mounted)}, bound {list(start.binds)}"
+    missing = {path: mode for path, mode in site.folders.items() if not _lies_in(path, site.mounted)}
     bound: list[tuple[str, str]] = []
-    for bind in started.binds:
+    for bind in start.binds:
         source, _, rest = bind.partition(":")
         target, _, mode = rest.partition(":") if rest else (source, "", "")
-        if source in site.folders and source not in missing:
-            there = next(parent for parent in site.mounted if lies_in(source, [parent]))
-            text = f"{source} is bound, but is in the container already: {there} is mounted"
-            return Finding(False, f"{text}. {told}.")
         if source not in missing or target != source or mode not in ("", "ro", "rw"):
-            return Finding(False, f"{told}: {bind!r} is not asked for.")
+            why = "it is mounted" if source in site.folders and source not in missing else "not asked for"
+            return Finding(False, f"{told}: {bind!r} should not be bound ({why}).")
         bound.append((source, "read" if mode == "ro" else "write"))
     for path, wanted in missing.items():
-        modes = [mode for source, mode in bound if lies_in(path, [source])]
+        modes = [mode for source, mode in bound if _lies_in(path, [source])]
         seen = modes[-1] if modes else "absent"
         if seen != wanted:
             words = {"read": "can only be read", "write": "can be written", "absent": "is not there"}
             return Finding(False, f"In the container {path} {words[seen]}; expected {wanted!r}. {told}.")
     return Finding(True, f"{told}.")
+
+
+def _lies_in(path: str, folders: Iterable[str]) -> bool:
+    return any(PurePath(path).is_relative_to(folder) for folder in folders)

@@ -7,8 +7,9 @@ from torch import Tensor
 
 from graders.grading.kit import Answer, AnswerFailed, FailureKind, Rng, compare
 from graders.units.unit_03.drivers import training as drivers
-from graders.units.unit_03.fault_injection import RETURNED
 from graders.units.unit_03.replies import ProcessReply
+
+FEATURES = 8
 
 
 @dataclass(frozen=True)
@@ -22,12 +23,11 @@ class Course:
     save_every: int
 
     @classmethod
-    def drawn(cls, rng: Rng) -> "Course":
-        """Four epochs whose last batch is one sample, saved within one, between two, and at the end."""
+    def short(cls, rng: Rng) -> "Course":
+        """Four epochs of four steps, the last of one sample; saved within an epoch and between two."""
         batch_size = rng.choice((3, 5))  # an epoch has four steps: another number
-        return cls(
-            numbered(rng, 3 * batch_size + 1), rng.normal(FEATURES), batch_size, epochs=4, save_every=6
-        )
+        samples = numbered(rng, 3 * batch_size + 1)
+        return cls(samples, rng.normal(FEATURES), batch_size, epochs=4, save_every=6)
 
     @classmethod
     def long(cls, rng: Rng) -> "Course":
@@ -48,34 +48,26 @@ class Course:
     def steps(self) -> int:
         return self.epochs * self.an_epoch
 
-    def uninterrupted(self, answer: Answer, *, noisy: bool = False) -> ProcessReply:
-        """What a process does that nobody kills. Like those that are, it has a process to itself, in which an
-        answer finds the variables of its module, such as a generator, as every start finds them.
+    def epochs_of(self, process: ProcessReply) -> list[list[list[int]]]:
+        """The process's batches, epoch by epoch."""
+        starts = range(0, self.steps, self.an_epoch)
+        return [process.batches[begin : begin + self.an_epoch] for begin in starts]
+
+    def train(self, answer: Answer, *kills: int, noisy: bool = False) -> list[ProcessReply]:
+        """Let the answer train, in a process for each of the kills: after so many steps; 0: not killed.
+        Without any, in one that is not forked, so that an error is told with its lines.
         """
-        [whole] = self._processes(answer, [("nothing", 0)], noisy)
-        # An error is told with its lines where no process is forked.
-        return whole if whole.ended == RETURNED else self.train(answer, noisy=noisy)[0]
-
-    def train(self, answer: Answer, *kills: tuple[str, int], noisy: bool = False) -> list[ProcessReply]:
-        """Let the answer train, in one process more than there are kills."""
-        return self._processes(answer, [*kills, ("nothing", 0)] if kills else [], noisy)
-
-    def _processes(self, answer: Answer, kills: list[tuple[str, int]], noisy: bool) -> list[ProcessReply]:
         recipe = {
             "batch_size": self.batch_size,
             "epochs": self.epochs,
             "save_every": self.save_every,
             "noisy": noisy,
         }
-        processes = answer.call(drivers.training, recipe, self.samples, self.values, kills)
-        wanted = max(len(kills), 1)
-        if len(processes) < wanted:
-            said = f"What came back tells of {len(processes)} starts of the training, not of {wanted}."
+        processes = answer.call(drivers.training, recipe, self.samples, self.values, list(kills))
+        if len(processes) != max(len(kills), 1):
+            said = f"What came back tells of {len(processes)} starts of the training."
             raise AnswerFailed(FailureKind.UNREADABLE, said)
-        return processes[:wanted]
-
-
-FEATURES = 8
+        return processes
 
 
 def numbered(rng: Rng, samples: int) -> Tensor:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from graders.grading.cases import both, vary
+from graders.grading.cases import vary
 from graders.grading.expected import Expected
 from graders.grading.judging import feature
 from graders.grading.kit import Criterion
@@ -18,25 +18,14 @@ from graders.units.unit_03.topologies import (
     in_turn,
 )
 
-CORES: dict[str, Callable[[int], tuple[tuple[int, ...], ...]]] = {
-    "numbered one NUMA node after the other": lambda each: blocks(4, each),
-    "numbered in turn over the NUMA nodes": lambda each: in_turn(4, each),
-    "as many in one NUMA node as in the others together": lambda each: (
-        *blocks(3, each),
-        tuple(range(3 * each, 6 * each)),
-    ),
-    "and a NUMA node without any": lambda each: (*blocks(4, each), ()),
-}
-"""Which cores the NUMA nodes have, each so many."""
 RESERVED: dict[str, Callable[[tuple[int, ...]], tuple[int, ...]]] = {
     "": lambda own: (),
     "the first two of each half are reserved": lambda own: (*own[:2], *own[len(own) // 2 :][:2]),
     "the first three are reserved": lambda own: own[:3],
     "the last is reserved": lambda own: own[-1:],
-    "cores are reserved in one NUMA node only": lambda own: own[:5] * (0 in own),
 }
 """Which of a NUMA node's cores a job may not use; their second threads it may."""
-OTHERS = ((2, 0), (3, 3, 3, 1, 1, 1, 0, 0, 0, 2, 2, 2), (1, 0, 1, 0), (1, 0, 0, 1, 0))
+OTHERS = ((2, 0), (3, 3, 3, 1, 1, 1, 0, 0, 0, 2, 2, 2), (1, 0, 0, 1, 0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,14 +34,14 @@ class Node:
 
     gpus: tuple[int, ...] = feature((3, 3, 1, 1, 0, 0, 2, 2), lambda gpus: f"GPUs beside {[*gpus]}")
     each: int = feature(16, "{} cores a NUMA node")
-    cores: str = feature(next(iter(CORES)), "{}")
+    in_turn: bool = feature(False, lambda on: "numbered in turn over the NUMA nodes" if on else "")
     reserved: str = feature("", "{}")
     threads: int = feature(1, lambda threads: f"{threads} threads a core" if threads > 1 else "")
     real: Machine | None = None
 
     @property
     def machine(self) -> Machine:
-        cores = CORES[self.cores](self.each)
+        cores = in_turn(4, self.each) if self.in_turn else blocks(4, self.each)
         reserved = frozenset(core for own in cores for core in RESERVED[self.reserved](own))
         return self.real or Machine(self.gpus, cores, self.threads, reserved)
 
@@ -72,10 +61,7 @@ def possible(node: Node) -> bool:
             2,
             "The cores of a NUMA node are cut into one block for each of its GPUs, and a GPU's rank gets the "
             "first core of its block. What is left over stays at the end. Take all numbers from node.",
-            vary=vary(each=(8, 13, 26, 37), cores=tuple(CORES)[1:], gpus=OTHERS)
-            + both(cores="as many in one NUMA node as in the others together", gpus=(1, 0, 0, 1, 0))
-            # So large that a set does not keep the cores in their order.
-            + both(cores="numbered in turn over the NUMA nodes", each=37),
+            vary=vary(each=(8, 13, 37), in_turn=(True,), gpus=OTHERS),
         ),
         Criterion(
             "allowed cores",
@@ -89,9 +75,7 @@ def possible(node: Node) -> bool:
             2,
             "With two threads per core, half of a node's CPUs are no cores of their own but second threads; "
             "with four, three quarters are. Leave these out before you cut.",
-            vary=vary(threads=(2, 4))
-            + both(threads=2, each=17, gpus=(1, 1, 1, 0, 0, 0))
-            + both(real=DGX_A100),
+            vary=vary(threads=(2, 4)),
         ),
         Criterion(
             "real machines",
@@ -99,7 +83,7 @@ def possible(node: Node) -> bool:
             "On LUMI, GPU 0 is beside NUMA node 3. Its allowed cores are 49-55 and 57-63; two GPUs share "
             "them, so GPU 0 gets the first seven, GPU 1 the other seven. Where allowed is None, as on a "
             "Grace Hopper, the job may use all cores.",
-            vary=vary(real=(LUMI_G, GRACE_HOPPER)) + both(real=replace(DGX_A100, reserved=None)),
+            vary=vary(real=(LUMI_G, DGX_A100, GRACE_HOPPER)),
             needs=("any machine", "allowed cores", "hardware threads"),
         ),
     ),

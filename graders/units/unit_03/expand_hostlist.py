@@ -42,56 +42,35 @@ def one_list(rng: Rng, hosts: Hosts) -> Arguments:
             "a range",
             2,
             "In Slurm's ranges both ends are included: [3-5] is 3, 4 and 5.",
-            vary=vary(text=("gpuN[0-2]", "ucN.n[7]", "node[8-11]", "n[99-101]")),
+            vary=vary(text=("gpuN[0-2]", "n[7]", "node[8-11]")),
         ),
         Criterion(
             "plain names",
             1,
             "Without brackets the list is what stands between the commas, in order, twice where a name "
             "stands twice; an empty text gives an empty list.",
-            vary=vary(text=("", "nodeN", "loginN,node2,login-1.hpc,N_gpu,node2,nid005000", "my_gpuN-[3-5]")),
+            vary=vary(text=("", "nodeN", "loginN,node2,login-1,node2,nid005000")),
         ),
         Criterion(
             "several in brackets",
             1,
             "Inside brackets a comma separates numbers and ranges, outside it separates names: find the "
             "brackets before you split by commas. What comes twice is kept twice, each in its place.",
-            vary=vary(
-                text=(
-                    "cN-[3-5,7,20-21]",
-                    "n[22-24,13,13,22]",
-                    "login2,cN-[13,17-18],n[15-16],login1,cN-[13]",
-                )
-            ),
+            vary=vary(text=("cN-[3-5,7,20-21]", "n[22-24,13,13]", "login2,cN-[13,17-18],n[15-16],login1")),
         ),
         Criterion(
             "leading zeros",
             1,
             "007 is a text. Fill every number of a range with zeros to the width of the range's first, "
             "whatever its last is; a longer number keeps all its digits.",
-            vary=vary(width=(2, 3, 6))
-            # Over the end of a width, from 0 on, and of several widths.
-            + tuple(
-                change
-                for text in ("n[8-11]", "n[7-101]", "n[0-2]", "n[0]", "n[20-21,007,07-08,9]")
-                for change in both(text=text, width=2)
-            ),
+            vary=vary(width=(2, 3)) + both(text="n[8-11,20]", width=2) + both(text="n[98-101,07]", width=3),
         ),
         Criterion(
             "two brackets",
             1,
             "Every number of the first bracket goes with every number of the second, the second counting "
             "faster.",
-            vary=vary(
-                text=(
-                    "rack[1-2]-node[3-5]",
-                    "nN[1-2][3-4]",
-                    "a[2-3]b[2-3]",
-                    "gpu[4]-[7]",
-                    "x1000c[4-5]s0b[8-9],loginN,rack[1]-n[2]",
-                )
-            )
-            + both(text="x1000c[3-4,1,1]s0b[8-9,12]"),
+            vary=vary(text=("rack[1-2]-node[3-5]", "x1000c[4-5]s0b[8-9],loginN,rack[1]-n[2]")),
         ),
     ),
     hints=(

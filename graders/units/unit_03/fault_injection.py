@@ -4,21 +4,19 @@ A process that is killed runs nothing more, no `except` and no `finally`. So the
 of its calls are those that a kill there would leave; a limit on the size of files ends it within a call.
 """
 
-import errno
 import gc
 import os
 import resource
 import signal
-import stat
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from graders.grading.answer import PlainData
 from graders.protocol.codec import CodecError, decode, encode
-from graders.units.unit_03.folder_watch import SYNC_NAMES, Watch
+from graders.units.unit_03.folder_watch import Watch
 
 RETURNED = "returned"
 
@@ -97,54 +95,11 @@ def with_short_files(nbytes: int, body: Body, *, deadly: bool) -> Body:
     return limited
 
 
-def with_no_more_files(body: Body) -> Body:
-    """`body`, and every attempt to open a file fails: OSError, EMFILE."""
-
-    def limited() -> PlainData:
-        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
-        return body()
-
-    return limited
-
-
-def with_failing_syncs(body: Body, *, of_folders: bool) -> Body:
-    """`body`, and files, or folders, cannot be sent to the disk: OSError, EIO. Its value is "untried" if it
-    sends none by a function of `os`.
-    """
-
-    def limited() -> PlainData:
-        called = False
-
-        def failing(sync: Callable[[Any], None]) -> Callable[[Any], None]:
-            def fails(file: Any) -> None:
-                nonlocal called
-                if (
-                    stat.S_ISDIR(os.stat(file if isinstance(file, int) else file.fileno()).st_mode)
-                    != of_folders
-                ):
-                    return sync(file)
-                called = True
-                raise OSError(errno.EIO, os.strerror(errno.EIO))
-
-            return fails
-
-        for name in SYNC_NAMES:
-            setattr(os, name, failing(getattr(os, name)))
-        body()
-        return "tried" if called else "untried"
-
-    return limited
-
-
-def watched(directory: Path, body: Body, *, last_change: int | None = None) -> Body:
-    """`body`, with a record of what happened to the files of `directory` as its value. See `Watch`.
-
-    last_change: kill the process by SIGKILL at once after this change, counted from 1.
-    """
+def watched(directory: Path, body: Body) -> Body:
+    """`body`, with a record of what happened to the files of `directory` as its value. See `Watch`."""
 
     def recorded() -> PlainData:
-        watch = Watch(directory, last_change)
+        watch = Watch(directory)
         try:
             watch.run(body)
         except Exception as error:

@@ -2,10 +2,7 @@
 
 import fcntl
 import os
-import signal
-import stat
 import sys
-import threading
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -14,9 +11,7 @@ from typing import Any
 from graders.grading.answer import PlainData
 
 _MOST_DESCRIPTORS = 256
-SYNC_NAMES = ("fsync", "fdatasync") if hasattr(os, "fdatasync") else ("fsync",)
-"""Functions of `os` that send a file to the disk."""
-_SYNCS = tuple(getattr(os, name) for name in SYNC_NAMES)
+_SYNCS = (os.fsync, os.fdatasync) if hasattr(os, "fdatasync") else (os.fsync,)
 
 
 class Watch:
@@ -25,25 +20,20 @@ class Watch:
     It cannot be taken off again, so it is for a process that ends soon. An event is one of
     {"files": {name: {"inode", "content"}}}: what is there from now on, as a process that is killed leaves it;
     {"synced": [inodes], "directory": bool}: these open files, or the directory, were sent to the disk;
-    {"renamed": [source, target]}: about to happen, whichever function does it;
     {"raised": text}: how it ended, if not well.
     """
 
-    def __init__(self, directory: Path, last_change: int | None) -> None:
+    def __init__(self, directory: Path) -> None:
         self.events: list[dict[str, PlainData]] = []
         self._directory = directory
-        self._last_change = last_change
-        self._changes = -1
         self._files: dict[str, PlainData] | None = None
         self._told_which = False
         self._look()
 
     def run(self, body: Callable[[], PlainData]) -> None:
         """Run it; its error passes."""
-        sys.addaudithook(self._audit)
-        for name in SYNC_NAMES:
-            setattr(os, name, self._noting(getattr(os, name)))
-        threading.setprofile(self._profile)
+        for sync in _SYNCS:
+            setattr(os, sync.__name__, self._noting(sync))
         sys.setprofile(self._profile)
         try:
             body()
@@ -53,29 +43,22 @@ class Watch:
 
     def _profile(self, _frame: Any, what: str, called: Any) -> None:
         if what == "c_call" and called in _SYNCS and not self._told_which:
-            self._note_sync(open_files())
+            # Imported by its own name; Python does not tell with what it is called: any file that is open.
+            self._note_sync(_open_files())
         elif what in ("c_return", "c_exception"):
             self._look()
             if what == "c_return" and called is os.sync:
-                self.events.append({"synced": [file["inode"] for file in self._now()], "directory": True})
-
-    def _audit(self, event: str, arguments: tuple[Any, ...]) -> None:
-        if event == "os.rename":
-            paths = zip(arguments[:2], arguments[2:4], strict=True)
-            self.events.append({"renamed": [_path_from(*each) for each in paths]})
+                self._note_sync({self._directory.stat().st_ino, *self._inodes()})
 
     def _look(self) -> None:
         files = files_of(self._directory)
         if files == self._files:
             return
         self._files = files
-        self._changes += 1
         self.events.append({"files": files})
-        at_once = {file["inode"] for file in self._now()} & open_files(synchronous=True)
+        at_once = _open_files(synchronous=True) & set(self._inodes())
         if at_once:
             self.events.append({"synced": sorted(at_once), "directory": False})
-        if self._changes == self._last_change:
-            os.kill(os.getpid(), signal.SIGKILL)
 
     def _noting(self, sync: Callable[[Any], None]) -> Callable[[Any], None]:
         """The function of `os`, which notes which file it is called with."""
@@ -91,34 +74,21 @@ class Watch:
         return noted
 
     def _note_sync(self, inodes: set[int]) -> None:
-        """inodes: what is sent to the disk. Of a function that was imported by its own name Python tells that
-        it is called, not with what: then these are all files that are open.
-        """
         self._look()
         self.events.append({"synced": sorted(inodes), "directory": self._directory.stat().st_ino in inodes})
 
-    def _now(self) -> list[dict[str, PlainData]]:
-        return list((self._files or {}).values())
+    def _inodes(self) -> list[int]:
+        return [file["inode"] for file in (self._files or {}).values()]
 
 
-def open_files(*, synchronous: bool = False, no_folders: bool = False) -> set[int]:
-    """Inodes of all files and directories that this process has open, or of those whose bytes are on the disk
-    when a write returns, or of files alone.
-    """
+def _open_files(*, synchronous: bool = False) -> set[int]:
+    """Inodes of all that this process has open, or of what is on the disk when a write returns (O_SYNC)."""
     inodes = set()
     for descriptor in range(_MOST_DESCRIPTORS):
         with suppress(OSError):
             if not synchronous or fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_DSYNC:
-                status = os.fstat(descriptor)
-                if not (no_folders and stat.S_ISDIR(status.st_mode)):
-                    inodes.add(status.st_ino)
+                inodes.add(os.fstat(descriptor).st_ino)
     return inodes
-
-
-def _path_from(path: str | bytes, folder: int) -> str:
-    """The absolute path of a name that counts from a folder's descriptor; -1: from the working directory."""
-    base = os.getcwd() if folder < 0 else os.readlink(f"/proc/self/fd/{folder}")
-    return os.path.abspath(os.path.join(base, os.fsdecode(path)))
 
 
 def files_of(directory: Path) -> dict[str, PlainData]:

@@ -25,15 +25,6 @@ class JobReport:
         return int(found[1]) if found else 0
 
     @property
-    def first_host(self) -> str:
-        return (self.fields or {}).get("BatchHost", "")
-
-    @property
-    def whole_nodes(self) -> bool:
-        """Whether the job has its nodes to itself, with all that is in them."""
-        return (self.fields or {}).get("OverSubscribe") == "NO"
-
-    @property
     def gpus_altogether(self) -> bool:
         """Whether the job's GPUs were asked for as a sum, which Slurm may deal out unevenly."""
         fields = self.fields or {}

@@ -5,7 +5,6 @@ of PyTorch 2.13, mpirun of Open MPI 4.1, and horovodrun of Horovod 0.28. Only wh
 """
 
 from collections.abc import Callable
-from dataclasses import replace
 
 from graders.units.unit_03.seats import Seat
 
@@ -16,15 +15,12 @@ def batch_script(seat: Seat) -> Environment:
     """The environment in which a batch script itself runs; of the seat only the job's size counts."""
     nodes, per_node = seat.nodes, seat.local_size
     return {
-        "SLURMD_NODENAME": "node1",
-        "SLURM_CPUS_ON_NODE": str(per_node),
         "SLURM_JOB_ID": "4711",
         "SLURM_JOB_NODELIST": f"node[1-{nodes}]",
         "SLURM_JOB_NUM_NODES": str(nodes),
         "SLURM_LOCALID": "0",
         "SLURM_NNODES": str(nodes),
         "SLURM_NODEID": "0",
-        "SLURM_NODELIST": f"node[1-{nodes}]",
         "SLURM_NPROCS": str(nodes * per_node),
         "SLURM_NTASKS": str(nodes * per_node),
         "SLURM_NTASKS_PER_NODE": str(per_node),
@@ -36,7 +32,6 @@ def batch_script(seat: Seat) -> Environment:
 def _step(rank: int, local_rank: int, node: int, ranks: int, nodes: int) -> Environment:
     """What srun adds or replaces for one task of a step."""
     return {
-        "SLURMD_NODENAME": f"node{node + 1}",
         "SLURM_LAUNCH_NODE_IPADDR": "10.77.0.1",
         "SLURM_LOCALID": str(local_rank),
         "SLURM_NNODES": str(nodes),
@@ -56,12 +51,6 @@ def _step(rank: int, local_rank: int, node: int, ranks: int, nodes: int) -> Envi
         "SLURM_STEP_TASKS_PER_NODE": f"{ranks // nodes}(x{nodes})",
         "SLURM_TASKS_PER_NODE": f"{ranks // nodes}(x{nodes})",
     }
-
-
-def salloc(seat: Seat) -> Environment:
-    """salloc's shell: a job's variables, and no task's."""
-    task = ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURMD_NODENAME", "SLURM_CPUS_ON_NODE")
-    return {name: text for name, text in batch_script(seat).items() if name not in task}
 
 
 def srun(seat: Seat) -> Environment:
@@ -97,39 +86,6 @@ def torchrun_by_srun(seat: Seat) -> Environment:
     return batch_script(seat) | outer | torchrun(seat)
 
 
-def srun_of_uneven_nodes(seat: Seat) -> Environment:
-    """srun --ntasks on two nodes, of which one has one task more: nobody has said how many a node has."""
-    both = seat.local_size, seat.world_size - seat.local_size
-    tasks = ",".join(map(str, both if seat.node_rank == 0 else both[::-1]))
-    told = dict.fromkeys(("SLURM_TASKS_PER_NODE", "SLURM_STEP_TASKS_PER_NODE"), tasks)
-    return {name: text for name, text in srun(seat).items() if name != "SLURM_NTASKS_PER_NODE"} | told
-
-
-EXPORTS = {
-    "HOROVOD_FUSION_THRESHOLD": "33554432",
-    "MASTER_ADDR": "node1",
-    "MASTER_PORT": "29500",
-    "OMPI_MCA_btl": "tcp,self",
-    "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
-    "WORLD_SIZE": "3",
-}
-"""What a user may export: the meeting place, as unit 03's script does, how many nodes there are, and what
-libraries are to do.
-"""
-
-
-def srun_in_a_script(seat: Seat) -> Environment:
-    """srun for the second time in a script, on one node less than the job has."""
-    larger = batch_script(replace(seat, nodes=seat.nodes + 1))
-    job = {name: larger[name] for name in ("SLURM_JOB_NODELIST", "SLURM_JOB_NUM_NODES", "SLURM_NODELIST")}
-    return srun(seat) | job | {"SLURM_STEPID": "1", "SLURM_STEP_ID": "1"}
-
-
-def srun_with_pmix(seat: Seat) -> Environment:
-    """srun --mpi=pmix: PMIx's names too, as under mpirun, and none of Open MPI's."""
-    return srun(seat) | {"PMIX_NAMESPACE": "slurm.pmix.4711.0", "PMIX_RANK": str(seat.rank)}
-
-
 def mpirun(seat: Seat) -> Environment:
     """mpirun of Open MPI, with a slot to spare. Its NODE_RANK counts the processes of a node, not nodes."""
     return {
@@ -157,16 +113,11 @@ def mpirun_in_a_job(seat: Seat) -> Environment:
 
 
 def horovodrun(seat: Seat) -> Environment:
-    """horovodrun with Gloo. "Cross" counts the processes of one local rank over the nodes, of which the first
-    may have one more: it is alone then.
-    """
-    alone = (
-        seat.world_size % seat.nodes != 0 and seat.node_rank == 0 and seat.local_rank == seat.local_size - 1
-    )
+    """horovodrun with Gloo. "Cross" counts the processes of one local rank over the nodes."""
     return {
         "HOROVOD_CONTROLLER": "gloo",
         "HOROVOD_CROSS_RANK": str(seat.node_rank),
-        "HOROVOD_CROSS_SIZE": str(1 if alone else seat.nodes),
+        "HOROVOD_CROSS_SIZE": str(seat.nodes),
         "HOROVOD_GLOO_RENDEZVOUS_ADDR": "10.77.0.1",
         "HOROVOD_HOSTNAME": f"node{seat.node_rank + 1}",
         "HOROVOD_LOCAL_RANK": str(seat.local_rank),
@@ -176,11 +127,11 @@ def horovodrun(seat: Seat) -> Environment:
     }
 
 
+EXPORTS = {"MASTER_ADDR": "node1", "MASTER_PORT": "29500", "WORLD_SIZE": "3"}
+"""What a user may export: the meeting place, as unit 03's script does, and how many nodes there are."""
+
 LAUNCHERS: dict[str, Callable[[Seat], Environment]] = {
     "under srun": srun,
-    "under srun --ntasks, of which a node has one more": srun_of_uneven_nodes,
-    "under the second srun of a script": srun_in_a_script,
-    "under srun --mpi=pmix": srun_with_pmix,
     "under torchrun": torchrun,
     "under torchrun, which srun has started on each node": torchrun_by_srun,
     "under torchrun, which a batch script has started itself": lambda seat: (
@@ -195,6 +146,5 @@ LAUNCHERS: dict[str, Callable[[Seat], Environment]] = {
     ),
     "without any launcher": lambda seat: {"PATH": "/usr/bin", "HOME": "/home/me"},
     "in a batch script itself, outside of srun": batch_script,
-    "in the shell that salloc gives, outside of srun": salloc,
 }
 """Who has started a process, in words."""

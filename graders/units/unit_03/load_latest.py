@@ -1,49 +1,40 @@
 """The grader of `load_latest`."""
 
+import io
 import re
-from collections.abc import Hashable, Sequence
+import zipfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from graders.grading.cases import both, vary
+import torch
+
+from graders.grading.cases import vary
 from graders.grading.explanation import Tried
 from graders.grading.judging import ByCases, Stage, by_cases, feature
 from graders.grading.kit import Answer, Criterion, Finding, PlainData, Rng, compare
 from graders.units.unit_03.drivers import files as drivers
 from graders.units.unit_03.states import State, draw_state
-from graders.units.unit_03.torn_files import DAMAGED, TORN, left_of
 
-# The drivers make the first file the one that was changed last. Some have zeros: the
-# longest name's number is not the largest.
-FILES = ("step-00017.pt", "step-0037.pt", "step-7.pt", "step-27.pt")
-OLDER = ("step-00017.pt", "step-7.pt", "step-27.pt")
-FIRST = ("step-0.pt",)
-LATER = 38
-NOT_COUNTED = (
-    f".step-{LATER}.pt.x7",
-    f"old-step-{LATER + 1}.pt",
-    "best.pt",
-    "steps.jsonl",
-    f"step-{LATER + 2}-best.pt",
-    f"step-{LATER + 3}-pt",
-    f"old/step-{LATER + 4}.pt",
-)
+# The drivers make the first file the one that was changed last.
+FILES = ("step-17.pt", "step-37.pt", "step-7.pt", "step-27.pt")
+LATER = ("old-step-39.pt", "best.pt", "step-40-best.pt", "old/step-42.pt")
 """Files of other names, which hold later steps."""
-UNFINISHED = f"step-{LATER}.pt.tmp"
+UNFINISHED = "step-38.pt.tmp"
+TORN = ("cut off", "empty", "another zip archive")
+ZEROED = "with zeros in place of weights"
 
 
 @dataclass(frozen=True, slots=True)
 class Folder:
     """files: its checkpoints. torn: what has become of the newest, of the one before it, and so on. others:
-    whether there are files and folders of other names. folder: whether a folder has a checkpoint's name.
-    there: whether it is there at all.
+    whether there are files of other names. there: whether it is there at all.
     """
 
     files: tuple[str, ...] = feature(FILES, lambda files: f"checkpoints {', '.join(files) or '(none)'}")
     torn: tuple[str, ...] = feature((), lambda torn: f"the newest {' and '.join(torn)}" if torn else "")
-    others: bool = feature(False, lambda on: f"and {', '.join((*NOT_COUNTED, UNFINISHED))}" if on else "")
-    folder: bool = feature(False, lambda on: f"and a folder step-{LATER}.pt" if on else "")
+    others: bool = feature(False, lambda on: f"and {', '.join((*LATER, UNFINISHED))}" if on else "")
     there: bool = feature(True, lambda on: "" if on else "a folder that is not there")
 
     @property
@@ -70,15 +61,22 @@ def state_of(name: str) -> State:
 
 @cache
 def file_of(name: str, damage: str) -> bytes:
-    """What is left of it."""
-    return left_of(state_of(name), damage, Rng(step_of(name)))
+    """What is left of it. damage: one of TORN, ZEROED, or empty."""
+    state, file = state_of(name), io.BytesIO()
+    if damage == "another zip archive":
+        with zipfile.ZipFile(file, "w") as archive:
+            archive.writestr("results.csv", "step,loss\n1,2.3\n")
+        return file.getvalue()
+    torch.save(state, file)
+    content = file.getvalue()
+    if damage == ZEROED:  # a block that never reached the disk
+        weights = state["model"]["weight"].numpy().tobytes()
+        return content.replace(weights, bytes(len(weights)))
+    return {"cut off": content[:5000], "empty": b""}.get(damage, content)
 
 
 class OnFolders(Stage[Folder]):
     """What is loaded from a folder."""
-
-    def together(self, features: Folder) -> Hashable:
-        return features
 
     def run(self, answer: Answer, cases: Sequence[tuple[Folder, Rng]]) -> Sequence[tuple[Finding, Any]]:
         return [_loaded(answer, folder) for folder, _ in cases]
@@ -88,19 +86,16 @@ def _loaded(answer: Answer, folder: Folder) -> tuple[Finding, Any]:
     if not folder.there:
         seen = answer.call(drivers.loading_nowhere)
         return Finding(seen is None, f"it loads {_called(seen, {})}; expected nothing (None)."), None
-    names = (*folder.files, *NOT_COUNTED * folder.others)
+    names = (*folder.files, *LATER * folder.others)
     states = {name: state_of(name) for name in names}
     damage = dict(zip(folder.newest_first, folder.torn, strict=False))
     files = {name: file_of(name, damage.get(name, "")) for name in names}
     if folder.others:
         files[UNFINISHED] = b"half"
-    folders = ["sharded", f"step-{LATER + 1}.pt.tmp"] * folder.others + [f"step-{LATER}.pt"] * folder.folder
-    reply = answer.call(drivers.loading, files, folders)
+    reply = answer.call(drivers.loading, files)
     whole = [name for name in folder.newest_first if name not in folder.bad]
-    wanted = states[whole[0]] if whole else None
     told = f"it loads {_called(reply.state, states)}; expected {whole[0] if whole else 'nothing (None)'}"
-    again = ", with all its numbers" if wanted and _called(reply.state, states) == whole[0] else ""
-    return Finding(compare.same(reply.state, wanted), f"{told}{again}."), reply
+    return Finding(compare.same(reply.state, states[whole[0]] if whole else None), f"{told}."), reply
 
 
 def _called(state: PlainData, states: dict[str, State]) -> str:
@@ -127,8 +122,8 @@ RUBRIC = (
         "newest",
         2,
         "Compare the numbers in the names as numbers: as texts step-9 comes after step-10. Do not go by "
-        "modification times: copying changes them. A single checkpoint is the newest, of step 0 too.",
-        vary=vary(files=(OLDER, FIRST)),
+        "modification times: copying changes them.",
+        vary=vary(files=(("step-9.pt", "step-10.pt"), ("step-0.pt",))),
     ),
     Criterion(
         "nothing there",
@@ -141,30 +136,27 @@ RUBRIC = (
         1,
         "Only step-N.pt counts, with digits for N: not step-12.pt.tmp, which is a save that did not end, "
         "not step-12-best.pt, and nothing that lies in folders of the folder.",
-        vary=vary(others=(True,)) + both(others=True, files=()),
+        vary=vary(others=(True,)),
     ),
     Criterion(
         "torn files",
         2,
         "Try the newest, then the one before, and so on. What torch.load raises depends on which bytes "
         "are missing: RuntimeError, OSError, EOFError, UnpicklingError, IndexError.",
-        vary=vary(torn=(*((each,) for each in TORN), ("cut off", "empty", "all zeros")))
-        + both(torn=TORN[:3], files=OLDER),
+        vary=vary(torn=(*((each,) for each in TORN), TORN)),
     ),
     Criterion(
         "damaged inside",
         2,
         "torch.load reads numbers without checking them. The file is a zip archive, which has a checksum "
         "of each part: zipfile.ZipFile(path).testzip() returns None if all are right.",
-        vary=vary(torn=(*((each,) for each in DAMAGED), (DAMAGED[0], DAMAGED[0])))
-        + both(torn=(DAMAGED[0], "cut off", "empty"), files=OLDER),
+        vary=vary(torn=((ZEROED,), (ZEROED, ZEROED))),
         needs=("torn files",),
     ),
     Criterion(
         "tells and keeps",
         1,
         "warnings.warn names the file that was skipped; somebody will want to look at it, so leave it.",
-        vary=vary(folder=(True,)),
         how=tells_and_keeps,
         needs=("torn files",),
     ),
@@ -172,8 +164,8 @@ RUBRIC = (
 
 
 def possible(folder: Folder) -> bool:
-    """A folder that is not there has nothing in it; what has other names is judged where all can be read."""
-    return (folder.there or folder == Folder(there=False)) and not (folder.others and folder.torn)
+    """A folder that is not there has nothing in it, and no more files are torn than there are."""
+    return (folder.there or folder == Folder(there=False)) and len(folder.torn) <= len(folder.files)
 
 
 @by_cases(

@@ -25,75 +25,42 @@ class SavedFile(DriverReply):
 class Change(DriverReply):
     """Something that happened in the folder.
 
-    files: what is there from now on, by name, None if nothing has changed. synced: inodes of files, there or
-    elsewhere, that were sent to the disk; directory: whether the folder was. renamed: source and target of
-    what is about to move.
+    files: what is there from now on, by name, None if nothing has changed. synced: inodes of files that were
+    sent to the disk; directory: whether the folder was.
     """
 
     files: dict[str, SavedFile] | None
     synced: list[int]
     directory: bool
-    renamed: list[str]
 
 
 @dataclass(frozen=True, slots=True)
-class LastSave(DriverReply):
-    """How a save ended, see `fault_injection.run_forked`, and what it left under the checkpoint's name."""
+class Save(DriverReply):
+    """How a save ended, see `fault_injection.run_forked`, what it left under the checkpoint's name, and the
+    names of other files that it added.
+    """
 
     ended: str
     left: Loaded
-
-
-@dataclass(frozen=True, slots=True)
-class FailedSave(DriverReply):
-    """last: a save that cannot go well. remains: the files that it has added, gone: those that it has removed
-    and that are not temporary. left_open: whether it has left a file open. untried: it did not come to what
-    was to fail.
-    """
-
-    last: LastSave
-    remains: list[str]
-    gone: list[str]
-    left_open: bool
-    untried: bool
+    added: list[str]
 
 
 @dataclass(frozen=True, slots=True)
 class SavingReply(DriverReply):
-    """What a folder held during several saves.
+    """What a folder held during several saves under one name.
 
-    directory: the folder. first, second: after the first two saves, which nothing disturbs; the second's path
-    is relative. here: how a save ended whose path is a new name alone, see `fault_injection.run_forked`, what
-    happened meanwhile, and what it saved. left_open,
-    file_left_open: whether the folder, or the file, was still open after the first. changes: during the
-    second. others: names of all other files after it. killed, killed_writing: two more saves, ended in
-    between. first_killed: what one that was ended while writing has left under another name, of which there
-    was none. following: a save after these, whose remains have grown. full: one on a full disk. refused:
-    one of a state that torch.save refuses. interrupted: one in which KeyboardInterrupt comes. unopened:
-    one of a process that may open no file any more. unsynced, folder_unsynced: one where fsync of the
-    file fails, and of the folder.
+    first, second: what could be loaded after the first two, which nothing disturbs. changes: during the
+    second. others: names of all other files after it. killed: a save ended while it writes. full: one
+    on a full disk. refused: one of a state that torch.save refuses.
     """
 
-    directory: str
     first: Loaded
-    here: str
-    here_changes: list[Change]
-    here_saved: Loaded
-    left_open: bool
-    file_left_open: bool
     changes: list[Change]
     second: Loaded
     others: list[str]
-    killed: LastSave
-    killed_writing: LastSave
-    first_killed: Loaded
-    following: LastSave
-    full: FailedSave
-    refused: FailedSave
-    interrupted: FailedSave
-    unopened: FailedSave
-    unsynced: FailedSave
-    folder_unsynced: FailedSave
+    killed: Save
+    full: Save
+    refused: Save
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,17 +132,11 @@ class StopReply(DriverReply):
     """What a rank did of a training that may be told to stop.
 
     returned: what the answer returned on it. made: its steps, in order. saved: for each of its checkpoints,
-    the number of steps that the answer gave, and that of the steps that it had made. outside: names of its
-    module's variables that were changed when a signal came. deaf: names of the signals that have no handler
-    any more; unset: of those that never had one. line: before which line of the answer a signal came, counted
-    from its first; 0: before none. after: how many steps it had made by then.
+    the number of steps that the answer gave, and that of the steps that it had made. unset: names of the
+    signals that have no handler.
     """
 
     returned: PlainData
     made: list[int]
     saved: list[list[int]]
-    outside: list[str]
-    deaf: list[str]
     unset: list[str]
-    line: int
-    after: int

@@ -1,22 +1,15 @@
-"""The grader of `resume`."""
+"""The grader of `resume`: a training without kills, and the same training with them."""
 
-from collections.abc import Iterator
-from dataclasses import replace
-from itertools import chain, pairwise
+from itertools import chain
+
+import torch
+from torch import Tensor
 
 from graders.grading.kit import Answer, Criterion, Finding, Findings, Rng, compare, exercise
+from graders.units.shuffles import drawn_anew
 from graders.units.unit_03.courses import Course
 from graders.units.unit_03.fault_injection import RETURNED
 from graders.units.unit_03.replies import ProcessReply
-from graders.units.unit_03.resume_findings import (
-    data_position,
-    draws_anew,
-    goes_on,
-    same_weights,
-    saves_regularly,
-    shuffles,
-    trains,
-)
 
 
 @exercise(
@@ -68,9 +61,8 @@ from graders.units.unit_03.resume_findings import (
         Criterion(
             "killed anywhere",
             2,
-            "The newest file may be damaged: take the number of steps from what load_latest returned. A "
-            "process that has gone on saves as the first one did, and counts from the beginning of the "
-            "training, and of the epoch. A training that has ended makes no more steps.",
+            "A process that has gone on saves as the first one did, and counts from the beginning of the "
+            "training. A training that has ended makes no more steps.",
             needs=("random state",),
         ),
     ),
@@ -82,72 +74,100 @@ from graders.units.unit_03.resume_findings import (
     ),
 )
 def resume(answer: Answer, rng: Rng) -> Findings:
-    """A training without kills, and the same training with them."""
-    course, long = Course.drawn(rng), Course.long(rng)
-    (of_many_epochs,), whole = long.train(answer), course.uninterrupted(answer)
-    yield "trains", compare.first_failure([trains(course, whole), trains(long, of_many_epochs)])
-    yield "shuffles each epoch", shuffles(long, of_many_epochs)
-    yield (
-        "saves",
-        compare.first_failure(saves_regularly(*each) for each in ((course, whole), (long, of_many_epochs))),
+    """Equality with an uninterrupted training, bit by bit."""
+    course, long = Course.short(rng), Course.long(rng)
+    (of_many_epochs,), (whole,) = long.train(answer), course.train(answer, 0)
+    trained = (long, of_many_epochs), (course, whole)
+    yield "trains", compare.first_failure(_trains(*each) for each in trained)
+    orders = [[[*chain(*batches)]] for batches in long.epochs_of(of_many_epochs)]
+    yield "shuffles each epoch", drawn_anew(orders, len(long.samples))
+    yield "saves", compare.first_failure(_saves_regularly(*each) for each in trained)
+
+    # In the second epoch, one or two steps after a checkpoint.
+    kill = course.save_every + rng.integer(1, 2)
+    _, second = course.train(answer, kill, 0)
+    how = f"{course}: killed after step {kill} and started again"
+    yield "goes on", _goes_on(course, second, how)
+    yield "data position", _data_position(course, whole, second, how)
+    yield "model and optimizer", _same_weights(whole, second, how)
+
+    (noisy,) = course.train(answer, 0, noisy=True)
+    _, second = course.train(answer, kill, 0, noisy=True)
+    equal = _same_weights(
+        noisy, second, f"{course}, with dropout: killed after step {kill} and started again"
     )
-
-    # In the second epoch, two steps after a checkpoint.
-    step = course.an_epoch // course.save_every * course.save_every + course.save_every
-    kill = ("step", step + rng.integer(1, 2))
-    first, second = course.train(answer, kill)
-    yield "goes on", goes_on(course, first, second)
-    yield "data position", data_position(course, whole, first, second)
-    yield "model and optimizer", same_weights(whole, second, f"{course}, killed after step {kill[1]}")
-
-    noisy = course.uninterrupted(answer, noisy=True)
-    first, second = course.train(answer, kill, noisy=True)
-    equal = same_weights(noisy, second, f"{course}, with dropout, killed after step {kill[1]}")
-    yield "random state", compare.first_failure([draws_anew(noisy), equal])
-    found = killed_anywhere(course, answer, noisy, rng)
-    yield "killed anywhere", compare.first_failure(chain([found], killed_often(course, answer)))
+    yield "random state", compare.first_failure([_draws_anew(noisy), equal])
+    yield "killed anywhere", _killed_anywhere(course, answer, noisy, rng)
 
 
-def killed_anywhere(course: Course, answer: Answer, whole: ProcessReply, rng: Rng) -> Finding:
-    """Passes if a kill before the first save, a last checkpoint that is damaged, and a start after the end
-    change nothing.
+def _trains(course: Course, process: ProcessReply) -> Finding:
+    if process.ended != RETURNED:
+        return Finding(False, f"{course}: it ends with {process.ended}.")
+    if len(process.batches) != course.steps:
+        return Finding(False, f"{course}: {len(process.batches)} steps; expected {course.steps}.")
+    for epoch, batches in enumerate(course.epochs_of(process)):
+        if [len(batch) for batch in batches[:-1]] != [course.batch_size] * (course.an_epoch - 1):
+            sizes = [len(batch) for batch in batches]
+            return Finding(False, f"{course}: epoch {epoch} has batches of {sizes} samples.")
+        order = list(chain(*batches))
+        if sorted(order) != list(range(len(course.samples))):
+            return Finding(False, f"{course}: epoch {epoch} has the samples {order}; expected each once.")
+    return Finding(True, f"{course.steps} steps; each of {course.epochs} epochs has every sample once.")
 
-    The save before the damaged one is that of a whole number of epochs.
-    """
-    early, late = rng.integer(1, course.save_every - 1), 3
-    kills = [("step", early), ("save", late), ("nothing", 0)]
-    *_, last, again = course.train(answer, *kills, noisy=True)
-    how = f"{course}, killed after step {early}, and then to its end, of which save {late} is damaged"
-    finding = same_weights(whole, last, f"{how}: started again from the one before")
-    if not finding.passed:
-        return finding
-    if again.batches:
+
+def _saves_regularly(course: Course, process: ProcessReply) -> Finding:
+    steps = range(1, course.steps + 1)
+    wanted = [f"step-{step}.pt" for step in steps if step % course.save_every == 0 or step == course.steps]
+    # The last one may be saved as one of these, and then as the last.
+    saved = list(dict.fromkeys(process.saved))
+    return compare.equal(saved, wanted, f"{course}: checkpoints of {course.steps} steps")
+
+
+def _goes_on(course: Course, second: ProcessReply, how: str) -> Finding:
+    if second.ended != RETURNED:
+        return Finding(False, f"{how} it ends with {second.ended}.")
+    made = compare.counted(len(second.batches), "step")
+    missing = course.steps - course.save_every
+    text = f"{how}, with a checkpoint of step {course.save_every}, it makes {made}; expected {missing}."
+    return Finding(len(second.batches) == missing, text)
+
+
+def _data_position(course: Course, whole: ProcessReply, second: ProcessReply, how: str) -> Finding:
+    wanted = whole.batches[course.save_every :]
+    for step, (seen, expected) in enumerate(zip(second.batches, wanted, strict=False), course.save_every + 1):
+        if seen != expected:
+            return Finding(False, f"{how}: step {step} has the samples {seen}; uninterrupted {expected}.")
+    return Finding(True, f"{how}: the batches are those of the uninterrupted training.")
+
+
+def _same_weights(whole: ProcessReply, last: ProcessReply, how: str) -> Finding:
+    if last.ended != RETURNED:
+        return Finding(False, f"{how} it ends with {last.ended}.")
+    if compare.same(last.weights, whole.weights):
+        return Finding(True, f"{how} it ends with the weights of an uninterrupted training.")
+    wanted = whole.weights if type(whole.weights) is Tensor else torch.empty(0)
+    differ = compare.close(last.weights, wanted, "the weights at the end", rtol=0, atol=0)
+    return Finding(False, f"{how}: {differ.seen}")
+
+
+def _draws_anew(process: ProcessReply) -> Finding:
+    for step, drawn in enumerate(process.draws):
+        if drawn in process.draws[:step]:
+            before = process.draws.index(drawn) + 1
+            text = f"Step {step + 1} draws the same random numbers as step {before}"
+            return Finding(False, f"{text}: somebody sets torch's seed, and their dropouts are alike.")
+    return Finding(True, "Each step draws random numbers of its own.")
+
+
+def _killed_anywhere(course: Course, answer: Answer, whole: ProcessReply, rng: Rng) -> Finding:
+    """Before the first save; on the way; in a process that has gone on; and a start after the end."""
+    kills = rng.integer(1, course.save_every - 1), course.save_every + 2, course.save_every + 1
+    *_, last, again = course.train(answer, *kills, 0, 0, noisy=True)
+    how = f"{course}: killed after {', '.join(map(str, kills))} steps of three starts"
+    finding = _same_weights(whole, last, f"{how}, started once more")
+    if finding.passed and again.batches:
         made = compare.counted(len(again.batches), "step")
         return Finding(False, f"{course}: started again after its end it makes {made} more.")
-    return same_weights(whole, again, f"{course}, started again after its end")
-
-
-def killed_often(course: Course, answer: Answer) -> Iterator[Finding]:
-    """Whether a process goes on from what another one has saved that had gone on itself: in the same epoch or
-    an earlier one, within an epoch or at its end, of full batches. The first save of all is torn.
-    """
-    often = replace(course, batch_size=course.batch_size - 1, save_every=1)
-    whole = often.uninterrupted(answer, noisy=True)
-    begins = [0, often.an_epoch + 1, often.an_epoch + 2, 2 * often.an_epoch]
-    made = [end - begin + 1 for begin, end in pairwise(begins)]
-    _, *starts = often.train(answer, ("torn", 1), *(("step", steps) for steps in made), noisy=True)
-    killed = " and ".join(f"{begin + 1}" for begin in begins[1:])
-    how = f"{often}, killed in its first save, and later in the steps {killed}"
-    for begin, steps, process in zip(begins, [*made, often.steps], starts, strict=True):
-        where = (
-            f"{how}: started again after step {begin}'s checkpoint" if begin else f"{how}: after the first"
-        )
-        yield Finding(process.ended in (RETURNED, "SIGKILL"), f"{where} it ends with {process.ended}.")
-        wanted = whole.batches[begin : begin + steps]
-        text = f"{where} it makes the steps {process.batches}; expected {wanted}"
-        yield Finding(process.batches == wanted, f"{text:.500}.")
-    names = [f"step-{step}.pt" for step in range(begins[-1] + 1, often.steps + 1)]
-    # The last one may be saved as one of these, and then as the last.
-    saved = list(dict.fromkeys(starts[-1].saved))
-    yield compare.equal(saved, names, f"{how}: the checkpoints of the last process")
-    yield same_weights(whole, starts[-1], how)
+    return (
+        _same_weights(whole, again, f"{course}: started again after its end") if finding.passed else finding
+    )

@@ -1,8 +1,8 @@
-"""The grader of `save_on_signal`."""
+"""The grader of `save_on_signal`: trainings to which signals come at drawn steps, on simulated ranks."""
 
+import re
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from itertools import chain
+from dataclasses import dataclass
 
 from graders.grading.kit import (
     Answer,
@@ -17,17 +17,48 @@ from graders.grading.kit import (
     compare,
     exercise,
 )
+from graders.units.unit_03.drivers import training as drivers
 from graders.units.unit_03.replies import StopReply
-from graders.units.unit_03.stop_findings import (
-    hears_both,
-    kept_inside,
-    one_number,
-    saved_once,
-    still_listens,
-    stops,
-    sums_fit,
-)
-from graders.units.unit_03.tellings import RANKS, SIGNALS, Telling
+from graders.units.unit_03.signals import GRADIENT_BYTES
+
+RANKS = 3
+NUMBER_BYTES = 8
+"""Those of the largest number."""
+
+
+@dataclass(frozen=True)
+class Telling:
+    """A training of so many steps, and the signals that come: moment, step, rank, signal; see
+    `signals.Signal`. again: the same processes have had a training before, which was stopped.
+    """
+
+    steps: int
+    plan: tuple[tuple[str, int, int, str], ...] = ()
+    again: bool = False
+
+    def run(self, answer: Answer) -> Observed[StopReply]:
+        plan = [list(each) for each in self.plan]
+        return answer.launch(drivers.told_to_stop, self.steps, plan, self.again, ranks=RANKS)
+
+    @property
+    def allowed(self) -> tuple[int, int]:
+        """The smallest and the largest number of steps after which the ranks may stop.
+
+        A signal that comes after the step's collective may be noticed in the next one only.
+        """
+        told = [(step, step + (moment == "told")) for moment, step, *_ in self.plan if moment != "saving"]
+        least = min((step + 1 for step, _ in told), default=self.steps)
+        most = min((step + 2 for _, step in told), default=self.steps)
+        return min(least, self.steps), min(most, self.steps)
+
+    def __str__(self) -> str:
+        words = {"told": "after step {} and the collective that follows it", "saving": "in save"}
+        told = [
+            f"{name} on rank {rank} {words.get(moment, 'in step {}').format(step)}"
+            for moment, step, rank, name in self.plan
+        ]
+        after = ", after a training that was stopped" if self.again else ""
+        return f"{compare.counted(self.steps, 'step')}, {' and '.join(told) or 'no signal'}{after}"
 
 
 @exercise(
@@ -58,20 +89,14 @@ from graders.units.unit_03.tellings import RANKS, SIGNALS, Telling
             2,
             "A signal may come between any two lines, during the save, and twice. After the collective "
             "decide by what came out of it alone: a signal may have come to this rank since. The handler "
-            "only sets a variable of save_on_signal, and waits for no lock.",
+            "only sets a variable of save_on_signal: a global one keeps what an earlier call has set.",
             needs=("all stop after the same step", "one writes"),
         ),
         Criterion(
-            "hundreds of ranks",
-            1,
-            "If each of 256 ranks notes 1 and the notes are added up as uint8, the sum is 0; so it is with "
-            "bool, which Gloo adds up as bytes. MAX cannot overflow, nor can a sum of floats.",
-            needs=("all stop after the same step",),
-        ),
-        Criterion(
             "one number per step",
-            1,
-            "Every step of every training pays for this: one collective, of a single number.",
+            2,
+            "Every step of every training pays for this: one collective, of a single number. If each of 256 "
+            "ranks notes 1 as uint8 or bool, a sum of bytes is 0: use MAX, or floats.",
             needs=("all stop after the same step",),
         ),
     ),
@@ -83,93 +108,91 @@ from graders.units.unit_03.tellings import RANKS, SIGNALS, Telling
     ),
 )
 def save_on_signal(answer: Answer, rng: Rng) -> Findings:
-    """Trainings to which signals come at drawn steps, on simulated ranks."""
+    """First without signals, then with one or two, then at the moments at which they disturb."""
     steps, step = rng.integer(6, 9), rng.integer(1, 3)
-    rank, other = 1, RANKS - 1
-    whole = [Telling(steps), Telling(1)]
-    ended = [(case, case.run(answer)) for case in whole]
-    yield "trains to the end", compare.first_failure(stops(*each) for each in ended)
-    hearing = compare.first_failure(hears_both(*each) for each in ended)
-    yield "both signals", hearing
-    deaf = {name for _, run in ended for reply in run.results for name in reply.unset}
-    heard = tuple(name for name in SIGNALS if name not in deaf)
-    one = [
-        Telling(steps, (("before", step, rank, "SIGUSR1"),)),
-        Telling(steps, (("after", step + 1, rank, "SIGTERM"),)),
-        Telling(steps, (("before", step + 2, 0, "SIGTERM"),)),
-        Telling(steps, tuple(("before", step, each, "SIGUSR1") for each in (0, other))),
-        Telling(steps, (("after", step, 0, "SIGUSR1"),), ranks=1),
-    ]
+    ended = [(case, case.run(answer)) for case in (Telling(steps), Telling(1))]
+    yield "trains to the end", compare.first_failure(_stops(*each) for each in ended)
+    unset = sorted({name for reply in ended[0][1].results for name in reply.unset})
+    yield "both signals", Finding(not unset, f"Without a handler: {' and '.join(unset) or 'neither'}.")
+    plans = (
+        (("before", step, 1, "SIGUSR1"),),
+        (("after", step + 1, 0, "SIGTERM"),),
+        (("before", step, 0, "SIGUSR1"), ("before", step, 2, "SIGUSR1")),
+    )
     runs: list[tuple[Telling, Observed[StopReply]]] = []
-    told = _each(answer, [replace(case, heard=heard) for case in one], runs)
+    told = _each(answer, [Telling(steps, plan) for plan in plans], runs)
     yield "all stop after the same step", compare.first_failure(told)
-    yield "one writes", compare.first_failure(saved_once(*each) for each in ended + runs)
-    kept = (kept_inside(*each) for each in runs)
-    moments = _any_moment(answer, steps, step, rank, other, heard)
-    yield "whenever it comes", compare.first_failure(chain(kept, moments, _any_line(answer, heard)))
-    yield "hundreds of ranks", compare.first_failure(sums_fit(*each) for each in runs)
-    yield "one number per step", compare.first_failure(one_number(*each) for each in ended + runs)
+    yield "one writes", compare.first_failure(_saved_once(*each) for each in ended + runs)
+    yield "whenever it comes", compare.first_failure(_any_moment(answer, steps, step))
+    yield "one number per step", compare.first_failure(_one_number(*each) for each in ended + runs)
 
 
 def _each(
     answer: Answer, cases: Sequence[Telling], runs: list[tuple[Telling, Observed[StopReply]]]
 ) -> Iterator[Finding]:
-    """Whether the ranks stop as they should, case by case; the runs are kept."""
     for case in cases:
         runs.append((case, case.run(answer)))
-        yield stops(*runs[-1])
+        yield _stops(*runs[-1])
 
 
-def _any_moment(
-    answer: Answer, steps: int, step: int, rank: int, other: int, heard: tuple[str, ...]
-) -> Iterator[Finding]:
-    """Whether all goes well, wherever the answer is when a signal comes."""
-    first, last = ("before", step, rank, "SIGTERM"), steps - 1
-    cases = [Telling(1, (("before", 0, rank, "SIGUSR1"),)), Telling(steps, again=True)]
-    for plan in (
-        (("listening", -1, rank, "SIGUSR1"),),
-        (("listening", -1, other, "SIGTERM"),),
-        (("told", step, rank, "SIGTERM"),),
-        (("before", last, other, "SIGUSR1"),),
-        (("saving", 0, 0, "SIGTERM"),),
-        (first, ("before", step, rank, "SIGUSR1"), ("saving", 0, 0, "SIGUSR1")),
-        (first, ("before", step + 1, other, "SIGTERM"), ("after", step + 1, rank, "SIGUSR1")),
-    ):
-        cases.append(Telling(steps, plan))
-    for case in (replace(case, heard=heard) for case in cases):
+def _any_moment(answer: Answer, steps: int, step: int) -> Iterator[Finding]:
+    first = ("before", step, 1, "SIGTERM")
+    plans = (
+        (("told", step, 1, "SIGTERM"),),
+        (("before", steps - 1, 2, "SIGUSR1"),),
+        (first, ("before", step, 1, "SIGUSR1"), ("saving", 0, 0, "SIGUSR1")),
+        (first, ("before", step + 1, 2, "SIGTERM"), ("after", step + 1, 1, "SIGUSR1")),
+    )
+    for case in (Telling(steps, again=True), *(Telling(steps, plan) for plan in plans)):
         try:
             run = case.run(answer)
         except AnswerFailed as failure:
             kind = Kind.DEADLOCK if failure.kind is FailureKind.DEADLOCK else Kind.OTHER
             yield Finding(False, f"{case}: {failure.report}", kind)
             return
-        yield stops(case, run)
-        yield saved_once(case, run)
-        yield still_listens(case, run)
+        yield _stops(case, run)
+        yield _saved_once(case, run)
 
 
-def _any_line(answer: Answer, heard: tuple[str, ...]) -> Iterator[Finding]:
-    """Whether all goes well if a signal comes to rank 1 before a line of the answer, whichever it is up to
-    the second step's last: all of these lie between two steps.
+def _stops(case: Telling, run: Observed[StopReply]) -> Finding:
+    """Passes if all ranks make the same steps, one after the other, not too many, and say how many."""
+    least, most = case.allowed
+    done = len(run.results[0].made)
+    for rank, reply in enumerate(run.results):
+        if reply.made != list(range(done)):
+            return Finding(False, f"{case}: rank {rank} makes the steps {reply.made}, rank 0 {done} steps.")
+        if not compare.same(reply.returned, done):
+            said = compare.shown(reply.returned)
+            return Finding(False, f"{case}: rank {rank} makes {done} steps, and returns {said}.")
+    expected = f"{least}" if least == most else f"{least} to {most}"
+    seen = f"{case}: all stop after {compare.counted(done, 'step')}; expected {expected}."
+    return Finding(least <= done <= most, seen)
+
+
+def _saved_once(case: Telling, run: Observed[StopReply]) -> Finding:
+    """Passes if one rank saves, once, when it has made all its steps, and says how many."""
+    done = len(run.results[0].made)
+    saved = [(rank, *each) for rank, reply in enumerate(run.results) for each in reply.saved]
+    right = [(told, made) for _, told, made in saved] == [(done, done)]
+    shown = ", ".join(f"rank {rank} in step {made} by save({told})" for rank, told, made in saved)
+    return Finding(right, f"{case}: saved by {shown or 'nobody'}; expected once, by save({done}) at the end.")
+
+
+def _one_number(case: Telling, run: Observed[StopReply]) -> Finding:
+    """Passes if each rank makes one collective per step, beside the step's own, and one at the end. Gloo adds
+    truth values up as bytes.
     """
-    for number in range(1, MOST_LINES):
-        case = Telling(4, (("line", number, 1, "SIGUSR1"),), ranks=2, heard=heard)
-        try:
-            run = case.run(answer, timeout=SECONDS)
-        except AnswerFailed as failure:
-            yield Finding(False, f"{case}: {failure.kind}: {failure.report}")
-            return
-        reply = run.results[1]
-        if not reply.line or reply.after > 1:
-            return
-        made = compare.counted(reply.after, "step")
-        where = f"2 ranks, 4 steps, {case.sent('SIGUSR1')} on rank 1 after {made}"
-        where += f", before line {reply.line} of the answer"
-        told = replace(case, plan=(("told", reply.after - 1, 1, "SIGUSR1"),))
-        for finding in (stops(told, run), saved_once(told, run)):
-            yield replace(finding, seen=finding.seen.replace(str(told), where))
-
-
-MOST_LINES = 60
-SECONDS = 5.0
-"""A training does not end whose handler waits for what is held where the signal comes, such as a lock."""
+    for rank, reply in enumerate(run.results):
+        # Who asks before each step has asked for one that is not made.
+        allowed = min(len(reply.made) + 1, case.steps) + 1
+        own = [event for event in run.communication(rank) if event.nbytes != GRADIENT_BYTES]
+        bytes_summed = [each.detail for each in own if re.match(r"(u?int8|bool)\b.*\bSUM", each.detail)]
+        if bytes_summed:
+            text = f"{case}: rank {rank} adds up {bytes_summed[0]}"
+            return Finding(False, f"{text}; where 256 ranks each note 1, a sum of one byte is 0.")
+        largest = max((event.nbytes for event in own), default=0)
+        if len(own) > allowed or largest > NUMBER_BYTES:
+            calls = compare.counted(len(own), "call")
+            text = f"{case}: rank {rank} makes {calls} of up to {largest} bytes in {len(reply.made)} steps"
+            return Finding(False, f"{text}; one of a single number per step is enough.")
+    return Finding(True, f"{case}: at most one number per step.")

@@ -120,7 +120,7 @@ a job gets no second threads unless it asks for them."""
 WHOLE_LUMI_G = replace(LUMI_G, threads=1, reserved=NOTHING)
 """The same without second threads, and with no core for the system."""
 
-DGX_A100 = Machine((3, 3, 1, 1, 7, 7, 5, 5), cores=blocks(8, 16), threads=2, reserved=NOTHING)
+DGX_A100 = Machine((3, 3, 1, 1, 7, 7, 5, 5), cores=blocks(8, 16), threads=2)
 """Two EPYC 7742 with eight A100, beside every second of eight NUMA nodes."""
 
 GRACE_HOPPER = Machine(numa_of_gpu=(0,), cores=(tuple(range(72)), (), (), (), ()))

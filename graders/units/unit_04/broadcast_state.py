@@ -21,30 +21,27 @@ STATES = {
     "alike": "",
     "rank 0's": "a state on rank 0 only",
     "its own": "a state of its own on each rank",
-    "some of rank 0's": "a state of one parameter on rank 0, of all on others",
     "others'": "no state on rank 0, one on others",
     "nobody's": "no state on any rank",
 }
 """Which optimizers have a state, and how that is told."""
-OPTIONS = {"alike": "", "values": "other values of options", "names": "other options"}
-"""In what the options of other ranks differ from rank 0's."""
 STAYS = (
     "which tensors the model has, and where in memory: whether these",
     "which parameters the optimizer has: whether these",
-    "which tensors require a gradient: whether these",
-    "gradients and the model's mode: whether these",
-    "the state of random numbers: whether this",
+    "gradients: whether these",
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Replicas(Ranks):
-    """normed: whether the model has buffers and a frozen layer. states, options: see STATES and OPTIONS."""
+    """normed: whether the model has buffers and a frozen layer. states: see STATES. options: whether those of
+    other ranks have other values.
+    """
 
     ranks: int = feature(3, "{} ranks")
     normed: bool = feature(False, lambda normed: "a model with buffers and a frozen layer" * normed)
     states: str = feature("alike", STATES.__getitem__)
-    options: str = feature("alike", OPTIONS.__getitem__)
+    options: bool = feature(False, lambda other: "other values of options" * other)
     groups: int = feature(1, lambda groups: f"{groups} groups of parameters" if groups > 1 else "")
 
     @property
@@ -54,7 +51,7 @@ class Replicas(Ranks):
 
 def possible(case: Replicas) -> bool:
     """Models and the two parts of an optimizer have nothing to do with each other: a case differs in one."""
-    differs = case.ranks != 3, case.normed, case.states != "alike", case.options != "alike"
+    differs = case.ranks != 3, case.normed, case.states != "alike", case.options
     return sum(differs) < 2
 
 
@@ -65,9 +62,9 @@ def models_and_optimizers(rng: Rng, case: Replicas) -> list[Arguments]:
     given: list[Arguments] = []
     for rank in range(case.ranks):
         values = [_like(rng, tensor) for tensor in state_of(model)]
-        drawn_options = [_options(rng, case.options == "names" and rank > 0) for _ in range(case.groups)]
+        drawn_options = [_options(rng) for _ in range(case.groups)]
         drawn_states = [{"momentum": _like(rng, each), "steps": rng.integer(2, 99)} for each in trained]
-        options = drawn_options if case.options != "alike" or not rank else given[0][2]
+        options = drawn_options if case.options or not rank else given[0][2]
         states = drawn_states if case.states != "alike" or not rank else given[0][3]
         has = _how_many_have_one(case.states, rank, len(trained))
         given.append([case.normed, values, options, [own if n < has else {} for n, own in enumerate(states)]])
@@ -79,17 +76,14 @@ def _how_many_have_one(states: str, rank: int, parameters: int) -> int:
     match states, rank:
         case ("nobody's", _) | ("others'", 0):
             return 0
-        case "some of rank 0's", 0:
-            return 1
         case ("rank 0's", other) if other:
             return 0
         case _:
             return parameters
 
 
-def _options(rng: Rng, others: bool) -> dict[str, float]:
-    names = ("lr", "momentum", "decay", "clipping" if others else "damping")
-    return {name: rng.integer(1, 999) / 1000 for name in names}
+def _options(rng: Rng) -> dict[str, float]:
+    return {name: rng.integer(1, 999) / 1000 for name in ("lr", "momentum", "decay", "damping")}
 
 
 def _like(rng: Rng, tensor: Tensor) -> Tensor:
@@ -116,24 +110,17 @@ def _like(rng: Rng, tensor: Tensor) -> Tensor:
         Criterion(
             "options",
             1,
-            "Each of param_groups has options: lr, momentum, and whatever else rank 0 has, but nothing more. "
-            "Horovod asks that all ranks have options of the same names.",
-            vary=vary(options=("values", "names")) + both(options="values", groups=2),
+            "Each of param_groups has options: lr, momentum, and whatever else there is.",
+            vary=vary(options=(True,)) + both(options=True, groups=2),
         ),
         Criterion(
             "state",
-            2,
+            3,
             "Which tensors and numbers rank 0's optimizer keeps, other ranks cannot know: they have to be "
-            "told, and what they had has to go.",
-            vary=vary(states=("rank 0's", "its own")) + both(states="its own", groups=2),
-        ),
-        Criterion(
-            "a new optimizer",
-            1,
-            "A new optimizer has no state. Horovod makes one by a step with zero gradients: with decay "
-            "that changes the weights.",
-            needs=("state",),
-            vary=vary(states=("some of rank 0's", "others'", "nobody's")),
+            "told, and what they had has to go. A new optimizer has no state. Horovod makes one by a step "
+            "with zero gradients: with decay that changes the weights.",
+            vary=vary(states=("rank 0's", "its own", "others'", "nobody's"))
+            + both(states="its own", groups=2),
         ),
         Criterion(
             "in place",

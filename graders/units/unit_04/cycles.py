@@ -39,13 +39,6 @@ class Training(Ranks):
             case "two steps":
                 steps = [_step(rng, names[:3], rank == others) for rank in range(self.ranks)]
                 return [[step + step] for step in steps]
-            case "two trainings":
-                # In each the first name comes again while the last rank holds up the second. The others
-                # request the third in the first training only, and the last one in the second only.
-                first, second, third = names[:3]
-                early = [[[first, second], [first], [third], []], [[first, second], [first], [], []]]
-                late = [[[first], [first], [second], []], [[first], [first], [second], [third]]]
-                return [early] * others + [late]
             case "quiet cycles":
                 return [[[names, *QUIET, []]]] * others + [[[[], *QUIET, names]]]
             case "some in each cycle":

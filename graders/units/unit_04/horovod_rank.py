@@ -27,22 +27,16 @@ SECONDS = 10.0
 
 
 class Watched(Shifted):
-    """Notes what it is given, in which mode, and when the checkpoint had been written by then, 0 for not yet.
+    """Notes with what it is called, and its weight [3, 6] and shift [6] before the first call."""
 
-    starts: copies of weight [3, 6] and shift [6] before the first two calls.
-    """
-
-    def __init__(self, checkpoint: Path, values: list[Tensor]) -> None:
+    def __init__(self, values: list[Tensor]) -> None:
         super().__init__(values)
-        self.checkpoint = checkpoint
-        self.starts: list[tuple[Tensor, Tensor]] = []
-        self.calls: list[dict[str, Any]] = []
+        self.start: list[Tensor] = []
+        self.calls: list[Tensor] = []
 
     def forward(self, inputs: Tensor) -> Tensor:
-        if len(self.starts) < 2:
-            self.starts.append((self.weight.detach().clone(), self.shift.clone()))
-        saved = self.checkpoint.stat().st_mtime_ns if self.checkpoint.exists() else 0
-        self.calls.append({"inputs": inputs.detach().clone(), "training": self.training, "saved": saved})
+        self.start = self.start or [self.weight.detach().clone(), self.shift.clone()]
+        self.calls.append(inputs.detach().clone())
         return super().forward(inputs)
 
 
@@ -121,7 +115,7 @@ def _called(call: dict[str, Any], folder: Path, phase: str, rank: int) -> dict[s
     gpus: list[Any] = []
 
     def new_model() -> nn.Module:
-        models.append(Watched(checkpoint, call["values"][rank]))
+        models.append(Watched(call["values"][rank]))
         return models[-1]
 
     def use_gpu(number: int) -> torch.device:
@@ -134,7 +128,7 @@ def _called(call: dict[str, Any], folder: Path, phase: str, rank: int) -> dict[s
         "accuracy": result[1] if type(result) is tuple and len(result) == 2 else repr(result)[:200],
         "returned": type(result) is tuple and len(result) == 2 and result[0] is model,
         "weights": [each.detach().clone() for each in model.state_dict().values()] if model else [],
-        "starts": model.starts if model else [],
+        "start": model.start if model else [],
         "calls": model.calls if model else [],
         "gpus": gpus,
         "files": sorted(path.name for path in own.iterdir()),

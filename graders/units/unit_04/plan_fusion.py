@@ -56,7 +56,7 @@ def in_words(given: Arguments) -> str:
             2,
             "Every position once, in order; a message is closed by the first tensor that does not fit, and "
             "that one begins the next.",
-            vary=vary(tensors=(1, 5, 7, 12, 15, 20)),
+            vary=vary(tensors=(1, 5, 12, 20)),
         ),
         Criterion(
             "several dtypes",
@@ -69,26 +69,17 @@ def in_words(given: Arguments) -> str:
             "how far it looks ahead",
             1,
             "Add up what the message holds, what was passed over, and the tensor in question.",
-            vary=tuple({"dtypes": dtypes, "tensors": count} for dtypes in (2, 3) for count in range(8, 15)),
+            vary=tuple(
+                {"dtypes": dtypes, "tensors": count} for dtypes in (2, 3) for count in (8, 10, 12, 14)
+            ),
         ),
         Criterion(
             "full, too large, or empty",
             1,
             "A message may hold exactly as many bytes as the threshold says. A tensor above it goes alone: "
-            "nothing fits beside it, not even one of 0 bytes. Else one of 0 bytes is a tensor like all "
-            "others.",
-            vary=vary(
-                tensors=(0,),
-                plan=(
-                    ((9, 12, 20, 9, 12, 21, 3), 41),
-                    ((35, 0, 5, 0, 35, 5), 30),
-                    ((0, 5, 35, 5, 0, 0), 30),
-                    ((0, 0), 30),
-                    ((5, 0, 0, 5), 0),
-                ),
-            )
-            # What is passed over fills the threshold to the byte; then comes one more, or one that fits.
-            + both(plan=((5, 6, 6, 1, 7), 17), order=(0, 1, 1, 1, 0))
+            "nothing fits beside it, not even one of 0 bytes.",
+            vary=vary(tensors=(0,), plan=(((9, 12, 20, 9, 12, 21, 3), 41), ((35, 0, 5, 0, 35, 5), 30)))
+            # What is passed over fills the threshold to the byte.
             + both(plan=((5, 6, 6, 12), 17), order=(0, 1, 1, 0)),
         ),
         Criterion("lists unchanged", 1, "Whoever calls still needs the sizes.", how=kept),

@@ -1,24 +1,20 @@
 """Unit 04, six steps: what two processes drew, did and left, against one process that trains alone."""
 
 from dataclasses import dataclass
+from itertools import chain
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
 from graders.grading.kit import Finding, Rng, compare
+from graders.units.models import load_values, state_of
 from graders.units.optimizers import PlainSGD
 from graders.units.unit_04.models import Shifted
-from graders.units.unit_04.program_models import (
-    RANKS,
-    all_of,
-    model_of,
-    optimizer_of,
-    samples_in,
-    starts_from,
-    weights_as,
-)
-from graders.units.unit_04.replies import ModelCall, ProcessReply
+from graders.units.unit_04.replies import ProcessReply
+
+RANKS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,31 +38,34 @@ class Case:
         }
         return Case(values, data)
 
-    def _calls(self, process: ProcessReply, test: bool) -> list[ModelCall]:
-        """Those of the model with test samples only, or all others."""
-        inputs = self.data["test_inputs"]
-        return [call for call in process.calls if all_of(inputs, call.inputs) == test]
-
     def samples(self, run: list[ProcessReply]) -> Finding:
         """Passes if each rank trained on its part of the samples, in order, four a batch, in both epochs."""
-        for rank, process in enumerate(run):
-            batches = [call.inputs for call in self._calls(process, test=False)]
-            if not batches:
-                return Finding(False, f"rank {rank} has trained on nothing.")
-            own = self.data["inputs"][rank::RANKS]
-            if not compare.same(batches, 2 * list(torch.split(own, 4))):
-                numbers = [samples_in(self.data["inputs"], batch) for batch in batches]
-                wanted = list(range(rank, len(self.data["inputs"]), RANKS))
-                text = f"rank {rank} trained on {len(numbers)} batches, of the samples {numbers[:4]}"
-                return Finding(False, f"{text}; its samples are {wanted}.")
-        return Finding(True, "Each rank trains on its own samples, four a batch.")
+        count = len(self.data["inputs"])
+        return compare.first_failure(
+            compare.equal(
+                self._seen(process, "inputs"),
+                2 * [list(range(first, first + 4 * RANKS, RANKS)) for first in range(rank, count, 4 * RANKS)],
+                f"the samples in the batches of rank {rank}",
+            )
+            for rank, process in enumerate(run)
+        )
+
+    def _seen(self, process: ProcessReply, name: str) -> list[list[int]]:
+        """The samples of data[name] in each call of the model that had no others."""
+        found = []
+        for inputs in process.calls:
+            if inputs.dim() == 2 and inputs.shape[1] == 6:
+                same = (inputs[:, None] == self.data[name][None]).all(2)
+                if len(same) and same.any(1).all():
+                    found.append([int(row.nonzero()[0]) for row in same])
+        return found
 
     def same_start(self, run: list[ProcessReply]) -> Finding:
         """Passes if the first batch finds rank 0's weights and buffer on every rank."""
         weight, _, shift = self.values[0]
 
         def one(place: int, wanted: Tensor, name: str) -> Finding:
-            starts = [process.starts[0][place] if process.starts else None for process in run]
+            starts = [process.start[place] if process.start[place:] else None for process in run]
             what = f"the {name} before the first batch"
             return compare.close_on_all_ranks(starts, [wanted] * RANKS, what, 0, 0)
 
@@ -74,60 +73,58 @@ class Case:
 
     def trained(self, run: list[ProcessReply]) -> Finding:
         """Passes if every rank has the weights of one process with batches of eight and twice the rate."""
-        model = Shifted(self.values[0])
-        self._train(model, optimizer_of(model), epochs=2)
-        return weights_as(run, model)
+        return self._weights_after(run, self.values[0], [], epochs=2)
 
-    def _train(self, model: nn.Module, optimizer: PlainSGD, epochs: int) -> None:
+    def _weights_after(
+        self, run: list[ProcessReply], values: list[Tensor], momenta: list[Tensor], epochs: int
+    ) -> Finding:
+        """Passes if every rank has the weights to which these, and this momentum, come after some epochs."""
+        model = Shifted(values)
+        optimizer = PlainSGD(model.parameters(), 0.05 * RANKS, decay=0.01)
+        for parameter, momentum in zip(model.parameters(), momenta, strict=False):
+            optimizer.state[parameter] = {"momentum": momentum}
         for _ in range(epochs):
             whole = (torch.split(self.data[name], 4 * RANKS) for name in ("inputs", "labels"))
-            batches = zip(*whole, strict=True)
-            for inputs, labels in batches:
+            for inputs, labels in zip(*whole, strict=True):
                 optimizer.zero_grad()
                 functional.cross_entropy(model(inputs), labels).backward()  # type: ignore[no-untyped-call]
                 optimizer.step()
+        wanted = [each.detach() for each in state_of(model)]
+        return compare.first_failure(
+            compare.close(got, value, f"tensor {number} of the model on rank {rank}", 1e-4, 1e-5)
+            for rank, process in enumerate(run)
+            for number, (got, value) in enumerate(compare.side_by_side(process.weights, wanted))
+        )
 
     def accuracies(self, run: list[ProcessReply]) -> Finding:
         """Passes if every rank returned its model, and the accuracy of rank 0's over all test samples, of
-        which it tested its part, in evaluation mode.
+        which it tested its part.
         """
-        model = model_of(run[0])
-        labels = self.data["test_labels"]
+        model, labels = Shifted(self.values[0]), self.data["test_labels"]
+        if not _alike(run[0].weights, state_of(model)):
+            return Finding(False, "What came back are not a model's parameters.")
+        load_values(state_of(model), run[0].weights)
         expected = (model(self.data["test_inputs"]).argmax(1) == labels).sum().item() / len(labels)
-        return compare.first_failure(
-            finding
-            for rank, process in enumerate(run)
-            for finding in (
-                Finding(
-                    process.returned,
-                    f"rank {rank} returned {process.accuracy!r:.80}; expected (model, accuracy).",
-                ),
+        findings = []
+        for rank, process in enumerate(run):
+            said = f"rank {rank} returned {process.accuracy!r:.80}; expected (model, accuracy)."
+            tested = sorted(chain(*self._seen(process, "test_inputs")))
+            part = list(range(rank, len(labels), RANKS))
+            findings += [
+                Finding(process.returned, said),
                 compare.near(process.accuracy, expected, f"the accuracy on rank {rank}"),
-                self._tested(rank, process),
-            )
-        )
-
-    def _tested(self, rank: int, process: ProcessReply) -> Finding:
-        tests = self._calls(process, test=True)
-        seen = sorted(n for call in tests for n in samples_in(self.data["test_inputs"], call.inputs))
-        wanted = list(range(rank, len(self.data["test_inputs"]), RANKS))
-        if seen != wanted:
-            return Finding(False, f"rank {rank} tested on the samples {seen}; its part are {wanted}.")
-        mode = "training" if any(call.training for call in tests) else "evaluation"
-        return Finding(mode == "evaluation", f"rank {rank} tested in {mode} mode.")
+                compare.equal(tested, part, f"the samples that rank {rank} tested on"),
+            ]
+        return compare.first_failure(findings)
 
     def checkpoints(self, run: list[ProcessReply]) -> Finding:
-        """Passes if rank 0 wrote one after each epoch, with its weights, and no other rank wrote anything."""
+        """Passes if rank 0 wrote a checkpoint of two epochs, with its weights, and no other rank wrote."""
         for rank, process in enumerate(run[1:], start=1):
             if process.files:
                 return Finding(False, f"rank {rank} wrote {', '.join(process.files)}; only rank 0 writes.")
         first = run[0]
         if first.files != ["checkpoint.pt"] or first.checkpoint is None:
             return Finding(False, f"rank 0's folder holds {first.files}; expected checkpoint.pt.")
-        saved = [call.saved for call in self._calls(first, test=False)]
-        batches = len(saved) // 2
-        if any(saved[:batches]) or not all(saved[batches:]):
-            return Finding(False, "When the second epoch began, that of the first had not been saved.")
         if not compare.same(epochs := first.checkpoint.get("epochs"), 2):
             return Finding(False, f"the checkpoint says {epochs!r:.20} epochs; expected 2.")
         same = compare.same(first.checkpoint.get("model"), first.weights)
@@ -135,39 +132,29 @@ class Case:
 
     def goes_on(self, first: list[ProcessReply], later: list[ProcessReply]) -> Finding:
         """Passes if the second run took one epoch from the first one's checkpoint, on all ranks."""
-        saved = first[0].checkpoint or {}
-        momenta = saved.get("momentum")
-        if type(momenta) is not list or not all(type(each) is Tensor for each in momenta):
+        momenta: Any = (first[0].checkpoint or {}).get("momentum")
+        if not _alike(momenta, self.values[0][:2]):
             return Finding(False, "the checkpoint of the first run has no momentum to go on with.")
-        model = model_of(first[0])
-        parameters = list(model.parameters())
-        if [each.shape for each in momenta] != [each.shape for each in parameters]:
-            return Finding(False, "the checkpoint of the first run has another momentum than SGD's.")
-        optimizer = optimizer_of(model)
-        for parameter, momentum in zip(parameters, momenta, strict=True):
-            optimizer.state[parameter] = {"momentum": momentum}
-        counts = [len(self._calls(process, test=False)) for process in later]
+        counts = [len(self._seen(process, "inputs")) for process in later]
         wanted = len(self.data["inputs"]) // (4 * RANKS)
         if counts != [wanted] * RANKS:
             text = f"With one of two epochs done, the ranks trained on {counts} batches"
             return Finding(False, f"{text}; expected {wanted} each.")
-        if not (start := starts_from(later, model)).passed:
-            return start
-        self._train(model, optimizer, 1)
-        return weights_as(later, model)
+        return self._weights_after(later, first[0].weights, momenta, epochs=1)
+
+
+def _alike(seen: Any, wanted: list[Tensor]) -> bool:
+    """Whether these are tensors of the same shapes."""
+    return type(seen) is list and [getattr(each, "shape", None) for each in seen] == [
+        each.shape for each in wanted
+    ]
 
 
 def averaged(run: list[ProcessReply]) -> Finding:
-    """Passes if the first step, from equal weights, and all steps together lead to equal weights on all
-    ranks.
-    """
-    for rank, process in enumerate(run):
-        if len(process.starts) < 2 or not process.weights:
-            return Finding(False, f"rank {rank} took no two steps.")
-    seconds, weights = [each.starts[1][0] for each in run], [each.weights[0] for each in run]
-    second = compare.close_on_all_ranks(seconds, [seconds[0]] * RANKS, "after one step, the weight")
-    last = compare.close_on_all_ranks(weights, [weights[0]] * RANKS, "in the end, the weight")
-    return compare.first_failure((second, last), "After every step all ranks have the same weights.")
+    """Passes if equal weights lead to equal weights on all ranks."""
+    weights = [process.weights[0] if process.weights else None for process in run]
+    wanted = weights[0] if weights[0] is not None else torch.empty(0)
+    return compare.close_on_all_ranks(weights, [wanted] * RANKS, "in the end, the weight")
 
 
 def one_gpu_each(run: list[ProcessReply]) -> Finding:

@@ -115,25 +115,17 @@ def bytes_of_names(tried: Tried[Training]) -> int:
             "every step",
             1,
             "What has been answered has to be forgotten at once: the next step brings the same names, "
-            "maybe while others are held up. All that is kept is in `table`: each training has its own.",
-            vary=vary(course=("two steps", "two trainings")),
+            "maybe while others are held up.",
+            vary=vary(course=("two steps",)),
         ),
         Criterion(
             "one question, one answer",
-            2,
+            3,
             "Rank 0 is told once a cycle by every other rank and tells them once: not once for each name. "
-            "Only rank 0 has to know what others have requested.",
-            vary=vary(course=("quiet cycles",)),
-            how=one_question,
-        ),
-        Criterion(
-            "each request once",
-            1,
-            "What rank 0 was told it can keep in its table; the others send only what is new, and to rank 0 "
-            "only.",
-            needs=("one question, one answer",),
-            vary=vary(course=("some in each cycle",)),
-            how=sent_once,
+            "Only rank 0 has to know what others have requested, and it can keep that in its table; the "
+            "others send only what is new.",
+            vary=vary(course=("quiet cycles", "some in each cycle")),
+            how=lambda tried: compare.first_failure([one_question(tried), sent_once(tried)]),
         ),
     ),
     hints=(

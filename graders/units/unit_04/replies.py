@@ -32,36 +32,16 @@ class StepReply(DriverReply):
 
 @dataclass(frozen=True, slots=True)
 class OwnReply(DriverReply):
-    """What of the answer is the wrapped optimizer's own.
+    """What is the wrapped optimizer's own.
 
-    shared: names of its attributes that are. state: whether state_dict() is its, and load_state_dict()
-    reaches it. returned: what step(closure) returned. closures: how often it was called. taken: steps of the
-    optimizer after each phase. parameters: the model's values after each phase. lost: how many gradients have
-    another mean than NaN where they were that. in_place: whether means are in the tensors in which gradients
-    were. cleared: how many gradients are 0 after zero_grad(set_to_none=False), and how many None after
-    zero_grad().
+    returned: what step(closure) returned. parameters: the model's after each step. in_place: whether means
+    are in the tensors in which gradients were. refused: what zero_grad() raised after a backward.
     """
 
-    shared: list[str]
-    state: bool
     returned: PlainData
-    closures: int
-    taken: list[int]
     parameters: list[list[Tensor]]
-    lost: int
     in_place: bool
-    cleared: list[int]
-
-
-@dataclass(frozen=True, slots=True)
-class ModelCall(DriverReply):
-    """A call of the model: with what, [B, 6], whether in training mode, and when the checkpoint had been
-    written by then, 0 for not yet.
-    """
-
-    inputs: Tensor
-    training: bool
-    saved: int
+    refused: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,15 +49,15 @@ class ProcessReply(DriverReply):
     """What one process of a run did; see `graders.units.unit_04.horovod_rank`.
 
     accuracy: what it returned. returned: whether it also returned its model. weights: of that, afterwards,
-    its buffer last. starts: its weight and buffer before the first two calls. gpus: which it used. files:
-    what lies in its folder; checkpoint: what that holds.
+    its buffer last. start: its weight and buffer before the first call; calls: with what it was called.
+    gpus: which it used. files: what lies in its folder; checkpoint: what that holds.
     """
 
     accuracy: PlainData
     returned: bool
     weights: list[Tensor]
-    starts: list[tuple[Tensor, Tensor]]
-    calls: list[ModelCall]
+    start: list[Tensor]
+    calls: list[Tensor]
     gpus: list[PlainData]
     files: list[str]
     checkpoint: dict[str, PlainData] | None

@@ -3,8 +3,7 @@
 from course_lib.beside import missing
 from graders.grading.kit import Answer, Criterion, Finding, Findings, MachineLacks, Rng, compare, exercise
 from graders.units.unit_04.drivers import programs as drivers
-from graders.units.unit_04.program_models import RANKS
-from graders.units.unit_04.program_runs import Case, averaged, one_gpu_each
+from graders.units.unit_04.program_runs import RANKS, Case, averaged, one_gpu_each
 
 SECONDS = 90.0
 """What a run may take; `horovodrun` itself gives up before."""
@@ -41,7 +40,7 @@ SECONDS = 90.0
         Criterion(
             "accuracy over all",
             1,
-            "Add up what every rank got right, on its part of the test samples, in evaluation mode.",
+            "Add up what every rank got right, on its part of the test samples.",
             needs=("averaged gradients",),
         ),
         Criterion("checkpoints of rank 0", 1, "Rank 0 writes after every epoch; nobody else does."),

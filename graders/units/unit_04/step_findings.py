@@ -41,9 +41,7 @@ def messages_as_planned(training: Training, observed: Observed[Any]) -> Finding:
 
 
 def starts_when_complete(training: Training, observed: Observed[Any]) -> Finding:
-    """Passes if on every rank, in every step, each message set off as soon as it could, and none before the
-    last pass.
-    """
+    """Passes if each message set off as soon as it could, and none before the last pass."""
     for step in steps_of(observed, "stepped"):
         deadlines = training.deadlines(step.rank, step.number)
         before_last = ends(training.passes - 2)
@@ -53,9 +51,8 @@ def starts_when_complete(training: Training, observed: Observed[Any]) -> Finding
         for number, deadline in enumerate(deadlines, start=1):
             made = sum(_before(call, step.marks.get(deadline)) for call in step.calls)
             if made < number:
-                when = "at the end of step()" if deadline == "stepped" else f"when {deadline}"
-                text = f"{when}, {number} of {len(deadlines)} messages are complete and {made} started"
-                return Finding(False, f"{step}: {text}.")
+                text = f"{number} of {len(deadlines)} messages are complete and {made} started"
+                return Finding(False, f"{step}: when {deadline}, {text}.")
     return Finding(True, "Every message sets off as soon as its gradients are complete, on every rank.")
 
 

@@ -82,21 +82,14 @@ def _reduced(rng: Rng, library: str, pid: int, moments: tuple[int, int, int]) ->
 
 
 def _with_more(rng: Rng, events: Events) -> Events:
-    """The same with moments at which ranks were ready, and with broadcasts: before, after, and one that is
+    """The same with a moment at which a rank was ready, and with broadcasts: before, after, and one that is
     negotiated while gradients are still on the network.
     """
     pid, last = 1000, max(event.get("ts", 0) for event in events)
-    broadcasts = [_named(pid, "broadcast.layer1.weight")]
+    more = [_named(pid, "broadcast.layer1.weight")]
+    more.append({"ph": "X", "name": "0", "ts": 5007, "pid": 1, "dur": 0})
     for begin in (rng.integer(1, 99), last - 100, last + 10**6):
         inner = _span("GLOO_BCAST", pid, begin + 70, begin + 800)
-        broadcasts += _span("NEGOTIATE_BROADCAST", pid, begin, begin + 50)
-        broadcasts += _span("BROADCAST", pid, begin + 60, begin + 900, inner)
-    moments = [
-        {"ph": "X", "name": str(rank), "ts": event["ts"] + rank, "pid": event["pid"], "dur": 0}
-        for event in events
-        if event.get("name") == "NEGOTIATE_ALLREDUCE"
-        for rank in range(2)
-    ]
-    first = {"name": "process_name", "ph": "M", "pid": 0, "args": {"start_time_since_epoch_in_micros": 1}}
-    cycle = {"ph": "i", "name": "CYCLE_START", "ts": 5007, "s": "g"}
-    return [first, cycle, *broadcasts, *events, *moments]
+        more += _span("NEGOTIATE_BROADCAST", pid, begin, begin + 50)
+        more += _span("BROADCAST", pid, begin + 60, begin + 900, inner)
+    return more + events

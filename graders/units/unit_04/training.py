@@ -16,27 +16,23 @@ from graders.units.unit_04.models import Paths, reaches
 from graders.units.unit_04.plan_fusion import expected_plan
 
 RATE = 0.05
-THRESHOLDS = {"a layer": "messages of about a layer", "all": "one message"}
 
 
 @dataclass(frozen=True, slots=True)
 class Course:
     """How a training goes.
 
-    mixed: whether ranks go through other layers in each step, in orders of their own. planned: passes, None
-    for as many as there are. shared: whether a layer is frozen, and parameters have two names. to_none: of
-    zero_grad.
+    mixed: whether ranks go through other layers in each step, in orders of their own. shared: whether
+    a layer is frozen, and parameters have two names.
     """
 
     ranks: int = feature(3, "{} ranks")
     steps: int = feature(1, lambda steps: compare.counted(steps, "step"))
     passes: int = feature(1, lambda passes: "" if passes == 1 else f"{passes} backward passes a step")
-    planned: int | None = feature(None, lambda planned: f"of {planned} planned" if planned else "")
-    threshold: str = feature("a layer", THRESHOLDS.__getitem__)
+    fused: bool = feature(False, lambda fused: "one message" if fused else "messages of about a layer")
     dtypes: tuple[str, ...] = feature(("float32",), lambda dtypes: " and ".join(dtypes))
     mixed: bool = feature(False, lambda mixed: "other layers on each rank, in each step" if mixed else "")
     shared: bool = feature(False, lambda shared: "tied and frozen parameters" if shared else "")
-    to_none: bool = feature(True, lambda to_none: "" if to_none else "zero_grad(set_to_none=False)")
 
 
 @dataclass(frozen=True)
@@ -54,11 +50,10 @@ class Training:
     orders: list[list[list[list[int]]]]
     passes: int
     threshold: int
-    to_none: bool
 
     def of_rank(self, rank: int) -> list[Any]:
         """What the driver needs to train."""
-        options = {"passes": self.passes, "threshold": self.threshold, "lr": RATE, "to_none": self.to_none}
+        options = {"passes": self.passes, "threshold": self.threshold, "lr": RATE}
         return [self.model, self.values, self.inputs[rank], self.orders[rank], options]
 
     @property
@@ -108,27 +103,18 @@ class Training:
         return found
 
     def deadlines(self, rank: int, step: int) -> list[str]:
-        """The mark before which each message must have been started on this rank; "stepped" if it lacks some
-        gradient in this step, and so do all messages after it.
+        """The mark before which each message must have been started on this rank.
 
         Backward computes a layer's gradients between its mark and that of the layer before it.
         """
         model = self._planned
         layers = {id(p): number for number, layer in enumerate(model.layers) for p in layer.parameters()}
-        paths = self.orders[rank][step]
-        order, last = paths[-1][::-1], len(paths) - 1
-        # A hook counts passes: a layer that some micro-batch leaves out is complete only in step().
-        complete = [number for number in order if all(number in path for path in paths)]
-        due = 0
-        found: list[str] = []
+        order = self.orders[rank][step][-1][::-1]
+        due, found = 0, []
         for message in self.messages:
-            numbers = {layers[id(parameter)] for parameter in message}
-            if found[-1:] == ["stepped"] or len(paths) < self.passes or numbers - set(complete):
-                found.append("stepped")
-                continue
-            due = max(due, *(order.index(number) for number in numbers))
+            due = max(due, *(order.index(layers[id(parameter)]) for parameter in message))
             last_one = due == len(order) - 1
-            found.append(ends(last) if last_one else reaches(order[due + 1], last))
+            found.append(ends(self.passes - 1) if last_one else reaches(order[due + 1], self.passes - 1))
         return found
 
 
@@ -172,8 +158,8 @@ def drawn(rng: Rng, course: Course) -> Training:
     values = [rng.normal(*each.shape, dtype=each.dtype) / 2 for each in parameters]
     # The first three, a whole layer, fill a message to the byte.
     layer = sum(value.nbytes for value in values[:-4:-1])
-    threshold = layer if course.threshold == "a layer" else 128 * 2**20
-    return Training(model, values, inputs, orders, course.planned or course.passes, threshold, course.to_none)
+    threshold = 128 * 2**20 if course.fused else layer
+    return Training(model, values, inputs, orders, course.passes, threshold)
 
 
 def _permutation(rng: Rng, count: int) -> list[int]:

@@ -3,7 +3,6 @@
 import os
 import signal
 import tempfile
-import time
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from torch import Tensor
 from course_lib.training.checkpoints import Training
 from graders.grading.answer import AnswerFunction, PlainData
 from graders.units.hashing import hashes_salted
-from graders.units.unit_03.fault_injection import RETURNED, Body, run_forked
+from graders.units.unit_03.fault_injection import RETURNED, run_forked
 from graders.units.unit_03.replies import ProcessReply, Share, StopReply
 from graders.units.unit_03.signals import Signal, SignalledTraining
 from graders.units.unit_03.toy_training import Diary, Momentum, Weights
@@ -28,25 +27,22 @@ def training(
     recipe: dict[str, Any],
     samples: Tensor,
     values: Tensor,
-    kills: list[tuple[str, int]],
+    kills: list[int],
 ) -> list[ProcessReply]:
     """What a training's processes did, one after the other in one folder.
 
     recipe: batch_size, epochs, save_every, noisy (whether a step draws random numbers). samples: [N, 1 + F],
-    whose first column is the sample's number. values: [F], the weights at first. kills: one a process;
-    ("step", 3): killed after its third step; ("torn", 1): killed in its first save, whose file is
-    damaged; ("save", 1): that file is damaged, but it is not killed; ("nothing", 0): not killed. Where
-    there are none a single process is not forked: its error is told with its lines.
+    whose first column is the sample's number. values: [F], the weights at first. kills: one a process, after
+    how many of its steps it is killed; 0: not killed. Where there are none a single process is not forked:
+    its error is told with its lines.
     """
     with tempfile.TemporaryDirectory() as name:
         diary = Diary(Path(os.path.realpath(name)))
         processes = []
-        for kill in kills or [("nothing", 0)]:
+        for kill in kills or [0]:
             begin = len(diary.read())
             body = partial(_train, answer, recipe, samples, values, diary, kill)
-            came: PlainData = (
-                run_forked(partial(_another_day, body)) if kills else {"ended": RETURNED, "value": body()}
-            )
+            came: PlainData = run_forked(body) if kills else {"ended": RETURNED, "value": body()}
             told = diary.read()[begin:]
             batches = [note["batch"] for note in told if "batch" in note]
             saved = [note["saved"] for note in told if "saved" in note]
@@ -55,52 +51,34 @@ def training(
         return processes
 
 
-def _another_day(body: Body) -> PlainData:
-    """`body()` in a process that is told another time than those before it, and in which NumPy's generator is
-    as at a process's start; Python's own is so after every fork.
-    """
-    np.random.seed()
-    now = time.time
-    time.time = lambda: now() + os.getpid()
-    return body()
-
-
 def _train(
     answer: AnswerFunction,
     recipe: dict[str, Any],
     samples: Tensor,
     values: Tensor,
     diary: Diary,
-    kill: tuple[str, int],
+    kill: int,
 ) -> Tensor:
     """One process: what a script does when it is started, the same every time."""
     torch.manual_seed(5)
+    # A fork has its parent's; Python's own generator is seeded anew.
+    np.random.seed()
     model = Weights(values)
     optimizer = Momentum(model)
-    done = {"step": 0, "save": 0, "torn": 0}
-
-    def count(what: str) -> bool:
-        """Whether this is where the process ends."""
-        done[what] += 1
-        return tuple(kill) == (what, done[what])
+    made = 0
 
     def train_step(batch: Tensor) -> None:
+        nonlocal made
         drawn = torch.rand_like(model.values) if recipe["noisy"] else torch.ones_like(model.values)
         optimizer.step(torch.tanh(model.values * batch[:, 1:].mean(0)) * (drawn > 0.3))
         diary.note(batch=[int(number) for number in batch[:, 0]], drawn=drawn.tolist())
-        if count("step"):
+        made += 1
+        if made == kill:
             os.kill(os.getpid(), signal.SIGKILL)
 
     def save(path: Path, state: State) -> None:
         torch.save(state, path)
-        torn = count("torn")
-        if count("save") or torn:
-            os.truncate(path, 100)
-            if torn:
-                os.kill(os.getpid(), signal.SIGKILL)
-            return
-        named = os.path.relpath(path, diary.directory)
-        diary.note(saved=named if isinstance(path, Path) else f"the text {path!r}")
+        diary.note(saved=path.name)
 
     def load_latest(directory: Path) -> Any:
         saved = [note["saved"] for note in diary.read() if "saved" in note]
@@ -126,20 +104,15 @@ def world(answer: AnswerFunction, global_batch: int, world_size: int) -> list[Sh
 
 
 def told_to_stop(
-    answer: AnswerFunction,
-    steps: int,
-    plan: list[tuple[str, int, int, str]],
-    before: list[tuple[str, int, int, str]] | None,
+    answer: AnswerFunction, steps: int, plan: list[tuple[str, int, int, str]], again: bool
 ) -> StopReply:
     """A rank of a training in which signals come. plan: each as moment, step, rank, name; see `Signal`.
 
-    before: those of a training that this process had before; None if it had none.
+    again: whether this process had a training before, which was stopped.
     """
-    if before is not None:
-        earlier = SignalledTraining(answer, steps, [Signal(*each) for each in before])
+    if again:
+        earlier = SignalledTraining(steps, [Signal("before", 0, 0, "SIGTERM")])
         answer(earlier.train_step, steps, earlier.save, earlier.set_handler)
-    training = SignalledTraining(answer, steps, [Signal(*each) for each in plan])
-    with training.counting_lines():
-        returned = answer(training.train_step, steps, training.save, training.set_handler)
-    did = (training.made, training.saved, training.outside, training.deaf, training.unset)
-    return StopReply(returned, *did, training.line, training.after)
+    training = SignalledTraining(steps, [Signal(*each) for each in plan])
+    returned = answer(training.train_step, steps, training.save, training.set_handler)
+    return StopReply(returned, training.made, training.saved, training.unset)

@@ -1,6 +1,5 @@
 """Tensors laid flat in a buffer, and cut out of it again."""
 
-from functools import partial
 from typing import Any
 
 import torch
@@ -9,29 +8,23 @@ from torch import Tensor
 from graders.grading.answer import AnswerFunction, PlainData
 from graders.grading.called import Called
 from graders.units.models import copies_of
-from graders.units.ranks.drivers import copied, laid_out, place_of
-from graders.units.unit_04.optimizers import raised_by
+from graders.units.ranks.drivers import copied, laid_out
 
 
 def fused(answer: AnswerFunction, calls: list[list[Any]], layouts: list[str]) -> list[Called]:
-    """The buffer of each call; then, as arguments, the tensors when 1 has been added to the buffer, whether
-    each requires a gradient, whether the buffer does, and whether its numbers lie one behind the other.
-
-    calls: tensors, and whether they are trained. layouts: of these.
+    """The buffer of each call; then, as arguments, the tensors when 1 was added to the buffer, and whether
+    the buffer requires a gradient. calls: tensors, and whether they are trained. layouts: of these.
     """
     told = []
     for (tensors, trained), layout in zip(calls, layouts, strict=True):
         grounds: list[Tensor] = []
         given = [laid_out(tensor, layout, grounds).requires_grad_(trained) for tensor in tensors]
-        places = [(*place_of(tensor), tensor.stride()) for tensor in given]
         flat = answer(given)
-        result, history, contiguous = copied(flat), False, True
+        result, history = copied(flat), False
         if isinstance(flat, Tensor):
-            history, contiguous = flat.requires_grad, flat.is_contiguous()
+            history = flat.requires_grad
             flat.detach().add_(1)
-        same = places == [(*place_of(tensor), tensor.stride()) for tensor in given]
-        left = [copies_of(given), [tensor.requires_grad for tensor in given], history, contiguous]
-        told.append(Called(result, None, left, memory_kept=same))
+        told.append(Called(result, None, [copies_of(given), history]))
     return told
 
 
@@ -51,7 +44,15 @@ def unfused(answer: AnswerFunction, calls: list[list[Any]], layouts: list[str]) 
 
 
 def unfuse_raises(answer: AnswerFunction, calls: list[list[Any]]) -> list[PlainData]:
-    """The class of what the answer raises in each call, by name; empty if nothing."""
-    return [
-        raised_by(partial(answer, flat, list(map(torch.Size, shapes))), ValueError) for flat, shapes in calls
-    ]
+    """Whether the answer raises ValueError in each call."""
+    found: list[PlainData] = []
+    for flat, shapes in calls:
+        try:
+            answer(flat, list(map(torch.Size, shapes)))
+        except ValueError:
+            found.append(True)
+        except RuntimeError:  # what torch says of it
+            found.append(False)
+        else:
+            found.append(False)
+    return found

@@ -1,12 +1,10 @@
-"""Training with an optimizer that averages, and what that optimizer refuses."""
+"""Training with an optimizer that averages."""
 
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import Any
-from unittest.mock import Mock
 
-import torch
 from torch import Tensor
 
 from course_lib import mark
@@ -15,7 +13,6 @@ from graders.units.drivers import between_marks
 from graders.units.models import copies_of, gradients_of, load_values
 from graders.units.optimizers import PlainSGD
 from graders.units.unit_04.models import Paths
-from graders.units.unit_04.optimizers import cleared, hands_on_state, raised_by, refused
 from graders.units.unit_04.replies import OwnReply, StepReply
 
 
@@ -35,7 +32,7 @@ def _trained(
     """Steps of a `Paths` with the answer's optimizer.
 
     values: of the parameters. inputs, orders: by step and micro-batch, [B, width], and through which layers.
-    options: "passes", "threshold", "lr", and "to_none", of zero_grad.
+    options: "passes", "threshold" and "lr".
     """
     model = Paths(**model_options)
     load_values(model.parameters(), values)
@@ -45,7 +42,7 @@ def _trained(
     replies = []
     for batches, paths in zip(inputs, orders, strict=True):
         mark("step begins")
-        optimizer.zero_grad(set_to_none=options["to_none"])
+        optimizer.zero_grad()
         for number, (batch, path) in enumerate(zip(batches, paths, strict=True)):
             model(batch, path, number).square().mean().backward()
             mark(f"backward {number} ends")
@@ -55,97 +52,44 @@ def _trained(
     return replies
 
 
-OWN = ("param_groups", "state", "defaults")
-
-
-class _Phases:
-    """Steps of an optimizer around `plain`, numbered; what each leaves behind."""
-
-    def __init__(self, model: Paths, plain: PlainSGD, optimizer: Any) -> None:
-        self._model, self._plain, self._optimizer = model, plain, optimizer
-        self.taken: list[int] = []
-        self.parameters: list[list[Tensor]] = []
-
-    def step(self, *closure: Callable[[], float]) -> PlainData:
-        """A step, which ends the phase; what it returned."""
-        returned: PlainData = self._optimizer.step(*closure)
-        mark(f"phase {len(self.taken)} ends")
-        self.taken.append(self._plain.taken)
-        self.parameters.append(copies_of(self._model.parameters()))
-        self._optimizer.zero_grad()
-        return returned
-
-
 def own(answer: AnswerFunction, values: list[Tensor], inputs: Tensor) -> OwnReply:
-    """One layer, in six phases, each marked: a step before any backward; one with a closure; one at another
-    rate; one with gradients halved after synchronize(); one whose backward came after synchronize(); and one
-    without a backward. Then comes a backward whose gradients are NaN. inputs: [B, width].
+    """One layer and three steps: with a closure, at another rate, and with gradients halved after
+    synchronize(). Then zero_grad() after a backward. inputs: [B, width].
     """
-    width = inputs.shape[1]
-    model = Paths(width, [2], ["float32"], [], [])
+    model = Paths(inputs.shape[1], [2], ["float32"], [], [])
     load_values(model.parameters(), values)
     plain = PlainSGD(model.parameters(), 0.1)
     optimizer = answer(plain, model.named_parameters())
-    shared = [name for name in OWN if getattr(optimizer, name, None) is getattr(plain, name)]
-    phases = _Phases(model, plain, optimizer)
-    closure = Mock(return_value=4.5)
+    found = []
 
-    def backward(inputs: Tensor = inputs) -> None:
+    def backward() -> None:
         model(inputs, [0]).square().mean().backward()
 
-    phases.step()
+    def step(*closure: Callable[[], float]) -> PlainData:
+        returned: PlainData = optimizer.step(*closure)
+        found.append(copies_of(model.parameters()))
+        optimizer.zero_grad()
+        return returned
+
     backward()
-    returned = phases.step(closure)
+    returned = step(lambda: 4.5)
     optimizer.param_groups[0]["lr"] = 0.01
     backward()
-    phases.step()
+    step()
     backward()
-    optimizer.synchronize()
-    for parameter in model.parameters():
-        assert parameter.grad is not None
-        parameter.grad.mul_(0.5)
-    phases.step()
-    backward()
-    optimizer.synchronize()
-    optimizer.zero_grad()
-    backward()
-    phases.step()
-    phases.step()
-    backward(inputs * torch.nan)
     before = [id(parameter.grad) for parameter in model.parameters()]
     optimizer.synchronize()
     in_place = before == [id(parameter.grad) for parameter in model.parameters()]
-    lost = sum(each is None or not each.isnan().all() for each in gradients_of(model))
-    told = (returned, closure.call_count, phases.taken, phases.parameters, lost, in_place)
-    return OwnReply(shared, hands_on_state(optimizer, plain), *told, cleared(model, optimizer))
-
-
-def refusals(answer: AnswerFunction, values: list[Tensor], inputs: Tensor) -> list[str]:
-    """What is raised, see `refused`, in turn: by zero_grad() after a backward; after step(); after
-    synchronize(); after the first of two passes; by the second of two passes; by a third. inputs: [B, width].
-    One of two layers has no gradient, so the only message is not complete before synchronize().
-    """
-    width = inputs.shape[1]
-    found: list[str] = []
-    for passes in (1, 2):
-        model = Paths(width, [2, 2], ["float64"] * 2, [], [])
-        load_values(model.parameters(), values)
-        optimizer = answer(PlainSGD(model.parameters(), 0.1), model.named_parameters(), passes)
-
-        def backward(model: Paths = model) -> None:
-            model(inputs, [0]).square().mean().backward()
-
-        backward()
-        found.append(refused(model, optimizer))
-        if passes == 1:
-            optimizer.step()
-            found.append(refused(model, optimizer))
-            backward()
-            optimizer.synchronize()
-            found.append(refused(model, optimizer))
-        else:
-            found.append(raised_by(backward, RuntimeError))
-            found.append(raised_by(backward, RuntimeError))
-            with suppress(Exception):  # what is under way is to be waited for, whatever state that left
-                optimizer.synchronize()
-    return found
+    for parameter in model.parameters():
+        assert parameter.grad is not None
+        parameter.grad.mul_(0.5)
+    step()
+    backward()
+    refused = ""
+    try:
+        optimizer.zero_grad()
+    except Exception as error:
+        refused = "RuntimeError" if isinstance(error, RuntimeError) else type(error).__name__
+    with suppress(Exception):  # what is under way is to be waited for, whatever state that left
+        optimizer.synchronize()
+    return OwnReply(returned, found, in_place, refused)

@@ -68,15 +68,11 @@ def _optimizer(model: Any, groups: list[dict[str, Any]], states: list[dict[str, 
 
 
 def _what_stays(model: Any, optimizer: PlainSGD) -> list[Any]:
-    """Which tensors there are, and where; which the optimizer has; which are trained; gradients and mode; and
-    the state of random numbers.
-    """
+    """Which tensors there are, and where; which the optimizer has; and gradients."""
     held = [[id(parameter) for parameter in group["params"]] for group in optimizer.param_groups]
     gradients = [None if each is None else each.tolist() for each in gradients_of(model)]
     return [
         [(id(tensor), tensor.data_ptr()) for tensor in state_of(model)],
         held,
-        [tensor.requires_grad for tensor in state_of(model)],
-        [gradients, model.training],
-        bytes(torch.get_rng_state().numpy()),
+        gradients,
     ]
