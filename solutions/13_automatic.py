@@ -733,7 +733,7 @@ def best_intra(
         does not count.
 
     Returns the least sum of seconds, to a relative 1e-5, and a choice that has it. Raises
-    ValueError if none is possible. 14 operators with 25 edges and 4 strategies each take less than 5
+    ValueError if none is possible. 12 operators with 21 edges and 4 strategies each take less than 5
     seconds.
     """
     ### BEGIN SOLUTION
@@ -2268,11 +2268,11 @@ def plan(model: Model, cluster: Cluster, memory: float) -> ParallelPlan:
 
     model: as in section 9. memory: bytes of a device. A plan is rated by Planner(model, cluster,
     torchs_1f1b).predict(plan): `seconds`, and `memory`, of which no stage may have more than a device.
-    Some plan fits. Each of three small tasks, of at most 6 pieces on 8 ranks, takes less than two
+    Some plan fits. Each of two small tasks, of at most 4 pieces on 8 ranks, takes less than two
     minutes.
 
     Points are for plans that run within the memory; for steps no slower than with one kind of
-    parallelism alone (data, stages, or units inside of an MLP and heads shared); for steps within 10 %
+    parallelism alone (data, stages, or units inside of the MLPs shared); for steps within 10 %
     and within 3 % of the best plan known.
     """
     ### BEGIN SOLUTION

@@ -72,16 +72,12 @@ def planner_of(model: Model, cluster: Cluster) -> Remembering:
 class Search:
     """All shapes, micro-batches and cuts by an estimate, and the most likely of them by prediction.
 
-    shapes, orders, cuts: what there is to choose from. micro_batches: at most so many times the stages.
-    predicted: how many plans that fit are compared by prediction. within: whether the memory counts.
+    shapes: what there is to choose from. micro_batches: at most so many times the stages. within: whether
+    the memory counts.
     """
 
-    def __init__(
-        self, shapes=shapes_of, orders=inner_first, micro_batches=8, cuts=None, predicted=24, within=True
-    ):
-        self.shapes, self.orders, self.micro_batches = shapes, orders, micro_batches
-        self.cuts = cuts or (lambda pieces, stages: itertools.combinations(range(1, pieces), stages - 1))
-        self.predicted, self.within = predicted, within
+    def __init__(self, shapes=shapes_of, micro_batches=8, within=True):
+        self.shapes, self.micro_batches, self.within = shapes, micro_batches, within
 
     def __call__(self, model: Model, cluster: Cluster, memory: float) -> ParallelPlan:
         planner = planner_of(model, cluster)
@@ -92,7 +88,7 @@ class Search:
             return step.seconds if not self.within or max(step.memory) <= memory else math.inf
 
         fitting = (each for each in rated if self._fits(planner, each, memory))
-        return min(itertools.islice(fitting, self.predicted), key=seconds)
+        return min(itertools.islice(fitting, 24), key=seconds)
 
     def _fits(self, planner: Planner, plan: ParallelPlan, memory: float) -> bool:
         return not self.within or max(planner.predict(plan).memory) <= memory
@@ -104,7 +100,7 @@ class Search:
                 if shape[0] > pieces or model.samples % (shape[1] * count):
                     continue
                 graph = model.graph(model.part(shape[1], count))
-                for order in self.orders(graph) if shape[2] > 1 else [[]]:
+                for order in inner_first(graph) if shape[2] > 1 else [[]]:
                     split = split_along(graph, order, shape[2])
                     yield from self._cut(planner, graph, shape, count, split)
 
@@ -114,7 +110,7 @@ class Search:
         taken = [sum(planner.parts(each, shape).seconds) for each in counted]
         adding = planner.network(shape)
         plans = []
-        for inner in self.cuts(pieces, shape[0]):
+        for inner in itertools.combinations(range(1, pieces), shape[0] - 1):
             parts = list(itertools.pairwise((0, *inner, pieces)))
             slowest = max(sum(taken[first:end]) for first, end in parts)
             parameters = max(sum(each.parameters for each in counted[first:end]) for first, end in parts)

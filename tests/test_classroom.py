@@ -3,7 +3,6 @@
 import csv
 import json
 import os
-import random
 import shutil
 import signal
 import subprocess
@@ -246,27 +245,6 @@ def test_late_submissions_lose_what_nbgrader_is_told(course: Path) -> None:
 # ------------------------------------------------------------------------------------ stopped at any moment
 
 
-def kill_while_grading(root: Path, seconds: float) -> None:
-    """Begin to grade, and kill it so long after its begin unless it is done by then."""
-    lock = root / "results" / ".lock"
-    lock.unlink(missing_ok=True)
-    process = subprocess.Popen(
-        command("grade", UNIT, "--jobs", "1", "--force"),
-        cwd=root,
-        env=environment(),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
-    while not lock.exists() and process.poll() is None:
-        time.sleep(0.05)
-    try:
-        process.wait(seconds)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait(30)
-
-
 def assert_sound(root: Path) -> None:
     """Whatever is there is whole: no score is missing, no student twice, no JSON torn."""
     for total, each in scores(root).values():
@@ -277,22 +255,6 @@ def assert_sound(root: Path) -> None:
         json.loads(path.read_text())
     for path in root.glob("autograded/*/*"):
         nbformat.read(path / f"{UNIT}.ipynb", as_version=4)
-
-
-def assert_complete(root: Path) -> None:
-    outcomes = grade(root)
-    assert {outcome.state for outcome in outcomes.values()} <= {State.GRADED, State.UNCHANGED}
-    found = scores(root)
-    assert sorted(found) == ["blank", "half", "right"]
-    assert (found["right"][0], found["blank"][0]) == (ALL, 0)
-    assert_sound(root)
-
-
-def test_killed_at_a_random_moment_it_goes_on(course: Path, rng: random.Random) -> None:
-    # Invariant: after a kill all that is there is whole; the next run completes it.
-    kill_while_grading(course, rng.uniform(0, 6))
-    assert_sound(course)
-    assert_complete(course)
 
 
 def die(*_: object) -> None:

@@ -60,23 +60,9 @@ def delete_checks(notebook: nbformat.NotebookNode) -> None:
     notebook.cells = [cell for cell in notebook.cells if cell not in gone]
 
 
-def double_checks(notebook: nbformat.NotebookNode) -> None:
-    notebook.cells += [new_code_cell(cell.source, metadata=cell.metadata) for cell in checks(notebook)]
-
-
-def reorder_checks(notebook: nbformat.NotebookNode) -> None:
-    first = checks(notebook)
-    notebook.cells = [*first, *(cell for cell in notebook.cells if cell not in first)]
-
-
 def edit_checks(notebook: nbformat.NotebookNode) -> None:
     for cell in checks(notebook):
         cell.source = "14"
-
-
-def rename_checks(notebook: nbformat.NotebookNode) -> None:
-    for cell in checks(notebook):
-        cell.metadata["nbgrader"]["grade_id"] += "_2"
 
 
 def strip(notebook: nbformat.NotebookNode) -> None:
@@ -110,12 +96,6 @@ def link_outside(folder: Path) -> None:
     (folder / NAME).symlink_to(folder.parents[1] / "deleted_checks" / UNIT / NAME)
 
 
-def link_inside(folder: Path) -> None:
-    as_it_is(folder)
-    (folder / NAME).rename(folder / "mine.dat")
-    (folder / NAME).symlink_to("mine.dat")
-
-
 def several(*puts: Put) -> Put:
     def put(folder: Path) -> None:
         for each in puts:
@@ -134,10 +114,7 @@ WINDOWS = "\ufeff" + json.dumps(solved(), indent=1).replace("\n", "\r\n")
 
 HANDED_IN: dict[str, tuple[Put, float, str]] = {
     "deleted_checks": (edited(delete_checks), ALL, ""),
-    "doubled_checks": (edited(double_checks), ALL, ""),
-    "reordered_checks": (edited(reorder_checks), ALL, ""),
     "edited_checks": (edited(edit_checks), ALL, ""),
-    "renamed_checks": (edited(rename_checks), ALL, ""),
     "stripped": (edited(strip), ALL, ""),
     "nonsense_marks": (edited(spoil_marks), ALL, ""),
     "old_release": (edited(age), ALL - 3, ""),
@@ -149,7 +126,6 @@ HANDED_IN: dict[str, tuple[Put, float, str]] = {
     "empty_file": (written(NAME, ""), 0, "is empty. Save the notebook again"),
     "nothing": (lambda _: None, 0, f"it holds nothing. Hand in {NAME} itself"),
     "a_zip": (written("work.zip", b"PK"), 0, f"it holds work.zip. Hand in {NAME} itself, not an archive."),
-    "a_zip_and_a_notebook": (several(as_it_is, written("work.zip", b"PK")), ALL, ""),
     "list_bomb": (
         written(NAME, f'{{"cells": [{"[]," * 5_000_000}[]]}}'),
         0,
@@ -170,7 +146,6 @@ HANDED_IN: dict[str, tuple[Put, float, str]] = {
     ),
     "python": (written(f"{UNIT}.py", PYTHON), ALL, ""),
     "windows": (written(NAME, WINDOWS), ALL, ""),
-    "windows_python": (written(f"{UNIT}.py", PYTHON.replace("\n", "\r\n")), ALL, ""),
     "other_unit": (
         written(NAME, json.dumps({**blank(), "cells": [new_code_cell("x = 1")]})),
         0,
@@ -179,7 +154,6 @@ HANDED_IN: dict[str, tuple[Put, float, str]] = {
     "Zoë Ångström 学生": (written("Lösung ü.ipynb", json.dumps(solved())), ALL, "Lösung ü.ipynb was graded"),
     "[o'brien] {x}": (as_it_is, ALL, ""),
     "link_outside": (link_outside, 0, f"{NAME} is a link out of the folder"),
-    "link_inside": (link_inside, ALL, ""),
     "a_pipe": (several(as_it_is, lambda folder: os.mkfifo(folder / "pipe")), ALL, ""),
 }
 

@@ -186,7 +186,6 @@ def test_somebody_else_s_is_not(course: Path, tmp_path: Path) -> None:
         refused = run_unsandboxed(course, "check", *arguments, "--json")
         assert (refused.returncode, refused.stdout) == (2, "")
         assert "There is no sandbox here" in refused.stderr
-    assert run_unsandboxed(course, "check", theirs, "--unsafe", "--json").returncode == 0
 
 
 def test_nbgrader_refuses_as_well_and_can_be_told(course: Path) -> None:

@@ -23,10 +23,7 @@ SOLVED = solved("13_automatic")
 def drawn(rng: Rng, count: int) -> Problem:
     """A chain with some edges that skip an operator, in milliseconds, and a bound for memory."""
     edges = [*pairwise(range(count)), *((i, i + 2) for i in range(0, count - 2, 2))]
-    free = Problem.drawn(rng, [rng.integer(2, 4) for _ in range(count)], edges)
-    memory = [[rng.integer(1, 9) for _ in own] for own in free.node_cost]
-    half = (sum(map(min, memory)) + sum(map(max, memory))) // 2
-    return Problem(free.node_cost, free.edges, free.edge_cost, memory, half)
+    return Problem.drawn(rng, [rng.integer(2, 4) for _ in range(count)], edges).bounded(rng, 0.5)
 
 
 def _answered(recipe: str, program: Path, asked: dict[str, Any]) -> dict[str, Any]:
@@ -47,7 +44,7 @@ def test_alpa_finds_the_same(rng: random.Random) -> None:
     # Invariant: with a bound and without, Alpa's program and ours find what looking at all plans finds.
     source = Rng(rng.getrandbits(32))
     problems = [drawn(source, count) for count in (2, 4, 5, 6)]
-    problems += [Problem(p.node_cost, p.edges, p.edge_cost, p.memory) for p in problems]
+    problems += [Problem(p.edges, p.node_cost, p.edge_cost, p.memory) for p in problems]
     asked: list[dict[str, Any]] = [
         {
             "nodes": p.node_cost,
@@ -72,7 +69,7 @@ def test_galvatron_finds_the_same(rng: random.Random) -> None:
     source = Rng(rng.getrandbits(32))
     counts = [source.integer(1, 6) for _ in range(8)]
     chains = [Problem.chain(source, [source.integer(1, 4) for _ in range(count)]) for count in counts]
-    problems = [each.within_a_third(source) for each in chains]
+    problems = [each.bounded(source, 1 / 3) for each in chains]
     asked = [
         {"nodes": p.node_cost, "edges": p.edge_cost, "memory": p.memory, "capacity": p.capacity}
         for p in problems

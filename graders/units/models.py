@@ -1,9 +1,6 @@
 """What the models of several units share: their drivers build them, and graders beside them."""
 
-import gc
 from collections.abc import Iterable, Sequence
-from functools import partial
-from types import CellType, FunctionType, MethodType
 from typing import Any
 
 import torch
@@ -80,29 +77,24 @@ def sent(result: Tensor, gradient: Tensor) -> Tensor:
 
 
 def floating_bytes(module: nn.Module) -> int:
-    """Bytes of the memory that floating tensors of a module keep: in it, in the modules, functions and
-    containers that it has as attributes, in theirs, and so on.
+    """Bytes of the memory that floating tensors keep which a module has as attributes, in modules, lists and
+    dictionaries too.
     """
     kept: dict[int, Any] = {}
     left: list[Any] = [module]
     while left:
         each = left.pop()
-        if id(each) not in kept:
-            kept[id(each)] = each
-            left += _kept_by(each)
+        if id(each) in kept:
+            continue
+        kept[id(each)] = each
+        if isinstance(each, nn.Module):
+            left += vars(each).values()
+        elif isinstance(each, dict):
+            left += each.values()
+        elif isinstance(each, list | tuple):
+            left += each
     tensors = [each for each in kept.values() if isinstance(each, Tensor) and each.is_floating_point()]
     return sum({each.untyped_storage()._cdata: each.untyped_storage().nbytes() for each in tensors}.values())
-
-
-def _kept_by(thing: Any) -> Iterable[Any]:
-    match thing:
-        case nn.Module():
-            return vars(thing).values()
-        case FunctionType():
-            return [*(thing.__closure__ or ()), *(thing.__defaults__ or ())]
-        case dict() | list() | tuple() | set() | partial() | CellType() | MethodType():
-            return gc.get_referents(thing)
-    return ()
 
 
 def transposed(x: Tensor) -> Tensor:

@@ -1,18 +1,13 @@
 """Whether the orders in which the epochs of a training have their samples were drawn one by one.
 
 An order that is turned, reversed, cut in pieces or used again keeps neighbours together; one that is computed
-goes on in steps of one length; one out of a small buffer leaves every sample near its place; one that is
-shuffled on in one way changes from epoch to epoch alike. Of a few dozen samples hardly any drawn orders do.
-One that is shuffled by too few swaps, by blocks, or by keys of which many are alike, shows in several orders
-together: samples come to the same places, have the same neighbours, or stand in ascending order, too often.
+goes on in steps of one length. Of a few dozen samples hardly any drawn orders do.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import combinations, pairwise
-from math import sqrt, tanh
-from statistics import correlation
-from typing import Any
+from math import sqrt
 
 from graders.grading.kit import Finding
 
@@ -21,43 +16,28 @@ Order = Sequence[Sequence[int]]
 
 
 def drawn_anew(epochs: Sequence[Order], samples: int, called: str = "epoch") -> Finding:
-    """Passes if no epoch has its samples in steps of one length or near their numbers' places; no two have
-    most of their neighbours, nearly all of a rank's samples, or the samples' places in common; and of three
-    that follow one another the last does not come of the second as the second of the first.
+    """Passes if no epoch has its samples in steps of one length, and no two have the same order, most
+    neighbours, or nearly all of a rank's samples in common.
 
     samples: n, which should be some dozens, and some on each rank. called: what the orders are of, if not of
     epochs.
     """
-    numbers = {number: (number, number) for number in range(samples)}
     for number, order in enumerate(epochs):
         steps = [(after - before) % samples for part in order for before, after in pairwise(part)]
         step, times = Counter(steps).most_common(1)[0] if steps else (0, 0)
         if 2 * times > len(steps):
             text = f"{called} {number} is not shuffled: mostly {step} lies between a sample and the next"
             return Finding(False, f"{text}, {_told(order)}.")
-        if _near(_places(order), numbers):
-            text = f"{called} {number} is hardly shuffled: samples stay near their places"
-            return Finding(False, f"{text}, {_told(order)}.")
     for (earlier, one), (later, other) in combinations(enumerate(epochs), 2):
-        which = f"{called}s {earlier} and {later}"
+        which, both = f"{called}s {earlier} and {later}", f"{_told(one)}, and {_told(other)}"
         if list(map(list, one)) == list(map(list, other)):
             return Finding(False, f"{which} have the same samples in the same order: {_told(one)}.")
         together, pairs = len(_neighbours(one) & _neighbours(other)), len(_neighbours(one))
         if 2 * together > pairs:
             text = f"{which} have {together} of {pairs} pairs of neighbours in common"
-            return Finding(False, f"{text}: {_told(one)}, and {_told(other)}.")
+            return Finding(False, f"{text}: {both}.")
         if len(one) > 1 and (same := _same_parts(one, other)):
-            return Finding(False, f"in {which} {same}: {_told(one)}, and {_told(other)}.")
-        if _near(_places(one), _places(other)):
-            text = f"{which} have most samples near the same places"
-            return Finding(False, f"{text}: {_told(one)}, and {_told(other)}.")
-    all_of_them = drawn_together(epochs, called)
-    if not all_of_them.passed:
-        return all_of_them
-    for number, three in enumerate(zip(epochs, epochs[1:], epochs[2:], strict=False)):
-        if _goes_on(*three):
-            text = f"{called} {number + 2} is made of {called} {number + 1} as that was of {called} {number}"
-            return Finding(False, f"{text}: nothing is drawn anew, {', '.join(map(_told, three))}.")
+            return Finding(False, f"in {which} {same}: {both}.")
     return Finding(True, f"{len(epochs)} {called}s, each in an order of its own.")
 
 
@@ -120,42 +100,6 @@ def _places(order: Order) -> dict[int, tuple[float, int]]:
         for rank, part in enumerate(order)
         for place, sample in enumerate(part)
     }
-
-
-def _near(one: Mapping[int, tuple[float, float]], other: Mapping[int, tuple[float, float]]) -> bool:
-    """Whether samples are early or late, or on low or high ranks in both; of drawn orders two in 10^9 are."""
-    common = sorted(one.keys() & other.keys())
-    if len(common) < 12:
-        return False
-    # By Fisher's transformation a chance correlation is normal, of this many standard deviations.
-    limit = tanh(6 / sqrt(len(common) - 3))
-    for kind in range(2):
-        first, second = ([each[sample][kind] for sample in common] for each in (one, other))
-        if len(set(first)) > 1 < len(set(second)) and abs(correlation(first, second)) > limit:
-            return True
-    return False
-
-
-def _goes_on(first: Order, second: Order, third: Order) -> bool:
-    """Whether the same places, or the same samples, are exchanged from one to the next and then again."""
-    places = [
-        {(rank, place): sample for rank, part in enumerate(order) for place, sample in enumerate(part)}
-        for order in (first, second, third)
-    ]
-    samples = [{sample: place for place, sample in each.items()} for each in places]
-    return any(
-        2 * _alike(_change(*each[:2]), _change(*each[1:])) > len(each[0]) for each in (places, samples)
-    )
-
-
-def _change(before: Mapping[Any, Any], after: Mapping[Any, Any]) -> dict[Any, Any]:
-    """What has come in the place of what."""
-    return {before[key]: after[key] for key in before.keys() & after.keys()}
-
-
-def _alike(one: Mapping[Any, Any], other: Mapping[Any, Any]) -> int:
-    """How many keys have one value in both."""
-    return len(one.items() & other.items())
 
 
 def _told(order: Order) -> str:

@@ -52,39 +52,6 @@ def axis_by_axis(op, mesh):
 
 
 @right("reshard")
-def with_lists(x, source, target, group=None):
-    """The collectives on lists; what is alone is made from all parts of zeros."""
-    p, me = dist.get_world_size(group), dist.get_rank(group)
-    kinds = type(source).__name__[0] + type(target).__name__[0]
-    if source == target:
-        return x.clone()
-    if kinds in ("RP", "SP"):
-        zeros = torch.zeros_like(x)
-        if kinds == "RP":
-            return zeros if me else x.clone()
-        return torch.cat([zeros] * me + [x] + [zeros] * (p - me - 1), source.dim)
-    if kinds == "RS":
-        return x.chunk(p, target.dim)[me].clone()
-    if kinds == "PR":
-        total = x.contiguous().clone()
-        dist.all_reduce(total, group=group)
-        return total
-    if kinds == "SR":
-        own = x.contiguous()
-        parts = [torch.empty_like(own) for _ in range(p)]
-        dist.all_gather(parts, own, group=group)
-        return torch.cat(parts, source.dim)
-    given = [part.contiguous() for part in x.chunk(p, target.dim)]
-    if kinds == "PS":
-        own = torch.empty_like(given[0])
-        dist.reduce_scatter(own, given, group=group)
-        return own
-    parts = [torch.empty_like(given[0]) for _ in range(p)]
-    dist.all_to_all(parts, given, group=group)
-    return torch.cat(parts, source.dim)
-
-
-@right("reshard")
 def by_functional_collectives(x, source, target, group=None):
     """What these return is waited for when it is used; what is alone by pads and views."""
     p, me = dist.get_world_size(group), dist.get_rank(group)
@@ -160,34 +127,6 @@ def again_and_again(source, target, nbytes, mesh, links, dims):
     return best[target]
 
 
-def reshard_cost(*change):
-    """Wrong: whoever has not solved that exercise can solve this one all the same."""
-    return 1.0
-
-
-@right("reshard_path")
-def beside_a_wrong_price_list(source, target, nbytes, mesh, links, dims):
-    """Rounds, in each of which all layouts that have become cheaper are looked at."""
-    kinds = [Replicate(), Partial(), *map(Shard, range(dims))]
-    best, new = {source: (0.0, [source])}, {source}
-    while new:
-        cheaper = set()
-        for here, axis in itertools.product(new, range(len(mesh))):
-            seconds, way = best[here]
-            others = [n if each.is_shard() else 1 for n, each in zip(mesh, here, strict=True)]
-            others[axis] = 1
-            for kind in kinds:
-                if not any(each.is_shard() and each in (here[axis], kind) for each in here[axis + 1 :]):
-                    size = nbytes / math.prod(others)
-                    price = seconds + reshard_cost(here[axis], kind, size, mesh[axis], links[axis])
-                    there = (*here[:axis], kind, *here[axis + 1 :])
-                    if price < best.get(there, (math.inf,))[0] * (1 - 1e-12):
-                        best[there] = price, [*way, there]
-                        cheaper.add(there)
-        new = cheaper
-    return best[target]
-
-
 @right("reshard_path")
 def every_pair(source, target, nbytes, mesh, links, dims):
     """SciPy's shortest paths, where what is free costs 1, a billionth of the smallest price."""
@@ -247,43 +186,6 @@ def calls_itself_for_the_rest(node_cost, edge_cost):
     first = min(range(len(node_cost[0])), key=lambda s: rest(0, s)[0])
     seconds, plan = rest(0, first)
     return seconds, [first, *plan]
-
-
-@right("best_chain")
-def in_tensors_of_32_bits(node_cost, edge_cost):
-    """All strategies at once, in floats that are exact to seven digits."""
-    nodes = [torch.tensor(own) for own in node_cost]
-    seconds, came_from = nodes[0], []
-    for own, table in zip(nodes[1:], edge_cost, strict=True):
-        least, place = (seconds[:, None] + torch.tensor(table)).min(0)
-        came_from.append(place.tolist())
-        seconds = least + own
-    plan = [int(seconds.argmin())]
-    for places in reversed(came_from):
-        plan.insert(0, places[plan[0]])
-    return seconds.min().item(), plan
-
-
-@right("best_chain")
-def shortest_path(node_cost, edge_cost):
-    """Dijkstra's way through pairs of operator and strategy."""
-    heap = [(cost, 0, s, None) for s, cost in enumerate(node_cost[0])]
-    heapq.heapify(heap)
-    seen = set()
-    while heap:
-        seconds, i, s, before = heapq.heappop(heap)
-        if (i, s) in seen:
-            continue
-        seen.add((i, s))
-        if i == len(node_cost) - 1:
-            plan = [s]
-            while before is not None:
-                s, before = before
-                plan.append(s)
-            return seconds, plan[::-1]
-        for t, cost in enumerate(node_cost[i + 1]):
-            heapq.heappush(heap, (seconds + edge_cost[i][s][t] + cost, i + 1, t, (s, before)))
-    raise AssertionError
 
 
 @right("best_intra")

@@ -1,33 +1,56 @@
 """The grader of `best_inter`."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 
-from graders.grading.cases import Values, both, vary
+from graders.grading.cases import both, vary
 from graders.grading.expected import ANYTHING, Checked, Expected
 from graders.grading.explanation import Tried
 from graders.grading.judging import feature
 from graders.grading.kit import Answer, Criterion, Finding, Rng, compare
 from graders.units.functions.stage import Arguments, of_function
 from graders.units.unit_13.drivers import stages as drivers
-from graders.units.unit_13.stage_cases import Case
-from graders.units.unit_13.stage_models import TELLING, drawn, large
+from graders.units.unit_13.stage_cases import Case, measured, stages, table_of
 
 SECONDS = 6.0
 """What the plan of a large model may take: twice what is asked for, since other programs may be running."""
 
 
+def _two_layers(micro_batches: int, *plans: tuple[float, float]) -> Case:
+    """Plans of two stages, on 1 and 3, 2 and 2, 3 and 1 devices; a single stage takes far longer."""
+    table = dict.fromkeys(stages(2, (1, 2, 3)), 500.0)
+    for size, (first, second) in enumerate(plans, start=1):
+        table[0, 1, size], table[1, 2, 4 - size] = first, second
+    return Case(table, 2, 4, micro_batches, (1, 2, 3))
+
+
+SLOW_LAST = {(0, 1, 1): 6.0, (1, 2, 1): 6.0, (0, 2, 2): 10.0, (2, 3, 2): 20.0}
+TELLING = {
+    "one stage is better only beside the slow last one": Case(
+        {**dict.fromkeys(stages(3, (1, 2)), 40.0), **SLOW_LAST}, 3, 4, 3, (1, 2)
+    ),
+    "neither the least sum nor the quickest slowest stage": _two_layers(
+        4, (80.0, 4.0), (70.0, 30.0), (66.0, 64.0)
+    ),
+    "of many the sum counts, too": _two_layers(40, (67.0, 4.0), (90.0, 90.0), (66.0, 64.0)),
+    "of one only the sum counts": _two_layers(1, (80.0, 4.0), (70.0, 30.0), (43.0, 43.0)),
+}
+"""Tables in which something else decides than in those that are drawn."""
+FIRST, BETWEEN, MANY, ONE = TELLING
+
+
 @dataclass(frozen=True, slots=True)
 class Stages:
-    """sizes: of submeshes; none: 1, 2, 4 and 8. telling: one of TELLING; empty: it is drawn. number: which of
-    its cases. unit: of seconds.
+    """sizes: of submeshes. most: work that fits on a device; none: any. ruled: whether a stage's seconds
+    follow from work and devices; else each is drawn by itself. unit: of seconds. telling: one of TELLING;
+    empty: it is drawn. number: which of several.
     """
 
     layers: int = feature(4, "{} layers")
     devices: int = feature(6, "{} devices")
-    micro_batches: int = feature(4, lambda count: compare.counted(count, "micro-batch").replace("hs", "hes"))
-    sizes: tuple[int, ...] = feature((), lambda sizes: f"sizes {sizes}" if sizes else "")
+    micro_batches: int = feature(4, "{} micro-batches")
+    sizes: tuple[int, ...] = feature((1, 2, 4), "sizes {}")
+    most: float = feature(float("inf"), lambda most: "stages that do not fit" if most < 1e9 else "")
+    ruled: bool = True
     unit: float = feature(1e-3, "in units of {:g} s")
     telling: str = feature("", "{}")
     number: int = 0
@@ -36,24 +59,13 @@ class Stages:
 def a_model(rng: Rng, case: Stages) -> Arguments:
     """The table of all stages, and the other arguments."""
     if case.telling:
-        told = TELLING[case.telling](rng)[case.number]
-        model = told.with_batches(1) if case.micro_batches == 1 else told
+        return TELLING[case.telling].arguments
+    if case.ruled:
+        table = table_of(rng, case.layers, case.sizes, case.most)
     else:
-        model = drawn(rng, case.layers, case.devices, case.sizes).with_batches(case.micro_batches)
-    return model.in_units(case.unit).arguments
-
-
-def telling(name: str, numbers: Sequence[int], **features: float) -> tuple[Values, ...]:
-    """These cases of one kind."""
-    return tuple(each for number in numbers for each in both(telling=name, number=number, **features))
-
-
-def possible(case: Stages) -> bool:
-    """What tells does so as it is; where nothing fits, also with a single micro-batch."""
-    alone = case.telling == "what does not fit" and case.micro_batches == 1
-    count = 1 if alone else Stages().micro_batches
-    told = Stages(micro_batches=count, unit=case.unit, telling=case.telling, number=case.number)
-    return not case.telling or case == told
+        table = measured(rng, case.layers, case.sizes)
+    table = {stage: seconds * case.unit for stage, seconds in table.items()}
+    return Case(table, case.layers, case.devices, case.micro_batches, case.sizes).arguments
 
 
 def asks_once(tried: Tried[Stages]) -> Finding:
@@ -66,7 +78,8 @@ def asks_once(tried: Tried[Stages]) -> Finding:
 
 def in_time(answer: Answer, rng: Rng) -> Finding:
     """Passes if the plan of a large model is the best, and comes in time."""
-    model = large(rng, rng.integer(5, 30))
+    sizes = (1, 2, 4, 8, 16)
+    model = Case(table_of(rng, 16, sizes), 16, 16, rng.integer(5, 30), sizes)
     told = answer.call(drivers.stages, [model.arguments], timeout=SECONDS)
     return compare.first_failure(
         model.as_good(called.value) for called, _ in compare.side_by_side(told, [model])
@@ -80,38 +93,31 @@ def in_time(answer: Answer, rng: Rng) -> Finding:
     rubric=(
         Criterion(
             "a few micro-batches",
-            4,
+            5,
             "The best plan of the first layers need not be part of the best plan of all: it may be slow in "
             "a stage that does not matter beside a slower one that is still to come. All devices are used, "
             "even where fewer are faster.",
-            vary=vary(layers=(2, 3, 6), devices=(3, 8), micro_batches=(2, 3, 9))
+            vary=vary(layers=(2, 6), devices=(3, 8), micro_batches=(2, 9), unit=(1e-8,))
             + both(layers=1, devices=4)
             + both(devices=7, sizes=(1, 3))
-            + both(devices=8, sizes=(2, 3, 6))
-            + both(devices=3, sizes=(1, 2, 4, 8))
-            + telling("seconds that tell", range(6))
-            + telling("runs that are better the longer they are", range(4)),
+            + tuple(
+                each
+                for number in range(3)
+                for each in both(layers=6, devices=7, ruled=False, number=number, sizes=(1, 2, 3, 4))
+            )
+            + vary(telling=(FIRST, BETWEEN)),
         ),
         Criterion(
             "one micro-batch, or many",
             2,
             "With one only the sum counts; with many nearly only the slowest stage, and the sum still does.",
-            vary=vary(micro_batches=(1, 300, 900)) + telling("many micro-batches that tell", range(2)),
-        ),
-        Criterion(
-            "any seconds",
-            1,
-            "Any stage's seconds may be the best bound, however near another's, and however small.",
-            vary=telling("seconds that tell", (1, 2), unit=1e-7)
-            + telling("forty plans", (0, 2, 3, 6), unit=1e-8),
+            vary=vary(micro_batches=(1, 300), telling=(MANY, ONE)),
         ),
         Criterion(
             "what does not fit",
             2,
             "Where every plan has a stage that does not fit, raise ValueError.",
-            vary=telling("what does not fit", range(5))
-            + both(telling="what does not fit", number=2, micro_batches=1)
-            + both(telling="what does not fit", number=0, micro_batches=1),
+            vary=vary(most=(5, 60, 100, 150)) + both(layers=3, devices=5, sizes=(2, 4)),
         ),
         Criterion(
             "each stage asked for once",
@@ -134,12 +140,11 @@ def in_time(answer: Answer, rng: Rng) -> Finding:
         "bound. Which bounds are worth a try, and from which one on can none be better than what you have?",
     ),
     arguments=a_model,
-    possible=possible,
+    possible=lambda case: not case.telling or case == Stages(telling=case.telling),
     driver=drivers.stages,
     written=lambda given: str(Case.of(given)),
 )
 def best_inter(case: Stages, given: Arguments) -> Expected:
     """Any plan whose step is as short as it can be."""
-    best = Checked(partial(Case.of(given).as_good))
     names = ("stage_seconds", "layers", "devices", "micro_batches", "sizes")
-    return Expected(best, dict.fromkeys(names, ANYTHING), returned=None)
+    return Expected(Checked(Case.of(given).as_good), dict.fromkeys(names, ANYTHING), returned=None)

@@ -29,11 +29,6 @@ class Graph:
         tasks = [change.get(number, task) for number, task in enumerate(self.tasks)]
         return Graph(tasks, self.edges, self.devices)
 
-    def in_units(self, unit: float) -> "Graph":
-        """The graph with all seconds in another unit, such as tenths."""
-        tasks = [(device, seconds * unit) for device, seconds in self.tasks]
-        return Graph(tasks, self.edges, self.devices)
-
     @cached_property
     def timeline(self) -> Timeline:
         """When all runs: of the tasks that nothing before them holds back the earliest one is settled."""
@@ -62,22 +57,11 @@ class Graph:
         return Timeline([Task(*task) for task in self.tasks], before, after, ready, end, queues)
 
 
-def wrong_times(graph: Graph, told: Any, what: str) -> Finding:
-    """Passes if ready, end and queues are those of the graph's timeline, to the last digit."""
-    for name in ("ready", "end", "queues"):
-        wanted = getattr(graph.timeline, name)
+def right_fields(graph: Graph, told: Any, names: tuple[str, ...], what: str) -> Finding:
+    """Passes if these fields are those of the graph's timeline, to the last digit."""
+    for name in names:
+        wanted = graph.tasks if name == "tasks" else getattr(graph.timeline, name)
         # Equal lists need no look at each item.
         if not compare.same(told[name], wanted):
-            found = same(told[name], wanted, f"{name} of {what}", 0.0)
-            if not found.passed:
-                return found
-    return Finding(True, f"the times of {what} are right.")
-
-
-def wrong_lists(graph: Graph, told: Any, what: str) -> Finding:
-    """Passes if tasks are the graph's, and before and after list their neighbours, in any order."""
-    expected = graph.timeline
-    wanted = {"tasks": graph.tasks, "before": expected.before, "after": expected.after}
-    return compare.first_failure(
-        compare.equal(told[name], lists, f"{name} of {what}") for name, lists in wanted.items()
-    )
+            return same(told[name], wanted, f"{name} of {what}", 0.0)
+    return Finding(True, f"{', '.join(names)} of {what} are right.")

@@ -25,16 +25,9 @@ class Layers:
 
     def __str__(self) -> str:
         """In words; the lists if they are short."""
-        text = f"{compare.counted(len(self.seconds), 'layer')}, levels {self.levels}"
         if len(self.seconds) > 8:
-            return text
-        lists = f"seconds {self.seconds}, activation_bytes {self.activations}, weight_bytes {self.weights}"
-        return f"{text}, {lists}"
-
-    def in_milliseconds(self) -> "Layers":
-        """The same, a thousand times as fast."""
-        levels = [(units, 1000 * bandwidth) for units, bandwidth in self.levels]
-        return Layers([each / 1000 for each in self.seconds], self.activations, self.weights, levels)
+            return f"{len(self.seconds)} layers, levels {self.levels}"
+        return f"{self.seconds}, {self.activations}, {self.weights}, {self.levels}"
 
     def stage(self, begin: int, end: int, replicas: int, alone: float, level: int) -> float:
         """Seconds a batch of so many replicas of a stage on this level."""
@@ -79,11 +72,12 @@ class Layers:
 
         return whole(0, len(self.seconds), len(self.levels) - 1)
 
-    def arguments(self) -> list[list[Any]]:
-        """Those of the exercise, as lists of their own."""
-        return [list(self.seconds), list(self.activations), list(self.weights), list(self.levels)]
+    @property
+    def arguments(self) -> list[Any]:
+        """Those of the exercise."""
+        return [self.seconds, self.activations, self.weights, self.levels]
 
-    def as_good(self, plan: Any, what: str) -> Finding:
+    def as_good(self, plan: Any, what: str = "") -> Finding:
         """Whether this is a plan, and its slowest part as fast as can be."""
         shown = compare.shown(plan)
         fault = fault_of(plan, len(self.seconds), self.levels)

@@ -1,6 +1,8 @@
 """The grader of `reshard`."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
 
 import torch
 from torch import Tensor
@@ -10,33 +12,67 @@ from graders.grading.called import Called
 from graders.grading.cases import both, vary
 from graders.grading.expected import Expected, same
 from graders.grading.explanation import Tried
-from graders.grading.kit import Criterion, Finding, Kind, compare
+from graders.grading.judging import feature
+from graders.grading.kit import Criterion, Finding, Kind, Rng, compare
+from graders.units.ranks.features import Ranks
 from graders.units.ranks.rows import kept
 from graders.units.ranks.stage import Arguments, OnRanks, Seen, on_ranks
 from graders.units.unit_13.drivers import layouts as drivers
-from graders.units.unit_13.moved_tensors import Moved, part, parts
 from graders.units.unit_13.reshard_cost import call_of
 
 WHOLE = (("S(1)", "R"), ("S(2)", "R"), ("P", "R"))
-CUT = (
-    ("P", "S(0)"), ("P", "S(1)"), ("S(0)", "S(1)"), ("S(1)", "S(0)"), ("S(2)", "S(1)"), ("S(0)", "S(2)"),
-)  # fmt: skip
-ALONE = (
-    ("R", "S(0)"), ("R", "S(1)"), ("R", "P"), ("S(0)", "P"), ("S(2)", "P"),
-    ("R", "R"), ("P", "P"), ("S(1)", "S(1)"),
-)  # fmt: skip
+CUT = (("P", "S(0)"), ("P", "S(1)"), ("S(0)", "S(1)"), ("S(2)", "S(1)"), ("S(0)", "S(2)"))
+ALONE = (("R", "S(0)"), ("R", "S(1)"), ("R", "P"), ("S(0)", "P"), ("S(2)", "P"), ("R", "R"), ("P", "P"))
+LARGE = 2**59
+"""Four of them add up to less than an int64 holds, and no float has as many digits."""
 
 
-def possible(case: Moved) -> bool:
-    """Whether there is such a tensor; of a single dimension there is no order."""
-    return (
-        max(case.cut, default=0) < case.dims
-        and not (case.dtype is torch.bool and "P" in case.change)
-        and not (case.odd and not case.dtype.is_floating_point)
-        and not (case.layout == "transposed" and case.dims == 1)
-        # Of truth values no gap is left to be seen.
-        and not (case.layout == "strided" and case.dtype is torch.bool)
-    )
+@dataclass(frozen=True, slots=True)
+class Moved(Ranks):
+    """A tensor's change from one placement to another, as `spelled`."""
+
+    change: tuple[str, str] = feature(("S(0)", "R"), " to ".join)
+    dims: int = feature(3, "{} dimensions")
+    dtype: torch.dtype = feature(torch.float32, lambda dtype: str(dtype).removeprefix("torch."))
+
+    @property
+    def tolerance(self) -> float:
+        """None where nothing is rounded; a sum may be added up in any order."""
+        rounds = "P" in self.change and self.dtype.is_floating_point
+        return 16 * torch.finfo(self.dtype).eps if rounds else 0.0
+
+    @property
+    def cut(self) -> set[int]:
+        """The dimensions that are cut before or afterwards."""
+        return {int(each[2]) for each in self.change if each.startswith("S")}
+
+    @property
+    def shape(self) -> list[int]:
+        """Of the whole tensor; each dimension has another length."""
+        return [(dim + 2) * (self.ranks if dim in self.cut else 1) for dim in range(self.dims)]
+
+
+def parts(rng: Rng, case: Moved) -> list[Arguments]:
+    """What each place has in the source's layout."""
+    if case.change[0] == "P":
+        given = [_numbers(rng, case) for _ in range(case.ranks)]
+    else:
+        whole = _numbers(rng, case)
+        given = [part(whole, case.change[0], case.ranks, place) for place in range(case.ranks)]
+    return [[each.contiguous(), *case.change] for each in given]
+
+
+def _numbers(rng: Rng, case: Moved) -> Tensor:
+    """With as many digits as they can have; those of bfloat16 are such that they add up without rounding."""
+    if case.dtype.is_floating_point and case.dtype is not torch.bfloat16:
+        return rng.normal(*case.shape, dtype=case.dtype)
+    most = 60 if case.dtype.is_floating_point else LARGE
+    return rng.integers(-most, most, *case.shape).to(case.dtype)
+
+
+def part(whole: Tensor, layout: str, ranks: int, place: int) -> Tensor:
+    """What a place has of it, where a sum counts as whole."""
+    return whole.tensor_split(ranks, int(layout[2]))[place] if layout.startswith("S") else whole
 
 
 class Summed(OnRanks[Moved]):
@@ -46,7 +82,8 @@ class Summed(OnRanks[Moved]):
         self, setting: Moved, given: list[Arguments], told: Sequence[Called]
     ) -> tuple[Finding, Finding]:
         found, after = super()._judged(setting, given, told)
-        if not setting.to_a_sum:
+        source, target = setting.change
+        if target != "P" or source == "P":
             return found, after
         whole = self.expected(setting, given)[0].result
         for place, called in enumerate(told):
@@ -67,7 +104,8 @@ def as_few_bytes(tried: Tried[Moved]) -> Finding:
     case, seen = tried.case.features, tried.seen
     assert isinstance(seen, Seen)
     call = call_of(case.change)
-    allowed = traffic_of(call, case.nbytes, case.ranks).sent if call else 0
+    nbytes = prod(case.shape) * case.dtype.itemsize // (case.ranks if case.change[0][0] == "S" else 1)
+    allowed = traffic_of(call, nbytes, case.ranks).sent if call else 0
     for place, events in enumerate(seen.by_rank):
         sent = sum(event.sent for event in events)
         said = f"place {place} makes {compare.counted(len(events), 'call')} and sends {sent:,} bytes"
@@ -86,14 +124,14 @@ def as_few_bytes(tried: Tried[Moved]) -> Finding:
             3,
             "Of parts along another dim than 0, what does dist.all_gather_into_tensor leave where? A sum has "
             "to be added up.",
-            vary=vary(change=WHOLE, ranks=(1, 2, 3), dims=(1, 2)),
+            vary=vary(change=WHOLE, ranks=(1, 2, 3), dims=(2,)),
         ),
         Criterion(
             "cut, from a sum or from another cut",
             3,
             "Part r goes to the rank at place r: join the parts along dimension 0, which is where "
             "dist.reduce_scatter_tensor and dist.all_to_all_single cut.",
-            vary=vary(change=CUT) + both(change=("S(1)", "S(3)"), dims=4),
+            vary=vary(change=CUT),
         ),
         Criterion(
             "without a word",
@@ -109,18 +147,13 @@ def as_few_bytes(tried: Tried[Moved]) -> Finding:
             vary=vary(group=(1, 2)),
         ),
         Criterion(
-            "any numbers",
+            "any dtype",
             1,
-            "Move numbers as they are, in their dtype, and add up in it. Do not multiply by 0: 0 * inf is "
-            "NaN.",
-            vary=vary(
-                dtype=(torch.float64, torch.int64, torch.complex64, torch.bfloat16, torch.bool), odd=(True,)
-            )
-            + both(change=("P", "R"), dtype=torch.int64)
+            "Move numbers as they are, in their dtype, and add up in it.",
+            vary=vary(dtype=(torch.float64, torch.int64, torch.bfloat16))
             + both(change=("P", "S(1)"), dtype=torch.bfloat16)
             + both(change=("S(0)", "S(1)"), dtype=torch.int64)
-            + both(change=("R", "P"), dtype=torch.int64)
-            + both(change=("R", "P"), odd=True),
+            + both(change=("R", "P"), dtype=torch.int64),
         ),
         Criterion(
             "what is sent",
@@ -145,7 +178,7 @@ def as_few_bytes(tried: Tried[Moved]) -> Finding:
     ),
     arguments=parts,
     calls=None,
-    possible=possible,
+    possible=lambda case: max(case.cut, default=0) < case.dims,
     driver=drivers.moved,
     kind=Summed,
 )

@@ -13,6 +13,10 @@ from graders.units.unit_13.drivers import layouts as drivers
 
 CALLS = {"SR": "all_gather", "PR": "all_reduce", "PS": "reduce_scatter", "SS": "all_to_all"}
 """The collective that a change takes, by the kinds of both placements."""
+CUT = (("P", "S(0)"), ("P", "S(1)"), ("S(0)", "S(1)"), ("S(3)", "S(0)"))
+ALONE = (
+    ("R", "R"), ("P", "P"), ("S(1)", "S(1)"), ("R", "S(0)"), ("R", "S(2)"), ("R", "P"), ("S(1)", "P"),
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,21 +55,20 @@ def cost_of(change: tuple[str, str], nbytes: int, ranks: int, link: Link) -> flo
             2,
             "What does a rank lack: parts that others have, or what others would add? And what does a rank "
             "give to an all-gather, of which nbytes are all ranks' together?",
-            vary=vary(change=(("S(2)", "R"), ("P", "R")), ranks=(1, 2, 5, 12)),
+            vary=vary(change=(("S(2)", "R"), ("P", "R")), ranks=(1, 2, 5)),
         ),
         Criterion(
             "cut, from a sum or from another cut",
             2,
             "No rank needs more than its own part. Which call gives it that and nothing else? And what has a "
             "rank to give, when the tensor is cut already?",
-            vary=vary(change=(("P", "S(0)"), ("P", "S(1)"), ("S(0)", "S(1)"), ("S(3)", "S(0)"))),
+            vary=vary(change=CUT),
         ),
         Criterion(
             "without a word",
             2,
             "Can every rank make what it needs from what it has? A sum may have zeros in it.",
-            vary=vary(change=[(each, each) for each in ("R", "P", "S(0)", "S(1)")])
-            + vary(change=(("R", "S(0)"), ("R", "S(2)"), ("R", "P"), ("S(0)", "P"), ("S(1)", "P"))),
+            vary=vary(change=ALONE),
         ),
     ),
     hints=(

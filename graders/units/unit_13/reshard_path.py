@@ -1,118 +1,151 @@
 """The grader of `reshard_path`."""
 
+import heapq
+import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from math import prod
 from typing import Any
 
-from graders.grading.cases import both
-from graders.grading.expected import ANYTHING, Checked, Expected
+from course_lib.cluster.topology import Link
+from graders.grading.cases import Values, both
+from graders.grading.expected import Checked, Expected
 from graders.grading.explanation import Tried
 from graders.grading.judging import feature
 from graders.grading.kit import Answer, Criterion, Finding, Rng, compare
 from graders.units.functions.stage import Arguments, Seen, kept, of_function
 from graders.units.unit_13.drivers import layouts as drivers
-from graders.units.unit_13.ways import (
-    ROUNDING,
-    Layout,
-    Task,
-    asked,
-    kinds_of,
-    least,
-    right_seconds,
-    right_way,
-    task_of,
-)
+from graders.units.unit_13.reshard_cost import cost_of
+
+Layout = tuple[str, ...]
+"""A placement for each axis, as "R", "P" or "S(1)"."""
 
 SECONDS = 5.0
-"""What the ways on three axes may take."""
-FAR: tuple[tuple[Layout, Layout], ...] = (
-    (("P", "P", "P"), ("R", "R", "R")),
-    (("S(0)", "S(0)", "S(0)"), ("S(1)", "S(1)", "S(1)")),
-    (("P", "S(0)", "S(0)"), ("S(0)", "S(1)", "S(1)")),
-    (("S(0)", "S(0)", "R"), ("R", "S(0)", "S(0)")),
-)
-"""From and to, far apart on most meshes."""
-ORDERED: tuple[tuple[Layout, Layout, int], ...] = (
-    (("S(0)", "R"), ("R", "S(0)"), 2),
-    (("S(0)", "S(0)"), ("R", "S(0)"), 2),
-    (("S(1)", "S(1)"), ("S(0)", "S(1)"), 2),
-    (("R", "S(1)"), ("S(1)", "S(1)"), 2),
-    # With a second dimension there would be a faster way.
-    (("S(0)", "R"), ("R", "S(0)"), 1),
-)
-"""From, to, and dimensions: ways on which it matters in which order a dim is cut by several axes."""
+"""What the way on three axes may take."""
+ROUNDING = 1e-6
+KINDS, DIMS = ("R", "P", "S(0)", "S(1)"), 2
+NAMES = ("source", "target", "nbytes", "mesh", "links", "dims")
 
 
 @dataclass(frozen=True, slots=True)
 class Way:
     """From where to where: drawn, if the source is empty. number: which of several such tasks. ordered:
-    whether the order of cuts has to matter. Two axes are nodes with a slow link between them, if not drawn.
+    whether it matters in which order a dim is cut by several axes.
     """
 
     source: Layout = feature(("P", "P"), lambda layout: f"from {''.join(layout)}" if layout else "")
     target: Layout = feature(("R", "R"), lambda layout: f"to {''.join(layout)}" if layout else "")
     axes: int = feature(2, lambda axes: "1 axis" if axes == 1 else f"{axes} axes")
-    dims: int = feature(2, lambda dims: compare.counted(dims, "dimension"))
     ordered: bool = False
     number: int = 0
 
+
+@dataclass(frozen=True)
+class Task:
+    """The arguments of a call. links: latency and bandwidth for each axis."""
+
+    source: Layout
+    target: Layout
+    nbytes: int
+    mesh: tuple[int, ...]
+    links: list[tuple[float, float]]
+    dims: int
+
     @property
-    def strict(self) -> bool:
-        """Whether it is also about the way itself: other cases do not ask in which order cuts come and go."""
-        to_itself = bool(self.source) and self.source == self.target
-        return self.ordered or to_itself or (self.source, self.target, self.dims) in ORDERED
+    def arguments(self) -> Arguments:
+        return [getattr(self, name) for name in NAMES]
+
+    def neighbours(self, here: Layout, ordered: bool = True) -> Iterator[tuple[float, Layout]]:
+        """What is one step away, and its price. ordered: whether later cuts of the same dim forbid it."""
+        for axis, kind in itertools.product(range(len(here)), KINDS):
+            later = {each for each in here[axis + 1 :] if each.startswith("S")}
+            if kind == here[axis] or (ordered and later & {here[axis], kind}):
+                continue
+            cuts = [n for k, n in enumerate(self.mesh) if k != axis and here[k].startswith("S")]
+            link, nbytes = Link(*self.links[axis]), self.nbytes // prod(cuts)
+            price = cost_of((here[axis], kind), nbytes, self.mesh[axis], link)
+            yield price, (*here[:axis], kind, *here[axis + 1 :])
+
+    def least(self, ordered: bool = True) -> float:
+        """Seconds of the fastest way, by Dijkstra's algorithm."""
+        heap, done = [(0.0, self.source)], set()
+        while heap[0][1] != self.target:
+            seconds, here = heapq.heappop(heap)
+            if here not in done:
+                done.add(here)
+                for price, there in self.neighbours(here, ordered):
+                    heapq.heappush(heap, (seconds + price, there))
+        return heap[0][0]
 
 
 def arguments(rng: Rng, case: Way) -> Arguments:
-    """Those of the exercise, and what a step costs."""
+    """Those of the exercise; on drawn ways the order of cuts matters only where it has to."""
     task = a_task(rng, case)
-    while not case.source and (least(task) != least(task, ordered=False)) is not case.ordered:
+    while not case.source and (task.least() != task.least(ordered=False)) is not case.ordered:
         task = a_task(rng, case)
-    return asked(task)
+    return task.arguments
 
 
 def a_task(rng: Rng, case: Way) -> Task:
-    """On two levels of a cluster, or on any mesh."""
+    """On a mesh whose axes have links of their own."""
     source, target = case.source, case.target
-    while not case.source and source == target:
-        source, target = (tuple(rng.choice(kinds_of(case.dims)) for _ in range(case.axes)) for _ in range(2))
-    if case.source and case.axes == 2:
-        mesh: tuple[int, ...] = (rng.integer(2, 3), rng.integer(4, 8))
-        far, near = (1e-5, rng.integer(5, 20) * 1e9), (2e-6, rng.integer(150, 400) * 1e9)
-        nbytes = rng.integer(10**4, 10**5) * 4 * prod(mesh) ** 2
-        return Task(source, target, nbytes, mesh, (far, near), case.dims)
+    while source == target and not case.source:
+        source, target = (tuple(rng.choice(KINDS) for _ in range(case.axes)) for _ in range(2))
     mesh = tuple(rng.integer(2, 5) for _ in range(case.axes))
-    links = tuple((rng.integer(1, 30) * 1e-6, rng.integer(1, 300) * 1e9) for _ in range(case.axes))
-    return Task(source, target, rng.integer(10, 10**5) * 4 * prod(mesh) ** 2, mesh, links, case.dims)
+    links = [(rng.integer(1, 30) * 1e-6, rng.integer(1, 300) * 1e9) for _ in range(case.axes)]
+    return Task(source, target, rng.integer(10, 10**5) * 4 * prod(mesh) ** 2, mesh, links, DIMS)
+
+
+def right_seconds(reply: Any, what: str, task: Task) -> Finding:
+    """Passes if the least seconds come with something."""
+    if type(reply) is not list or len(reply) != 2:
+        return Finding(False, f"{what} is {compare.shown(reply)}; expected seconds and a list of layouts.")
+    wanted = task.least()
+    right = abs(compare.as_float(reply[0]) - wanted) <= ROUNDING * wanted
+    return Finding(right, f"{what}: {compare.shown(reply[0])} s; the least is {wanted:.8g} s.")
+
+
+def right_way(reply: Any, what: str, task: Task) -> Finding:
+    """Passes if the way is one, leads from source to target, and takes the seconds that were told."""
+    way = reply[1]
+    said = f"{what}: the way is {compare.shown(way)}"
+    if type(way) is not list or not all(type(each) is list for each in way):
+        return Finding(False, f"{said}; expected a list of layouts.")
+    layouts = [tuple(each) for each in way]
+    if layouts[:1] != [task.source] or layouts[-1:] != [task.target]:
+        return Finding(False, f"{said}; it does not begin with {task.source} and end with {task.target}.")
+    taken = 0.0
+    for here, there in itertools.pairwise(layouts):
+        steps = {each: price for price, each in task.neighbours(here)}
+        if there not in steps:
+            return Finding(False, f"{said}; from {here} to {there} is no step.")
+        taken += steps[there]
+    right = abs(taken - task.least()) <= ROUNDING * taken
+    return Finding(right, f"{said}; its steps take {taken:.8g} s, and {compare.shown(reply[0])} s were told.")
 
 
 def a_right_way(tried: Tried[Way]) -> Finding:
     """Passes if the way that was told takes the seconds that were told, and arguments stay."""
     seen: Seen = tried.seen
-    found = right_way(seen.value, seen.what, task_of(seen.given), tried.case.features.strict)
-    return compare.first_failure((kept(tried), found))
+    return compare.first_failure((kept(tried), right_way(seen.value, seen.what, Task(*seen.given))))
 
 
 def in_time(answer: Answer, rng: Rng) -> Finding:
-    """Passes if ways on three axes are the fastest, and come in time; some of them have many steps."""
-    tasks = [a_task(rng, Way((), (), axes=3, dims=3)), _far(rng)]
-    found = answer.call(drivers.reshard_paths, [asked(task) for task in tasks], timeout=SECONDS)
-    judged = [
-        (called.value, f"{''.join(task.source)} to {''.join(task.target)} on {task.mesh}", task)
-        for called, task in compare.side_by_side(found, tasks)
-    ]
-    seconds = compare.first_failure(right_seconds(*each) for each in judged)
-    return compare.first_failure(right_way(*each) for each in judged) if seconds.passed else seconds
+    """Passes if a way on three axes is the fastest, and comes in time."""
+    task = a_task(rng, Way((), (), axes=3))
+    found = answer.call(drivers.reshard_paths, [task.arguments], timeout=SECONDS)
+    what = f"{''.join(task.source)} to {''.join(task.target)} on {task.mesh}"
+    return compare.first_failure(
+        judge(called.value, what, task)
+        for called, _ in compare.side_by_side(found, [task])
+        for judge in (right_seconds, right_way)
+    )
 
 
-def _far(rng: Rng) -> Task:
-    """On three axes, such that every fastest way has five steps or more."""
-    while True:
-        source, target = rng.choice(FAR)
-        task = a_task(rng, Way(source, target, axes=3, dims=3))
-        if task.within(4) > least(task) * (1 + ROUNDING):
-            return task
+def _drawn(count: int, **features: Any) -> tuple[Values, ...]:
+    drawn = (both(source=(), target=(), number=number, **features) for number in range(count))
+    return tuple(each for (each,) in drawn)
 
 
 @of_function(
@@ -125,58 +158,31 @@ def _far(rng: Rng) -> Task:
             5,
             "Layouts are places on a map, and changes along one axis are roads. How long is a road, and "
             "which way is the shortest, detours included?",
-            vary=(
-                *both(target=("S(0)", "R")),
-                *(
-                    each
-                    for axes in (1, 2)
-                    for number in range(5 * axes - 2)
-                    for each in both(source=(), target=(), axes=axes, number=number)
-                ),
-            ),
-        ),
-        Criterion(
-            "a way that takes them",
-            3,
-            "Remember from where the shortest way came; source and target are on it.",
-            how=a_right_way,
+            vary=both(target=("S(0)", "R")) + _drawn(2, axes=1) + _drawn(8),
         ),
         Criterion(
             "one dim along several axes",
             3,
             "A cut may come or go only while no later axis cuts the same dim: that goes for what a step "
             "takes away, and for what it brings.",
-            needs=("least seconds", "a way that takes them"),
-            vary=(
-                *(
-                    each
-                    for source, target, dims in ORDERED
-                    for each in both(source=source, target=target, dims=dims)
-                ),
-                *(
-                    each
-                    for number in range(5)
-                    for each in both(source=(), target=(), ordered=True, number=number)
-                ),
-            ),
+            vary=both(source=("S(1)", "S(1)"), target=("S(0)", "S(1)"))
+            + both(source=("R", "S(1)"), target=("S(1)", "S(1)"))
+            + _drawn(5, ordered=True),
+        ),
+        Criterion(
+            "a way that takes them",
+            4,
+            "Remember from where the shortest way came; source and target are on it. From a layout to "
+            "itself it is 0 seconds and one layout.",
+            vary=both(source=("S(0)", "P"), target=("S(0)", "P")),
+            how=a_right_way,
         ),
         Criterion(
             "many layouts",
             2,
-            "On three axes there are 125 layouts, and far more ways than that: visit each layout once.",
-            needs=("least seconds", "a way that takes them", "one dim along several axes"),
+            "On three axes there are 64 layouts, and far more ways than that: visit each layout once.",
+            needs=("least seconds", "one dim along several axes", "a way that takes them"),
             ask=in_time,
-        ),
-        Criterion(
-            "nothing to do",
-            1,
-            "From a layout to itself: no step, 0 seconds, and one layout.",
-            needs=("least seconds", "a way that takes them"),
-            vary=tuple(
-                each
-                for layout in (("S(0)", "P"), ("S(0)", "S(0)"))
-                for each in both(source=layout, target=layout)
-            ),
         ),
     ),
     hints=(
@@ -186,15 +192,9 @@ def _far(rng: Rng) -> Task:
     ),
     arguments=arguments,
     driver=drivers.reshard_paths,
-    written=lambda given: ", ".join(map(str, given[:-1])),
+    written=lambda given: ", ".join(map(str, given)),
 )
 def reshard_path(case: Way, given: Arguments) -> Expected:
-    """The least seconds; what a step costs is told, whatever the answer's own `reshard_cost` says."""
-    names = ("source", "target", "nbytes", "mesh", "links", "dims")
-    after = {**dict(zip(names, given, strict=False)), "prices": ANYTHING}
-    return Expected(Checked(partial(_found, task=task_of(given), strict=case.strict)), after, returned=None)
-
-
-def _found(reply: Any, what: str, task: Task, strict: bool) -> Finding:
-    found = right_seconds(reply, what, task)
-    return right_way(reply, what, task) if strict and found.passed else found
+    """The least seconds."""
+    found = Checked(partial(right_seconds, task=Task(*given)))
+    return Expected(found, dict(zip(NAMES, given, strict=True)), returned=None)

@@ -1,91 +1,103 @@
 """The grader of `resimulate`."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from graders.grading.cases import both, vary
 from graders.grading.expected import ANYTHING, Checked, Expected
 from graders.grading.explanation import Tried
 from graders.grading.judging import feature
-from graders.grading.kit import Answer, Criterion, Finding, Rng, compare
+from graders.grading.kit import Criterion, Finding, Rng, compare
 from graders.units.functions.stage import Arguments, Seen, of_function
 from graders.units.unit_13.drivers import timelines as drivers
-from graders.units.unit_13.graphs import Graph, wrong_lists, wrong_times
-from graders.units.unit_13.local_changes import CHANGES, Change, local
-from graders.units.unit_13.task_graphs import GRAPHS, by_a_digit, exchanged, returning, settled
+from graders.units.unit_13.graphs import Graph, right_fields
+from graders.units.unit_13.task_graphs import ALONE, CROWDS, GRAPHS, LANES, TIES, hub
+
+Change = dict[int, tuple[int, float]]
+"""Task -> its new device and seconds."""
 
 READ = 4
 """How many tasks may be read for each that changes or moves, and how many besides."""
-ORDINARY, *OTHERS = tuple(GRAPHS)[1:9]
-TELLING: dict[str, tuple[Graph, list[Change]]] = {
-    "times that differ in the last digit": (by_a_digit(), [{0: (0, 0.0)}, {0: (0, 0.1)}]),
-    **{f"a task that makes room again, {number}": (g, [c]) for number, (g, c) in enumerate(returning())},
-    "a task that ends when it did elsewhere": (settled(), [{2: (1, 2.0)}, {2: (0, 2.0)}]),
-    "the first of three goes": (Graph([(0, 3.0), (0, 2.0), (0, 1.0)], [], 2), [{0: (1, 3.0)}]),
-    "two exchanged": (exchanged(), [{0: (0, 5.0), 1: (0, 3.0)}]),
+FIELDS = ("ready", "end", "queues", "tasks", "before", "after")
+HUB = "tasks that wait for two others, of which one ends later"
+
+
+def _lasting(rng: Rng, graph: Graph) -> list[Change]:
+    """An early task that takes another time."""
+    number = rng.integer(0, min(4, len(graph.tasks) - 1))
+    device, seconds = graph.tasks[number]
+    return [{number: (device, float(rng.choice([each for each in range(14) if each != seconds])))}]
+
+
+def _moved(rng: Rng, graph: Graph) -> list[Change]:
+    """A task on another device, perhaps for another time."""
+    number = rng.integer(0, len(graph.tasks) - 1)
+    device, seconds = graph.tasks[number]
+    other = (device + rng.integer(1, graph.devices - 1)) % graph.devices
+    return [{number: (other, float(rng.choice((seconds, 5.0))))}]
+
+
+def _several(rng: Rng, graph: Graph) -> list[Change]:
+    """None, several at once, all put back, and once more."""
+    several = {number: task for _ in range(3) for number, task in _moved(rng, graph)[0].items()}
+    back = {number: graph.tasks[number] for number in several}
+    return [{}, several, back, several]
+
+
+DURATION, DEVICE, SEVERAL = "another duration", "another device", "several changes"
+CHANGES: dict[str, Callable[[Rng, Graph], list[Change]]] = {
+    DURATION: _lasting,
+    DEVICE: _moved,
+    SEVERAL: _several,
 }
-DURATION, *DEVICE, TWO = TELLING
 
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """graph: one of GRAPHS. change: one of CHANGES. telling: one of TELLING, which has both; empty: drawn.
-    number: which of several that are drawn. unit: of seconds.
-    """
+    """graph: one of GRAPHS, or HUB. change: one of CHANGES. number: which of several that are drawn."""
 
-    graph: str = feature(ORDINARY, "{}")
-    change: str = feature("another duration", "{}")
-    unit: float = feature(1.0, lambda unit: f"in units of {unit:g} s" if unit != 1 else "")
-    telling: str = feature("", "{}")
+    graph: str = feature(CROWDS[0], "{}")
+    change: str = feature(DURATION, "{}")
     number: int = 0
 
 
 def a_timeline(rng: Rng, case: Changed) -> Arguments:
     """Its fields, and changes."""
-    if case.telling:
-        graph, changes = TELLING[case.telling]
+    if case.graph == HUB:
+        graph, changes = hub(30), [{0: (0, 5.0)}, {0: (0, 2.0)}]
     else:
-        graph = GRAPHS[case.graph](rng).in_units(case.unit)
+        graph = GRAPHS[case.graph](rng)
         changes = CHANGES[case.change](rng, graph)
-    return _told(graph, changes)
-
-
-def _told(graph: Graph, changes: list[Change]) -> Arguments:
-    timeline = graph.timeline
-    names = ("before", "after", "ready", "end", "queues")
-    fields = {"tasks": list(graph.tasks), **{name: getattr(timeline, name) for name in names}}
+    fields = {name: getattr(graph.timeline, name) for name in FIELDS} | {"tasks": graph.tasks}
     return [fields, [{str(number): task for number, task in change.items()} for change in changes]]
 
 
-def _steps(given: Arguments) -> list[tuple[Graph, dict[str, Any], Graph]]:
+def _steps(given: Arguments) -> list[tuple[Graph, Change, Graph]]:
     """For each change the graph before, the change, and the graph afterwards."""
     fields, changes = given
     edges = [(first, second) for first, after in enumerate(fields["after"]) for second in after]
     graph, steps = Graph(fields["tasks"], edges, len(fields["queues"])), []
-    for change in changes:
-        changed = graph.changed({int(number): task for number, task in change.items()})
+    for told in changes:
+        change = {int(number): task for number, task in told.items()}
+        changed = graph.changed(change)
         steps.append((graph, change, changed))
         graph = changed
     return steps
 
 
-def _right(told: Any, what: str, given: Arguments) -> Finding:
-    """Passes if each change leads to the timeline of the changed graph, and nothing else was changed."""
-    return compare.first_failure(
-        finding
-        for (graph, change, changed), reply in compare.side_by_side(_steps(given), told)
-        for what in (f"the timeline of {graph}, after changes {change},",)
-        for finding in (
-            wrong_times(changed, reply, what),
-            wrong_lists(changed, reply, what),
-            compare.equal(reply["left"], change, "changes, after the call"),
-        )
-    )
+def _moving(graph: Graph, changed: Graph) -> set[int]:
+    """The tasks that are ready, or end, at another moment than before."""
+    old, new = graph.timeline, changed.timeline
+    return {
+        number
+        for number in range(len(graph.tasks))
+        if (old.ready[number], old.end[number]) != (new.ready[number], new.end[number])
+    }
 
 
 def which_have_moved(tried: Tried[Changed]) -> Finding:
-    """Passes if just those tasks are named that are ready, or end, at another moment than before."""
+    """Passes if just those tasks are named that have moved."""
     seen: Seen = tried.seen
     return compare.first_failure(
         compare.equal(
@@ -95,27 +107,16 @@ def which_have_moved(tried: Tried[Changed]) -> Finding:
     )
 
 
-def _moving(graph: Graph, changed: Graph) -> set[int]:
-    old, new = graph.timeline, changed.timeline
-    return {
-        number
-        for number in range(len(graph.tasks))
-        if (old.ready[number], old.end[number]) != (new.ready[number], new.end[number])
-    }
-
-
-def reads_few(answer: Answer, rng: Rng) -> Finding:
+def reads_few(tried: Tried[Changed]) -> Finding:
     """Passes if few tasks were read that neither change nor move."""
-    given = [_told(graph, changes) for graph, changes in local(rng)]
-    told = answer.call(drivers.tasks_read, given)
+    seen: Seen = tried.seen
     return compare.first_failure(
         compare.at_most(
-            len(read),
-            READ * len({int(number) for number in change} | moved) + READ,
+            len(reply["read"]),
+            READ * len(change.keys() | moved) + READ,
             f"{graph}; changes {change}; {compare.counted(len(moved), 'task')} moved; tasks read",
         )
-        for each, of_call in compare.side_by_side(given, told)
-        for (graph, change, changed), read in compare.side_by_side(_steps(each), of_call)
+        for (graph, change, changed), reply in compare.side_by_side(_steps(seen.given), seen.value)
         for moved in (_moving(graph, changed),)
     )
 
@@ -128,23 +129,22 @@ def reads_few(answer: Answer, rng: Rng) -> Finding:
         Criterion(
             "another duration",
             4,
-            "What ends later makes others ready later, and holds up its device; both may change who is next. "
-            "Times count to the last digit.",
-            vary=vary(graph=OTHERS, number=(1, 2, 3), unit=(0.1,), telling=(DURATION,)),
+            "What ends later makes others ready later, and holds up its device; both may change who is next.",
+            vary=vary(graph=(ALONE, *CROWDS[1:], *TIES), number=range(1, 7)),
         ),
         Criterion(
             "another device",
             4,
             "The tasks behind it on the old device move up; on the new one it waits its turn.",
-            vary=vary(change=("another device",), telling=DEVICE)
-            + tuple(each for number in range(4, 8) for each in both(change="another device", number=number)),
+            vary=tuple(each for number in range(6) for each in both(change=DEVICE, number=number)),
         ),
         Criterion(
             "several changes",
             2,
             "All of one call together; then a call after a call, and back again.",
-            vary=vary(change=("several changes",), telling=(TWO,))
-            + tuple(each for name in OTHERS for each in both(change="several changes", graph=name)),
+            vary=tuple(
+                each for name in (CROWDS[0], CROWDS[2], *TIES) for each in both(change=SEVERAL, graph=name)
+            ),
         ),
         Criterion(
             "which have moved",
@@ -158,7 +158,8 @@ def reads_few(answer: Answer, rng: Rng) -> Finding:
             "A task whose reasons to move are gone need not be looked at, nor one that waits for another "
             "and is ready when it was.",
             needs=("another duration", "another device", "several changes"),
-            ask=reads_few,
+            vary=vary(graph=(HUB, LANES)) + both(graph=LANES, change=DEVICE),
+            how=reads_few,
         ),
     ),
     hints=(
@@ -171,11 +172,21 @@ def reads_few(answer: Answer, rng: Rng) -> Finding:
         "before you change when it is ready.",
     ),
     arguments=a_timeline,
-    possible=lambda case: not case.telling or case == Changed(telling=case.telling),
+    possible=lambda case: (
+        case == Changed(graph=HUB)
+        if case.graph == HUB
+        else case.graph != LANES or (case.change != SEVERAL and not case.number)
+    ),
     driver=drivers.resimulate,
     written=lambda given: "timeline, changes",
 )
 def resimulate(case: Changed, given: Arguments) -> Expected:
     """The timelines of the changed tasks, one change after another."""
-    right = Checked(partial(_right, given=given))
-    return Expected(right, {"timeline": ANYTHING, "changes": ANYTHING}, returned=None)
+
+    def judged(told: Any, what: str) -> Finding:
+        return compare.first_failure(
+            right_fields(changed, reply, FIELDS, f"the timeline of {graph}, after changes {change},")
+            for (graph, change, changed), reply in compare.side_by_side(_steps(given), told)
+        )
+
+    return Expected(Checked(judged), {"timeline": ANYTHING, "changes": ANYTHING}, returned=None)

@@ -2,26 +2,53 @@
 
 import math
 from collections import Counter
-from dataclasses import replace
-from itertools import chain, pairwise
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from itertools import pairwise
 
-from graders.grading.kit import Answer, Criterion, Finding, Findings, Rng, compare, exercise
-from graders.units.unit_13.asked_walks import (
-    HALF,
-    Asked,
-    far_plans,
-    long_walks,
-    short_walks,
-    steep_walks,
-    two_plans,
+from graders.grading.kit import (
+    Answer,
+    AnswerFailed,
+    Criterion,
+    FailureKind,
+    Finding,
+    Findings,
+    Rng,
+    compare,
+    exercise,
 )
+from graders.units.unit_13.drivers import walks
 from graders.units.unit_13.drivers.walks import WalkReply
 
+Judge = Callable[["Asked", WalkReply], Finding]
+STEPS = 5000
 SHARE = 0.07
 """By how much a plan's share of the visits may be off: some six standard deviations of so long a walk."""
 
-NARROW = 0.02
-"""By how much a share may be off in half a walk through two plans: six standard deviations too."""
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The arguments of `walks.walk`."""
+
+    costs: list[float]
+    start: int
+    steps: int
+    seed: int
+    beta: float
+
+    def __str__(self) -> str:
+        return (
+            f"Plans that cost {self.costs}, from plan {self.start} on, {self.steps} steps, seed {self.seed}, "
+            f"beta {self.beta:g}"
+        )
+
+    def of(self, answer: Answer) -> WalkReply:
+        """The walk. Raises AnswerFailed."""
+        reply = answer.call(walks.walk, list(self.costs), self.start, self.steps, self.seed, self.beta)
+        if not all(0 <= plan < len(self.costs) for plan in (*reply.at, *reply.proposed)):
+            text = "What came back of the walk has plans that do not exist."
+            raise AnswerFailed(FailureKind.UNREADABLE, text)
+        return reply
 
 
 @exercise(
@@ -55,34 +82,56 @@ NARROW = 0.02
 )
 def search(answer: Answer, rng: Rng) -> Findings:
     """Walks through a few plans, each of which can be proposed from each."""
-    asked = short_walks(rng, 40)
-    stuck = [Asked([math.inf] * 4, rng.integer(0, 3), steps, rng.integer(0, 999), 1.0) for steps in (1, 12)]
-    short = [*asked, *stuck, replace(asked[0], shy=True)]
-    yield "the best plan seen", compare.first_failure(_best(answer, each) for each in short)
+    asked = [*_short(rng)]
+    yield "the best plan seen", compare.first_failure(_best(each, each.of(answer)) for each in asked)
     yield (
         "never refuses what is no dearer",
-        compare.first_failure(_moves(each, each.of(answer)) for each in [*asked, *steep_walks(rng)]),
+        compare.first_failure(_moves(each, each.of(answer)) for each in [*asked, *_steep(rng)]),
     )
     # A walk that roams about everywhere, but for what cannot run.
     free = Asked([1.0, math.inf, 2.0, 3.0], 0, 40, rng.integer(0, 999), 0.0)
-    judged = [
-        *((_visits, each) for each in long_walks(rng)),
-        (_steady, two_plans(rng)),
-        (_seldom, far_plans(rng)),
-    ]
-    replies = ((judge, each, each.of(answer)) for judge, each in [(_moves, free), *judged])
+    replies = ((judge, each, each.of(answer)) for judge, each in [(_moves, free), *_long(rng)])
     found = (check(each, reply) for judge, each, reply in replies for check in (judge, _moves))
-    # A plan that costs nothing, and is no reason to stop.
-    nothing = Asked([2.0, 1.0, 0.0, 3.0], rng.integer(0, 3), 30, rng.integer(0, 999), 0.2)
-    last = (_best(answer, each) for each in [nothing])
-    yield "how often it is where", compare.first_failure(chain(found, last))
-    yield "the same again", _repeats(answer, asked[0], rng)
-    yield "each plan priced once", compare.first_failure(_priced(answer, each) for each in asked)
+    yield "how often it is where", compare.first_failure(found)
+    yield "the same again", _repeats(answer, asked[0])
+    yield (
+        "each plan priced once",
+        compare.first_failure(
+            compare.at_most(each.of(answer).priced, each.steps + 1, f"{each}: calls of cost")
+            for each in asked
+        ),
+    )
 
 
-def _best(answer: Answer, asked: Asked) -> Finding:
+def _short(rng: Rng) -> Iterator[Asked]:
+    """Short walks that begin at a dear plan, to which several plans are the best ones; one to a plan that
+    costs nothing, one through plans that cost the same, and one without a step.
+    """
+    for plans in (5, 9):
+        costs = [2.0, 2.0, *(float(rng.integer(3, 6)) for _ in range(plans - 2))]
+        yield Asked(costs, rng.integer(2, plans - 1), 40, rng.integer(0, 999), 0.2)
+    yield Asked([2.0, 1.0, 0.0, 3.0], 0, 30, rng.integer(0, 999), 0.2)
+    yield Asked([3.0] * 8, 1, 30, rng.integer(0, 999), 1.0)
+    yield Asked([3.0, 1.0, 2.0], 1, 0, 5, 1.0)
+
+
+def _steep(rng: Rng) -> Iterator[Asked]:
+    """Gains too large for a power, and plans that cost more than anything."""
+    yield Asked([1e6, 10.0, 2e6, 1e6 + 1], 2, 30, rng.integer(0, 999), 1.0)
+    yield Asked([math.inf, math.inf, math.inf, 4.0, 5.0], 0, 30, rng.integer(0, 999), 0.5)
+
+
+def _long(rng: Rng) -> Iterator[tuple[Judge, Asked]]:
+    """Walks long enough for shares to settle, with a large beta and with a small one; in the first all costs
+    are so large that their powers are 0.
+    """
+    for beta, offset in ((2.5, 1000.0), (0.4, 4.0)):
+        costs = [round(offset + steep / beta, 3) for steep in (0.0, 0.5, 1.0, 1.6)]
+        yield _visits, Asked(costs, rng.integer(0, 3), STEPS, rng.integer(0, 999), beta)
+
+
+def _best(asked: Asked, reply: WalkReply) -> Finding:
     """Whether so many proposals were made, and the pair returned is the best of all that was seen."""
-    reply = asked.of(answer)
     if len(reply.at) != asked.steps:
         return Finding(False, f"{asked}: propose was called {len(reply.at)} times; expected {asked.steps}.")
     if reply.start != [asked.start]:
@@ -99,13 +148,13 @@ def _moves(asked: Asked, reply: WalkReply) -> Finding:
     if reply.at[:1] not in ([], [asked.start]):
         return Finding(False, f"{asked}: the first proposal was asked for plan {reply.at[0]}.")
     for step, ((here, there), proposed) in enumerate(zip(pairwise(reply.at), reply.proposed, strict=False)):
+        said = f"{asked}: at step {step} in plan {here}, offered {proposed}, it went to {there}"
         if there not in (here, proposed):
-            text = f"{asked}: at step {step} in plan {here}, offered {proposed}, it went to {there}."
-            return Finding(False, text)
+            return Finding(False, f"{said}.")
         if asked.costs[proposed] <= asked.costs[here] and there != proposed:
-            return Finding(False, f"{asked}: at step {step} in plan {here}, it refused plan {proposed}.")
+            return Finding(False, f"{said}; expected plan {proposed}, which is no dearer.")
         if math.isinf(asked.costs[there]) and not math.isinf(asked.costs[here]):
-            return Finding(False, f"{asked}: at step {step} it left plan {here} for plan {there}.")
+            return Finding(False, f"{said}, which cannot run.")
     return Finding(True, f"{asked}: taken whenever no dearer.")
 
 
@@ -120,41 +169,14 @@ def _visits(asked: Asked, reply: WalkReply) -> Finding:
     return Finding(off <= SHARE, f"{asked}: the plans' shares of the visits are {seen}; expected {wanted}.")
 
 
-def _seldom(asked: Asked, reply: WalkReply) -> Finding:
-    """Whether the dear one of two plans is hardly ever visited."""
-    return compare.at_most(sum(reply.at), 3, f"{asked}: visits to plan 1")
-
-
-def _steady(asked: Asked, reply: WalkReply) -> Finding:
-    """Whether of two plans the dear one has its share of the visits, in either half of a walk."""
-    at, wanted = reply.at, 1 / 5
-    shares = [sum(half) / max(1, len(half)) for half in (at[:HALF], at[HALF:])]
-    text = f"{asked}: in both halves plan 1 has of the visits {shares}; expected {wanted:.3f}"
-    return Finding(all(abs(share - wanted) <= NARROW for share in shares), f"{text}.")
-
-
-def _repeats(answer: Answer, asked: Asked, rng: Rng) -> Finding:
+def _repeats(answer: Answer, asked: Asked) -> Finding:
     """Whether a seed gives one walk and others give others, and `random` itself is left alone."""
     first, second = asked.of(answer), asked.of(answer)
     if (first.at, first.proposed) != (second.at, second.proposed):
         return Finding(False, f"{asked}: called twice it went through {first.at}, then {second.at}.")
-    if not (first.undisturbed and second.undisturbed):
-        return Finding(
-            False, f"{asked}: the state of random, numpy.random or torch is not what it was before."
-        )
-    telling = Asked([2.0, 3.0, 4.0], 0, 60, asked.seed, 0.3)
-    if not telling.of(answer).drew:
-        text = "whether to go to a dearer plan was not drawn from the generator that propose gets"
-        return Finding(False, f"{telling}: {text}.")
-    others = [
-        Asked(asked.costs, asked.start, asked.steps, asked.seed + rng.integer(1, 99), asked.beta)
-        for _ in range(3)
-    ]
-    if all(each.of(answer).proposed == first.proposed for each in others):
-        return Finding(False, f"{asked}: with three other seeds it was offered the same plans.")
-    return Finding(True, f"{asked}: the same walk again; other seeds lead elsewhere.")
-
-
-def _priced(answer: Answer, asked: Asked) -> Finding:
-    reply = asked.of(answer)
-    return compare.at_most(len(reply.priced), asked.steps + 1, f"{asked}: calls of cost")
+    if not first.undisturbed:
+        return Finding(False, f"{asked}: the state of random, NumPy or torch is not what it was before.")
+    other = replace(asked, seed=asked.seed + 1)
+    if other.of(answer).proposed == first.proposed:
+        return Finding(False, f"{asked}: with seed {other.seed} it was offered the same plans.")
+    return Finding(True, f"{asked}: the same walk again; another seed leads elsewhere.")

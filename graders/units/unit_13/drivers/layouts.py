@@ -1,30 +1,27 @@
 """Drivers of layouts: they run beside the student's code, which could read an expected value here."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor
-from torch.distributed.tensor import Placement
+from torch.distributed.tensor import Partial, Placement, Replicate, Shard
 
 from course_lib.cluster.topology import Link
-from course_lib.planner import Einsum
+from course_lib.planner import Einsum, Strategy
 from graders.grading.answer import AnswerFunction, PlainData
 from graders.grading.called import Called
 from graders.units.functions.drivers import in_turn
 from graders.units.ranks.drivers import calls
-from graders.units.unit_13.spelling import placement, placements, spelled
-
-Price = tuple[str, int, int, float, float, float]
 
 
 def strategies(
     answer: AnswerFunction, calls: list[list[PlainData]], layouts: Sequence[str] = ()
 ) -> list[Called]:
-    """The strategies of each operator: an einsum's spec and sizes, and a mesh."""
+    """The strategies, in words, of each operator: an einsum's spec and sizes, and a mesh."""
 
     def made(spec: str, sizes: dict[str, int], mesh: tuple[int, ...]) -> PlainData:
-        return spelled(answer(Einsum(spec, sizes), mesh))
+        found = answer(Einsum(spec, sizes), mesh)
+        return [str(each) if isinstance(each, Strategy) else None for each in found]
 
     return in_turn(made, calls, layouts)
 
@@ -52,47 +49,33 @@ def moved(answer: AnswerFunction, cases: list[list[PlainData]], *rest: Any) -> l
 def reshard_paths(
     answer: AnswerFunction, calls: list[list[PlainData]], layouts: Sequence[str] = ()
 ) -> list[Called]:
-    """The ways for these: from and to, bytes, mesh, latencies and bandwidths of its axes, dimensions, prices.
-    These are kinds such as "SR", bytes, ranks, latency, bandwidth and seconds: what `reshard_cost` says then.
-    """
+    """The ways for these: from and to, bytes, mesh, latencies and bandwidths of its axes, dimensions."""
 
     def way(
-        source: list[str],
-        target: list[str],
+        source: tuple[str, ...],
+        target: tuple[str, ...],
         nbytes: int,
         mesh: tuple[int, ...],
         links: list[tuple[float, float]],
         dims: int,
-        prices: list[Price],
     ) -> PlainData:
-        made = [Link(*each) for each in links]
-        with _priced(answer, prices):
-            told = answer(placements(source), placements(target), nbytes, mesh, made, dims)
-        if made != [Link(*each) for each in links]:
-            links[:] = [(each.latency, each.bandwidth) for each in made]
-        return spelled(told)
+        ends = (tuple(map(placement, each)) for each in (source, target))
+        return spelled(answer(*ends, nbytes, mesh, [Link(*each) for each in links], dims))
 
     return in_turn(way, calls, layouts)
 
 
-@contextmanager
-def _priced(answer: AnswerFunction, prices: list[Price]) -> Iterator[None]:
-    """Where the answer's cells call `reshard_cost`, the table's seconds; what is not in it, their own."""
-    table = {tuple(key): seconds for *key, seconds in prices}
-    names = getattr(answer, "__globals__", {})
-    own: Any = names.get("reshard_cost")
+def placement(text: str) -> Placement:
+    """What "R", "P" or "S(1)" stands for."""
+    if text == "R":
+        return Replicate()
+    return Partial() if text == "P" else Shard(int(text[2:-1]))
 
-    def told(source: Placement, target: Placement, nbytes: int, ranks: int, link: Link) -> float:
-        kinds = type(source).__name__[0] + type(target).__name__[0]
-        key = kinds, nbytes, ranks, link.latency, link.bandwidth
-        if source == target:
-            return 0.0
-        return table[key] if key in table else float(own(source, target, nbytes, ranks, link))
 
-    if own is not None:
-        names["reshard_cost"] = told
-    try:
-        yield
-    finally:
-        if own is not None:
-            names["reshard_cost"] = own
+def spelled(value: Any) -> PlainData:
+    """Placements as "R", "P" and "S(1)", tuples as lists; anything else is named by its type."""
+    if isinstance(value, tuple | list):
+        return [*map(spelled, value)]
+    if isinstance(value, Placement):
+        return "P" if value == Partial() else str(value)
+    return value if isinstance(value, int | float) else f"a {type(value).__name__}"
