@@ -6,8 +6,9 @@ from functools import cache
 import torch
 from torch import Tensor, nn
 
-from graders.grading.cases import both, vary
+from graders.grading.cases import vary
 from graders.grading.expected import Expected
+from graders.grading.explanation import Tried
 from graders.grading.judging import feature
 from graders.grading.kit import Answer, Criterion, Finding, Rng, per_rank
 from graders.units.models import state_of
@@ -16,7 +17,6 @@ from graders.units.ranks.rows import kept
 from graders.units.ranks.stage import Arguments, on_ranks
 from graders.units.unit_02.cases import ANY_CALL, sends_once
 from graders.units.unit_02.drivers import replicas
-from graders.units.unit_02.drivers import replicas as drivers
 
 WIDTHS = (3, 4, 2)
 
@@ -37,15 +37,11 @@ class Replicas(Ranks):
     def widths(self) -> list[int]:
         return [] if self.buffers else [*WIDTHS]
 
-    @property
-    def nbytes(self) -> int:
-        return sum(tensor.nbytes for tensor in state_of(model_like(self.buffers)))
-
 
 @cache
 def model_like(buffers: bool) -> nn.Module:
     """A model of the case, without values."""
-    return drivers.model_of(Replicas(buffers=buffers).widths, [], "contiguous")
+    return replicas.model_of(Replicas(buffers=buffers).widths, [], "contiguous")
 
 
 def drawn_state(rng: Rng, case: Replicas) -> list[Tensor]:
@@ -63,21 +59,22 @@ def other_models(rng: Rng, case: Replicas) -> list[Arguments]:
     return [[case.widths, drawn_state(rng, case)] for _ in range(case.ranks)]
 
 
+def each_once(tried: Tried[Replicas]) -> Finding:
+    """Passes if each rank broadcasts the model's bytes once."""
+    state = state_of(model_like(tried.case.features.buffers))
+    return sends_once("broadcast", sum(tensor.nbytes for tensor in state), tried)
+
+
 def outside_of_autograd(answer: Answer, rng: Rng) -> Finding:
     """Passes if autograd saw no broadcast, and records again afterwards."""
     values = [drawn_state(rng, Replicas(buffers=True)) for _ in range(2)]
-    for recorded, records in answer.launch(drivers.autograd_of, per_rank(values), ranks=2).results:
+    for recorded, records in answer.launch(replicas.autograd_of, per_rank(values), ranks=2).results:
         if not records:
             return Finding(False, "Gradients are off after the call: the next step would train nothing.")
         if recorded:
-            return Finding(False, SEEN_BY_AUTOGRAD)
+            text = "A parameter was broadcast that requires a gradient, so autograd recorded the operation"
+            return Finding(False, f"{text}: on processes the next backward warns of it.")
     return Finding(True, "Autograd has recorded none of the broadcasts.")
-
-
-SEEN_BY_AUTOGRAD = (
-    "A parameter was broadcast that requires a gradient, so autograd recorded the operation: on processes "
-    "the next backward warns that it cannot go through it."
-)
 
 
 @on_ranks(
@@ -112,14 +109,14 @@ SEEN_BY_AUTOGRAD = (
             "dist.broadcast of each tensor is all it takes: no other collective, nothing sent twice. "
             "(torch.cat gives all tensors one dtype, and num_batches_tracked is int64.)",
             needs=("parameters", "buffers"),
-            how=sends_once("broadcast", lambda case: case.nbytes),
+            how=each_once,
         ),
         Criterion(
             "in place",
             1,
             "Write into the tensors that are there: an optimizer may hold references to them already. Of one "
             "that is not contiguous, contiguous() and flatten() make a copy.",
-            vary=vary(layout=("transposed",)) + both(buffers=True, layout="transposed"),
+            vary=vary(layout=("transposed",)),
             how=kept,
         ),
     ),
@@ -132,7 +129,6 @@ SEEN_BY_AUTOGRAD = (
     arguments=other_models,
     root="src",
     calls=ANY_CALL,
-    possible=lambda case: case.ranks == 3 or case.layout == "contiguous",
     driver=replicas.broadcast,
     what="rank {}",
 )
