@@ -7,10 +7,10 @@ from torch import Tensor
 
 from graders.grading.cases import both, vary
 from graders.grading.judging import feature
-from graders.grading.kit import Criterion, Rng
+from graders.grading.kit import Criterion, Rng, compare
 from graders.units.models import load_values, sent
 from graders.units.unit_06.cases import GRADIENTS, PARAMETERS, Case, Place, by_place, nbytes_of
-from graders.units.unit_06.drivers.makers import whole_half
+from graders.units.unit_06.drivers.makers import CHANGED, whole_half
 from graders.units.unit_06.passes import calls_of, kept, small
 
 
@@ -52,8 +52,12 @@ def uneven(name: str, hint: str) -> Criterion:
     return Criterion(name, 1, hint, needs=PARTS_AND_GRADIENTS, vary=both(rest=2, ranks=3))
 
 
-MEMORY = Criterion("memory", 1, "What is returned has this rank's part alone.", how=small)
-UNCHANGED = Criterion("arguments unchanged", 1, "What is given is somebody's model: change a copy.", how=kept)
+MEMORY = Criterion(
+    "memory",
+    2,
+    "What is returned has this rank's part alone. What is given is somebody's model: change a copy.",
+    how=lambda tried: compare.first_failure((small(tried), kept(tried))),
+)
 GROUP = Criterion(
     "group",
     1,
@@ -90,7 +94,7 @@ def halves(rng: Rng, case: Half, kind: str) -> list[Place]:
             held[place],
             alike=True,
             nbytes=nbytes_of(held[place]),
-            given={**given, "What has changed of what was given": "nothing"},
+            given={**given, CHANGED: [False, False]},
         )
         for place in range(case.ranks)
     ]

@@ -8,7 +8,6 @@ from graders.units.unit_06.cases import OUTPUTS, Place
 from graders.units.unit_06.models import (
     GROUP,
     MEMORY,
-    UNCHANGED,
     Half,
     calls,
     gradients,
@@ -41,7 +40,6 @@ from graders.units.unit_06.stage import both_passes
             "Cut between heads: a head has K rows. (parallelize_module wants equal parts.)",
         ),
         MEMORY,
-        UNCHANGED,
         GROUP,
     ),
     hints=(

@@ -14,29 +14,24 @@ from graders.units.one_by_one import one_by_one
 from graders.units.unit_06 import drivers
 from graders.units.unit_06.drivers import DrawnReply
 
-STREAM = 4_000
-"""So many numbers of the shared stream nobody may draw within own()."""
-
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """Ranks that draw outside of own() and within in turn, other ranks more within.
-
-    seed: None for any. apart: from the number that a rank is given to the next one's. raises: whether each
+    """Ranks that draw outside of own() and within in turn, other ranks more within. raises: whether each
     block within ends with an exception.
     """
 
-    ranks: int = 3
-    seed: int | None = feature(None, lambda seed: "any seed" if seed is None else f"seed {seed}")
-    apart: int = feature(1, lambda apart: f"ranks that are numbered 0, {apart}, {2 * apart}")
+    ranks: int = feature(3, "{} ranks")
     raises: bool = feature(False, lambda raises: "blocks that an exception ends" if raises else "")
 
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """seed: that of all. within: what each rank drew within own(), float64."""
+    """outside: what all have to draw outside of own(), and much of what comes after. within: what each rank
+    drew within, float64.
+    """
 
-    seed: int
+    outside: Tensor
     within: list[Tensor]
     run: Observed[DrawnReply]
 
@@ -50,19 +45,13 @@ def _joined(reply: DrawnReply, within: int, blocks: int) -> Tensor:
 def _apart(tried: Tried[Any]) -> Finding:
     """Passes if no number was drawn on two ranks within own(), nor within and outside. They have 53 bits."""
     drawn: Drawn = tried.seen
-    streams = {f"rank {rank} within own()": own for rank, own in enumerate(drawn.within)}
-    # A stream must not be a later part of the shared one either; a number takes two of the generator's words.
-    shared = torch.Generator().manual_seed(drawn.seed)
-    outside = torch.rand(STREAM, generator=shared, dtype=torch.float64)
-    torch.rand(1, generator=shared.manual_seed(drawn.seed))
-    odd = torch.rand(STREAM, generator=shared, dtype=torch.float64)
-    streams["a rank outside of it"] = torch.cat([outside, odd])
-    names = list(streams)
-    for number, name in enumerate(names):
-        for other in names[:number]:
-            common = streams[other][torch.isin(streams[other], streams[name])].tolist()
+    streams = [("a rank outside of it", drawn.outside)]
+    for rank, own in enumerate(drawn.within):
+        for name, other in streams:
+            common = other[torch.isin(other, own)].tolist()
             if common:
-                return Finding(False, f"{other} and {name} drew the same: {common[0]:.6f} is among both.")
+                return Finding(False, f"rank {rank} within own() and {name} both drew {common[0]:.6f}.")
+        streams.append((f"rank {rank} within own()", own))
     return Finding(True, "No two streams have a number in common.")
 
 
@@ -104,7 +93,6 @@ def _silent(tried: Tried[Any]) -> Finding:
             "other on every rank",
             2,
             "No two ranks may draw the same within own(), and none what all draw outside: not rank 0 either.",
-            vary=vary(seed=(0,), apart=(64,)),
             how=_apart,
         ),
         Criterion(
@@ -137,20 +125,16 @@ def _silent(tried: Tried[Any]) -> Finding:
 )
 def random_streams(answer: Answer, case: Blocks, rng: Rng) -> tuple[Finding, Drawn]:
     """What torch draws after manual_seed, outside of own(); of an exception that ends a block more."""
-    seed = rng.integer(1, 10**6) if case.seed is None else case.seed
+    seed = rng.integer(1, 10**6)
     outside = [rng.integer(2, 5) for _ in range(3)]
-    counts = [[rng.integer(1, 6) + rank for _ in outside] for rank in range(case.ranks)]
-    given = per_rank([list(zip(outside, own, strict=True)) for own in counts])
-    run = answer.launch(
-        drivers.random_streams, [seed, seed + 10**6 + 7], case.apart, given, case.raises, ranks=case.ranks
-    )
-    generator = torch.Generator().manual_seed(seed)
-    expected = torch.cat([torch.rand(count, generator=generator, dtype=torch.float64) for count in outside])
-    shared = [_joined(reply, 0, len(outside)) for reply in run.results]
-    what = "what is drawn outside of own()"
-    found = [compare.close_on_all_ranks(shared, [expected] * case.ranks, what, rtol=0, atol=0)]
-    within = [_joined(reply, 1, len(outside)) for reply in run.results]
-    drawn = Drawn(seed, within, run)
+    counts = [[(count, rng.integer(1, 6) + rank) for count in outside] for rank in range(case.ranks)]
+    seeds = [seed, seed + 10**6 + 7]
+    run = answer.launch(drivers.random_streams, seeds, per_rank(counts), case.raises, ranks=case.ranks)
+    stream = torch.rand(4000, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    shared, within = ([_joined(reply, of, 3) for reply in run.results] for of in (0, 1))
+    what, expected = "what is drawn outside of own()", [stream[: sum(outside)]] * case.ranks
+    found = [compare.close_on_all_ranks(shared, expected, what, rtol=0, atol=0)]
+    drawn = Drawn(stream, within, run)
     if case.raises:
         came_out = [reply.came_out for reply in run.results]
         found.append(compare.equal(came_out, [3] * case.ranks, "How many of 3 exceptions have come out"))

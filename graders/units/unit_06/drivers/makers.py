@@ -1,6 +1,6 @@
 """What the passes of unit 06's answers go through: they run beside the student's code."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -87,27 +87,13 @@ def _part_of(whole: nn.Module, answer: AnswerFunction, given: Given, options: Op
 
     def afterwards() -> dict[str, PlainData]:
         held = {f"{name} of what was given": each for name, each in named_copies(whole).items()}
-        changes = ", ".join(_changes(whole, cut, training)) or "nothing"
-        return {**held, "What has changed of what was given": changes}
+        trained = all(parameter.requires_grad for parameter in whole.parameters())
+        return {**held, CHANGED: [not trained, bool(whole._forward_pre_hooks)]}
 
     return Made(cut, dict(cut.named_parameters()), named_copies(cut), floating_bytes(cut), afterwards)
 
 
-def _changes(whole: nn.Module, cut: nn.Module, training: bool) -> Iterator[str]:
-    """What is no longer as it was with the module given, of which `cut` is this rank's part."""
-    own = {each.untyped_storage().data_ptr() for each in cut.parameters()}
-    for name, parameter in whole.named_parameters():
-        if parameter.untyped_storage().data_ptr() in own:
-            yield f"{name} is shared"
-        if not parameter.requires_grad:
-            yield f"{name} gets no gradient"
-        if parameter.grad is not None:
-            yield f"{name} has a gradient"
-    for module in whole.modules():
-        if module.training is not training:
-            yield f"training is {not training}"
-        if module._forward_pre_hooks or module._forward_hooks:
-            yield f"{type(module).__name__} has a hook"
+CHANGED = "Whether what was given is frozen, and has a hook,"
 
 
 def whole_half(kind: str, sizes: list[int]) -> nn.Module:
