@@ -306,8 +306,8 @@ def run_stage(
     """Forward and backward of a batch, or a part of one, through a model whose stages lie on the ranks.
 
     stage: this rank's; it takes a tensor and returns one. It computes once, in its mode. Any of its
-    parameters may be frozen. x: on rank 0 the samples, of any dtype; on others a tensor like what
-    arrives. It stays as it is. target: on the last rank, else None.
+    parameters may be frozen. x: on rank 0 the samples, on others a tensor like what arrives. It stays
+    as it is. target: on the last rank, else None.
     loss_function(output, target): a mean. share: of a whole batch, how much x has.
 
     Adds the gradients of the model's loss, times the share, to those of the stage's parameters.

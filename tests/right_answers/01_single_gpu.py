@@ -21,19 +21,6 @@ def with_a_loss_module(model, inputs, targets, optimizer):
     return loss.detach().clone()
 
 
-@right("train_step")
-def loss_in_double_precision(model, inputs, targets, optimizer):
-    """A closure, as optimizers take one; the loss is a scalar of more digits."""
-
-    def closure():
-        optimizer.zero_grad()
-        loss = functional.cross_entropy(model(inputs).double(), targets.to(inputs.device))
-        loss.backward()
-        return loss
-
-    return optimizer.step(closure).detach()
-
-
 # ------------------------------------------------------------------------------------------------ evaluate
 
 
@@ -126,31 +113,6 @@ def _one_epoch(model, train, validation, optimizer):
 # ------------------------------------------------------------------------------------ accumulate_gradients
 
 
-@right("fit")
-def with_one_batch_for_validation(model, train_loader, validation_loader, optimizer, epochs, device):
-    """Puts the validation set together on the host, and moves it at once."""
-    model.to(device)
-    history = []
-    for _ in range(epochs):
-        model.train()
-        total, samples = 0.0, 0
-        for inputs, targets in train_loader:
-            optimizer.zero_grad()
-            loss = functional.cross_entropy(model(inputs.to(device)), targets.to(device))
-            loss.backward()
-            optimizer.step()
-            total += loss.detach() * len(targets)
-            samples += len(targets)
-        model.eval()
-        inputs, targets = (torch.cat(parts).to(device) for parts in zip(*validation_loader, strict=True))
-        with torch.no_grad():
-            logits = model(inputs)
-        accuracy = (logits.argmax(1) == targets).double().mean().item()
-        lost = functional.cross_entropy(logits, targets).item()
-        history.append((total.item() / samples, lost, accuracy))
-    return history
-
-
 @right("accumulate_gradients")
 def sums_then_one_division(model, micro_batches, loss_fn):
     n, total = 0, 0.0
@@ -163,30 +125,6 @@ def sums_then_one_division(model, micro_batches, loss_fn):
     for parameter in model.parameters():
         parameter.grad /= n
     return total / n
-
-
-@right("accumulate_gradients")
-def last_one_first(model, micro_batches, loss_fn):
-    n, losses = sum(len(targets) for _, targets in micro_batches), []
-    for inputs, targets in reversed(micro_batches):
-        losses.append(loss_fn(model(inputs), targets) * len(targets) / n)
-        losses[-1].backward()
-    return torch.stack(losses).sum().detach()
-
-
-@right("accumulate_gradients")
-def with_hooks(model, micro_batches, loss_fn):
-    """Hooks weight the gradients of a micro-batch, and are taken away at the end."""
-    n, total, weight = sum(len(targets) for _, targets in micro_batches), 0.0, [1.0]
-    hooks = [p.register_hook(lambda gradient: weight[0] * gradient) for p in model.parameters()]
-    for inputs, targets in micro_batches:
-        weight[0] = len(inputs) / n
-        loss = loss_fn(model(inputs), targets)
-        loss.backward()
-        total += weight[0] * loss.detach()
-    for hook in hooks:
-        hook.remove()
-    return total
 
 
 # -------------------------------------------------------------------------------------- measure_throughput

@@ -209,22 +209,6 @@ def in_the_mode_that_it_finds(model, train_loader, validation_loader, optimizer,
     return this.run()
 
 
-@wrong("fit", fails="modes")
-def validates_with_graphs(model, train_loader, validation_loader, optimizer, epochs, device):
-    """Evaluation mode alone records graphs, which take memory."""
-    this = _Fit(model, train_loader, validation_loader, optimizer, epochs, device)
-
-    def validated():
-        model.eval()
-        batches = this.moved(validation_loader)
-        logits, targets = map(torch.cat, zip(*((model(x), y) for x, y in batches), strict=True))
-        accuracy = (logits.argmax(1) == targets).double().mean()
-        return functional.cross_entropy(logits, targets).item(), accuracy.item()
-
-    this.validated = validated
-    return this.run()
-
-
 @wrong("fit", fails="on the device")
 def forgets_the_model(model, train_loader, validation_loader, optimizer, epochs, device):
     """Moves the batches only."""
@@ -281,19 +265,6 @@ def loss_of_the_last(model, micro_batches, loss_fn):
         loss = loss_fn(model(inputs), targets)
         (loss * len(inputs) / n).backward()
     return loss.detach()
-
-
-@wrong("accumulate_gradients", fails="nothing else changes")
-def empties_the_list(model, micro_batches, loss_fn):
-    """Takes each micro-batch out of the list, which is the caller's."""
-    samples = sum(len(inputs) for inputs, _ in micro_batches)
-    total = 0.0
-    while micro_batches:
-        inputs, targets = micro_batches.pop(0)
-        loss = loss_fn(model(inputs), targets) * (len(inputs) / samples)
-        loss.backward()
-        total += loss.detach()
-    return total
 
 
 @wrong("accumulate_gradients", fails="one graph at a time")

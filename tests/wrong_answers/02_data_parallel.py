@@ -49,17 +49,6 @@ def hands_a_single_gradient_on(gradients, counts):
     return sum(m / n * g for g, m in zip(gradients, counts, strict=True) if m)
 
 
-@wrong("combine_gradients", fails="gradients unchanged")
-def accumulates_in_the_first(gradients, counts):
-    """Scales the given gradients in place."""
-    n = sum(counts)
-    total = torch.zeros_like(gradients[0])
-    for gradient, count in zip(gradients, counts, strict=True):
-        if count:
-            total += gradient.mul_(count / n)
-    return total
-
-
 # -------------------------------------------------------------------------------------------- shard_indices
 
 
@@ -84,12 +73,6 @@ def seeds_with_the_rank(length, epoch, seed):
 
 
 @wrong("shard_indices", fails="shuffled")
-def does_not_shuffle(length, epoch, seed):
-    """Deals the samples out in order."""
-    return torch.arange(length)[dist.get_rank() :: dist.get_world_size()]
-
-
-@wrong("shard_indices", fails="shuffled")
 def shuffles_its_own_part(length, epoch, seed):
     """Every rank keeps the same samples for ever, in another order."""
     mine = torch.arange(length)[dist.get_rank() :: dist.get_world_size()]
@@ -110,22 +93,7 @@ def seeds_everything(length, epoch, seed):
     return torch.randperm(length)[dist.get_rank() :: dist.get_world_size()]
 
 
-@wrong("shard_indices", fails="no communication")
-def broadcasts_the_permutation(length, epoch, seed):
-    """Sends what every rank could draw."""
-    order = torch.randperm(length, generator=_generator(seed + epoch))
-    dist.broadcast(order, 0)
-    return order[dist.get_rank() :: dist.get_world_size()]
-
-
 # ------------------------------------------------------------------------------------- broadcast_parameters
-
-
-@wrong("broadcast_parameters", fails="parameters")
-def always_from_rank_0(model, src):
-    """Ignores src."""
-    for tensor in chain(model.parameters(), model.buffers()):
-        dist.broadcast(tensor, 0)
 
 
 @wrong("broadcast_parameters", fails="parameters")
@@ -224,17 +192,6 @@ def skips_missing(model):
         if parameter.grad is not None:
             dist.all_reduce(parameter.grad)
             parameter.grad /= dist.get_world_size()
-
-
-@wrong("average_gradients", fails="missing gradients")
-def divides_by_those_who_have_one(model):
-    """The mean over the ranks that had a gradient."""
-    for parameter in _trainable(model):
-        has = torch.tensor(float(parameter.grad is not None))
-        _fill([parameter])
-        dist.all_reduce(parameter.grad)
-        dist.all_reduce(has)
-        parameter.grad /= has.clamp(min=1)
 
 
 @wrong("average_gradients", fails="one call")
@@ -353,20 +310,6 @@ class OneCallAParameter(_OneBucket):
             handle.wait()
             parameter.grad /= dist.get_world_size()
         self.prepare()
-
-
-@wrong("Bucket", fails="every step")
-class InTheOrderOfArrival(_OneBucket):
-    """Ranks that use their layers in other orders add up different parameters."""
-
-    def prepare(self):
-        self.arrived = []
-
-    def ready(self, parameter):
-        self.arrived.append(parameter)
-        if len(self.arrived) == len(self.parameters):
-            self.parameters = self.arrived
-            self.start()
 
 
 @wrong("Bucket", fails="every step")
@@ -509,14 +452,6 @@ class NeverResets(_Bucketed):
         self.missing = [0 for _ in self.buckets]
 
 
-@wrong("BucketedDDP", fails="buckets")
-class OneBucketAParameter(_Bucketed):
-    """Ignores bucket_bytes."""
-
-    def fill_buckets(self, bucket_bytes):
-        self.buckets = [[parameter] for parameter in self.parameters_in_order()]
-
-
 @wrong("BucketedDDP", fails="starts in backward")
 class AllAtTheEnd(_Bucketed):
     """Leaves all communication to finish()."""
@@ -533,22 +468,6 @@ class WaitsInTheHook(_Bucketed):
         super().start(index)
         _, handle = self.started[index]
         handle.wait()
-
-
-@wrong("BucketedDDP", fails="in order")
-class StartsInAnyOrder(_Bucketed):
-    """Starts a bucket whenever it is complete, in another order on every rank."""
-
-    def ready(self, index):
-        self.missing[index] -= 1
-        if not self.missing[index]:
-            self.start(index)
-
-    def finish(self):
-        for index in range(len(self.buckets)):
-            if index not in self.started:
-                self.start(index)
-        super().finish()
 
 
 @wrong("BucketedDDP", fails="no_sync")
@@ -734,15 +653,6 @@ class PadsTheShards(_Training):
         return list(sampler)
 
 
-@wrong("train_ddp", fails="any number of samples")
-class LeavesWhenItHasNothing(_Training):
-    """A rank without a batch skips the averaging, and the others wait for it."""
-
-    def average(self, batch):
-        if batch is not None:
-            super().average(batch)
-
-
 @wrong("train_ddp", fails="another order in each epoch")
 class ForgetsTheEpoch(_Training):
     """The same order in every epoch, as without set_epoch."""
@@ -775,19 +685,6 @@ class TellsItsOwnLoss(_Training):
 
     def mean(self, total):
         return total.item() * dist.get_world_size() / self.length
-
-
-@wrong("train_ddp", fails="no more communication than needed")
-class SumsTheLossInEveryStep(_Training):
-    """An all-reduce of the loss in each step."""
-
-    def step(self, batch, whole):
-        lost = super().step(batch, whole)
-        dist.all_reduce(lost)
-        return lost
-
-    def mean(self, total):
-        return total.item() / self.length
 
 
 @wrong("train_ddp", fails="on the device")

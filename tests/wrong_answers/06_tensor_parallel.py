@@ -1,7 +1,7 @@
 """Mistakes that people make in unit 06."""
 
 import copy
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 
 import torch
 import torch.distributed as dist
@@ -161,15 +161,6 @@ class SumsAtX(_Column):
         if x.requires_grad:
             x.register_hook(lambda gradient: _summed(gradient, self.group))
         return functional.linear(x, self.weight, self.bias)
-
-
-@wrong("ColumnParallelLinear", fails="other shapes")
-class TransposesPlainly(_Column):
-    """x W^T written out for matrices."""
-
-    def forward(self, x):
-        bias = 0 if self.bias is None else self.bias
-        return torch.einsum("bi,oi->bo", _f(x, self.group), self.weight) + bias
 
 
 @wrong("ColumnParallelLinear", fails="initial values")
@@ -348,13 +339,6 @@ def cuts_through_heads(attention, group=None):
     return _cut_attention(attention, group, own=own)
 
 
-@wrong("parallel_attention", fails="memory")
-def hook_before_the_copy(attention, group=None):
-    """Adds f to the attention given, and copies it then."""
-    attention.register_forward_pre_hook(lambda module, inputs: (_f(inputs[0], group),))
-    return _cut_attention(attention, group, f_of=lambda x, group: x)
-
-
 @wrong("parallel_attention", fails="group")
 def attention_of_all(attention, group=None):
     """The heads are the group's, one sum that of all ranks."""
@@ -362,17 +346,6 @@ def attention_of_all(attention, group=None):
 
 
 # ------------------------------------------------------------------------------------------- RandomStreams
-
-
-@wrong("RandomStreams", fails="the same on all ranks")
-class SeedPlusRank:
-    """Another seed on every rank, for everything: what all hold gets other masks."""
-
-    def __init__(self, seed, rank):
-        torch.manual_seed(seed + rank)
-
-    def own(self):
-        return nullcontext()
 
 
 @wrong("RandomStreams", fails="other on every rank")
@@ -532,9 +505,7 @@ def _start(vocabulary, group):
     return int(parts[dist.get_rank(group)][0])
 
 
-def _entropy(
-    logits, target, start, group, shift="global", passes=("forward",), inf=True, powers=torch.exp, hits=1
-):
+def _entropy(logits, target, start, group, shift="global", passes=("forward",)):
     """Right as it is called with four arguments."""
     column = target - start
     here = (column >= 0) & (column < logits.shape[1])
@@ -543,10 +514,9 @@ def _entropy(
         dist.all_reduce(largest, dist.ReduceOp.MAX, group)
     shifted = logits - largest.unsqueeze(1)
     picked = shifted.gather(1, column.where(here, 0).unsqueeze(1)).squeeze(1)
-    picked = picked.where(here, 0) if inf else picked * here
-    both = torch.stack([powers(shifted).sum(1), picked])
+    both = torch.stack([shifted.exp().sum(1), picked.where(here, 0)])
     total, of_target = _Conjugate.apply(both, group, passes, False)
-    return total.log() - hits * of_target
+    return total.log() - of_target
 
 
 @wrong("vocab_parallel_cross_entropy", fails="loss")
@@ -571,16 +541,6 @@ def unshifted(logits_shard, target, vocabulary, group=None):
 def gradients_added_up(logits_shard, target, vocabulary, group=None):
     """All ranks have the same gradient in backward, and it is added up once more: p times too much."""
     return _entropy(logits_shard, target, _start(vocabulary, group), group, passes=("forward", "backward"))
-
-
-@wrong("vocab_parallel_cross_entropy", fails="arguments unchanged")
-def subtracts_in_place(logits_shard, target, vocabulary, group=None):
-    """Saves memory, as Megatron-LM does, where somebody else may still need the logits."""
-    largest = logits_shard.detach().amax(1)
-    dist.all_reduce(largest, dist.ReduceOp.MAX, group)
-    loss = _entropy(logits_shard.clone(), target, _start(vocabulary, group), group)
-    logits_shard.detach().sub_(largest.unsqueeze(1))
-    return loss
 
 
 @wrong("vocab_parallel_cross_entropy", fails="bytes")

@@ -51,8 +51,8 @@ class Training:
         return cls(values, inputs, labels, epochs, batch_size, rng.integer(1, 99))
 
     def with_another_seed(self) -> "Training":
-        """The same training, but for the order of the samples."""
-        return replace(self, seed=self.seed + 1)
+        """An epoch with the same samples in another order."""
+        return replace(self, seed=self.seed + 1, epochs=1)
 
     @property
     def steps(self) -> int:

@@ -11,8 +11,7 @@ from graders.units.models import load_values
 class Piece(nn.Module):
     """A stage: [B, I] to tanh(x weight + bias) [B, O].
 
-    values: weight [I, O], bias [O] and, where there are three, a table [V, I], which makes the input
-    numbers of its rows [B], int64. turned: the output lies in memory column by column. doubled: it is
+    values: weight [I, O] and bias [O]. turned: the output lies in memory column by column. doubled: it is
     float64. frozen: names of parameters that are not trained.
     """
 
@@ -24,19 +23,16 @@ class Piece(nn.Module):
         frozen: Sequence[str] = (),
     ) -> None:
         super().__init__()
-        for name, value in zip(("weight", "bias", "table"), values, strict=False):
-            self.register_parameter(name, nn.Parameter(value.clone(), requires_grad=name not in frozen))
+        self.weight, self.bias = (nn.Parameter(value.clone()) for value in values)
+        for name in frozen:
+            self.get_parameter(name).requires_grad_(False)
         self.turned, self.doubled = turned, doubled
         self.modes: list[bool] = []
         """Of each forward, whether it was in training mode."""
 
     def forward(self, x: Tensor) -> Tensor:
         self.modes.append(self.training)
-        weights = dict(self.named_parameters())
-        if "table" in weights:
-            x = weights["table"][x]
-        x = x @ weights["weight"] + weights["bias"]
-        output = torch.tanh(x)
+        output = torch.tanh(x @ self.weight + self.bias)
         if self.turned:
             output = output.mT.contiguous().mT
         return output.double() if self.doubled else output

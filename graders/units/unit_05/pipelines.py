@@ -17,15 +17,13 @@ FROZEN = (("weight", "bias"), ("bias",))
 
 @dataclass(frozen=True, slots=True)
 class Pipeline(Ranks):
-    """times: calls, each for a batch of its own, which has this share of a whole one. tokens: the batch is of
-    whole numbers. doubled: stage 0 makes float64 of it. turned: what stages return lies column by column.
-    training: the mode of the stages.
+    """times: calls, each for a batch of its own, which has this share of a whole one. doubled: stage 0 makes
+    float64 of it. turned: what stages return lies column by column. training: the mode of the stages.
     """
 
     ranks: int = feature(3, lambda ranks: compare.counted(ranks, "stage"))
     times: int = feature(1, lambda times: f"{times} calls" * (times > 1))
     share: float = feature(1.0, lambda share: f"share={share:.3g}" * (share < 1))
-    tokens: bool = feature(False, lambda tokens: "a batch of tokens" * tokens)
     doubled: bool = feature(False, lambda doubled: "float64 from the first stage on" * doubled)
     turned: bool = feature(False, lambda turned: "outputs that lie column by column" * turned)
     frozen: bool = feature(False, lambda frozen: "the first stages are frozen" * frozen)
@@ -33,9 +31,8 @@ class Pipeline(Ranks):
 
 
 def shapes(case: Pipeline) -> list[list[int]]:
-    """What comes into each stage, and what leaves the last; of tokens there are several a sample."""
-    widths = [4, 2, 5, 3, 6][: case.ranks + 1]
-    return [[3, *([2] if case.tokens else []), width] for width in widths]
+    """What comes into each stage, and what leaves the last."""
+    return [[3, width] for width in [4, 2, 5, 3, 6][: case.ranks + 1]]
 
 
 def a_pipeline(rng: Rng, case: Pipeline) -> list[Arguments]:
@@ -49,9 +46,6 @@ def a_pipeline(rng: Rng, case: Pipeline) -> list[Arguments]:
         xs = [torch.full(x, -7.0, dtype=of_rank)]
         if rank == 0:
             xs = [rng.normal(*x) for _ in range(case.times)]
-        if rank == 0 and case.tokens:
-            values.append(rng.normal(9, x[-1]))
-            xs = [rng.integers(0, 8, *x[:-1]) for _ in range(case.times)]
         targets: list[Tensor | None] = [None] * case.times
         if rank == case.ranks - 1:
             targets = [rng.normal(*output, dtype=dtype) for _ in range(case.times)]

@@ -113,24 +113,15 @@ class Case:
         return compare.close_on_all_ranks(run.results, wanted, "the result", 1e-3, 1e-3)
 
     def within(self, run: Replies, allowed: float) -> Finding:
-        """Passes if the last rank had its result in time, and no sooner than the products alone allow."""
+        """Passes if the last rank had its result in time."""
         spans = [event for event in run.events if event.kind is Kind.SPAN]
         begins = min((event.end for event in spans if event.op == "begins"), default=0.0)
         taken = max((event.end for event in spans if event.op == "done"), default=begins) - begins
-        least = self.mlp(len(self.x))
-        text = f"{self.words()} it takes {taken * 1e6:.1f} µs"
-        if taken < least:
-            return Finding(
-                False, f"{text}; the products alone take {least * 1e6:.1f} µs. Use tensor operations."
-            )
+        latency, bandwidth, flops, _ = self.machine
+        machine = f"{latency * 1e6:.2f} µs, {bandwidth / 1e6:.0f} MB/s and {flops / 1e9:.0f} GFLOP/s"
+        text = f"with {len(self.x)} tokens on {len(self.up)} ranks, {machine} it takes {taken * 1e6:.1f} µs"
         known = f"all at once {self.at_once() * 1e6:.1f} µs, the best known {self.best * 1e6:.1f} µs"
         return Finding(taken <= allowed, f"{text}; {allowed * 1e6:.1f} µs are allowed here ({known}).")
-
-    def words(self) -> str:
-        """The machine, for a sentence."""
-        latency, bandwidth, flops, _ = self.machine
-        numbers = f"{latency * 1e6:.2f} µs, {bandwidth / 1e6:.0f} MB/s and {flops / 1e9:.0f} GFLOP/s"
-        return f"with {len(self.x)} tokens on {len(self.up)} ranks, {numbers}"
 
     def mlp(self, rows: int) -> float:
         """Seconds that a rank takes for so many tokens, as the simulator reckons."""

@@ -5,24 +5,24 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 
 from graders.grading.answer import AnswerFunction, PlainData
 from graders.grading.called import Called
 from graders.units.models import copies_of, load_values, state_of, transposed
-from graders.units.unit_02.models import Linear, Normed, chain_of, numbers_in
+from graders.units.unit_02.models import Normed, chain_of, numbers_in
 
 
 def broadcast(answer: AnswerFunction, cases: list[list[PlainData]], *how: Any) -> list[Called]:
     """What a broadcast leaves of this rank's models: of each its state by names; then, as arguments, which
     parameters are trainable, and whether all tensors are those that they were, in the same memory.
 
-    cases: widths of linear layers, none for a `Normed`, and the values of its state. how: what else
-    `graders.units.ranks.drivers.calls` is told; there are no groups.
+    cases: the values of a `Normed`'s state. how: what else `graders.units.ranks.drivers.calls` is told; there
+    are no groups.
     """
     told = []
-    for (widths, values), named, layout in in_turn(cases, *how):
-        model = model_of(widths, values, layout)
+    for (values,), named, layout in in_turn(cases, *how):
+        model = normed(values, layout)
         before = _places(state_of(model))
         answer(model, **named)
         names = [*dict(model.named_parameters()), *dict(model.named_buffers())]
@@ -48,25 +48,18 @@ def autograd_of(answer: AnswerFunction, values: list[Tensor]) -> list[bool]:
 
     group.broadcast = noted
     with torch.enable_grad():
-        answer(model_of([], values, "contiguous"), 0)
+        answer(normed(values, "contiguous"), 0)
         return [any(seen), torch.is_grad_enabled()]
 
 
-def model_of(widths: Sequence[int], values: list[Tensor], layout: str) -> nn.Module:
-    """Linear layers of which the last is frozen, or without widths a `Normed`. layout: of the first weight,
-    and of a buffer: a contiguous copy of a transposed one is another tensor. values: none leaves it as made.
-    """
-    model: Any = nn.Sequential(*map(Linear, widths, widths[1:])) if widths else Normed()
-    if widths:
-        model[-1].requires_grad_(False)
+def normed(values: list[Tensor], layout: str) -> Normed:
+    """layout: of the first weight, and of a buffer."""
+    model = Normed()
     if layout == "transposed":
-        turned = [next(model.parameters()), *(() if widths else (model.positions,))]
-        for tensor in turned:
+        for tensor in (model.first.weight, model.positions):
             tensor.data = transposed(tensor.data)
-    if values:
-        load_values(state_of(model), values)
-    made: nn.Module = model
-    return made
+    load_values(state_of(model), values)
+    return model
 
 
 def average(answer: AnswerFunction, cases: list[list[PlainData]], *how: Any) -> list[Called]:
