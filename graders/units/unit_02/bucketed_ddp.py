@@ -15,7 +15,6 @@ from graders.units.unit_02.drivers import steps as drivers
 from graders.units.unit_02.models import Layers, names_of
 from graders.units.unit_02.step_calls import (
     called_as,
-    in_order,
     never_waits,
     once_before,
     silent_but_the_last,
@@ -119,7 +118,7 @@ def of_cases(
             "the hooks count in one step must be back at its start for the next.",
             needs=("starts in backward", "never waits in backward"),
             vary=vary(steps=((FORWARD,) * 3, LAST_FIRST, UNUSED)) + both(steps=UNUSED, limit=170),
-            how=of_cases(lambda case: not case.plain and not case.silent, in_order),
+            how=of_cases(lambda case: not case.plain and not case.silent, starts_in_backward),
         ),
         Criterion(
             "no_sync",

@@ -14,7 +14,7 @@ from graders.grading.judging import feature
 from graders.grading.kit import Answer, Criterion, Finding, Observed, Rng, per_rank
 from graders.units.one_by_one import one_by_one
 from graders.units.unit_02.drivers import data as drivers
-from graders.units.unit_02.replies import LoadingReply
+from graders.units.unit_02.drivers.data import LoadingReply
 
 
 @dataclass(frozen=True, slots=True)

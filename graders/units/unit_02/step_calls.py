@@ -105,18 +105,6 @@ def once_before(tried: Tried[Any]) -> Finding:
     return Finding(True, "the constructor broadcasts parameters and buffers, each once.")
 
 
-def in_order(tried: Tried[Any]) -> Finding:
-    """Passes if buckets start in backward when they can, and what is left starts before any is waited for."""
-    for step in steps_seen(tried):
-        ended = step.marks["backward ends"]
-        left = [call for call in step.calls if call.sequence >= ended.sequence]
-        first = min((call.end for call in step.calls if call.end > ended.start), default=sys.maxsize)
-        if any(call.start >= first for call in left):
-            text = "finish() waits for one all_reduce before it has started all that are left"
-            return Finding(False, f"{step.name}: {text}; expected all to be under way at once.")
-    return starts_in_backward(tried)
-
-
 def silent_but_the_last(tried: Tried[Any]) -> Finding:
     """Passes if only the last pass of a step sends."""
     for step in steps_seen(tried):

@@ -12,8 +12,7 @@ from graders.grading.kit import Answer, Finding, Observed, Rng, per_rank
 from graders.units.models import copies_of
 from graders.units.shuffles import Order
 from graders.units.unit_02.drivers import training as drivers
-from graders.units.unit_02.drivers.training import RATE, Numbered
-from graders.units.unit_02.replies import TrainingReply
+from graders.units.unit_02.drivers.training import RATE, Numbered, TrainingReply
 
 NAMES = ("first.weight", "first.bias", "second.weight", "second.bias")
 """Of the parameters of a `Numbered`."""

@@ -1,7 +1,7 @@
 """Drivers of unit 05: they run beside the student's code, which could read an expected value here."""
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -9,13 +9,12 @@ import torch.distributed as dist
 from torch import Tensor
 
 from course_lib.training.pipeline.actions import COMPUTING, Action
-from graders.grading.answer import AnswerFunction, PlainData
+from graders.grading.answer import AnswerFunction, DriverReply, PlainData
 from graders.grading.called import Called
 from graders.units.models import copies_of, floating_bytes, gradients_of
 from graders.units.optimizers import PlainSGD
 from graders.units.ranks.drivers import call_once
 from graders.units.unit_05.pieces import Piece, lopsided_loss, twice
-from graders.units.unit_05.replies import StashReply
 
 
 def by_hand(
@@ -108,6 +107,22 @@ def planned(
 ) -> list[list[PlainData]]:
     """The answer's schedule, stage by stage."""
     return [[*map(plain_action, actions)] for actions in answer(seconds, micro_batches, memory)]
+
+
+@dataclass(frozen=True, slots=True)
+class StashReply(DriverReply):
+    """What a stash did, action by action.
+
+    told: of a forward the output, of a backward the gradient of its input. attached: whether one of them
+    still has its graph. versions: what the stash said after each action. held: bytes of all tensors that it
+    keeps then, the stage's parameters among them. weights: the stage's, in the end.
+    """
+
+    told: list[PlainData]
+    attached: bool
+    versions: list[PlainData]
+    held: list[int]
+    weights: list[Tensor]
 
 
 def stash(

@@ -8,7 +8,7 @@ from graders.grading.explanation import Tried
 from graders.grading.kit import Answer, Criterion, Finding, Rng, compare
 from graders.units.one_by_one import one_by_one
 from graders.units.unit_05 import drivers
-from graders.units.unit_05.replies import StashReply
+from graders.units.unit_05.drivers import StashReply
 from graders.units.unit_05.stash_training import BYTES, RATE, Action, Expected, Training, trained
 
 

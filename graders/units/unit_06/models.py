@@ -20,7 +20,6 @@ class Half(Case):
 
     shape: tuple[int, ...] = (2, 3)
     ranks: int = feature(2, "{} ranks")
-    training: bool = feature(False, lambda training: "in training, where all is dropped" if training else "")
 
 
 PARTS_AND_GRADIENTS = ("outputs", "parts", "gradients")
@@ -72,8 +71,7 @@ def halves(rng: Rng, case: Half, kind: str) -> list[Place]:
     units = case.divided(2)
     each = 1 if kind == "mlp" else 2  # Rows of a weight that a hidden unit has, or a head.
     sizes = [2 * units, units, units]
-    training = case.training or kind == "mlp"  # Which drops nothing.
-    whole = whole_half(kind, sizes).to(case.dtype).train(training)
+    whole = whole_half(kind, sizes).to(case.dtype)
     load_values(whole.parameters(), [0.3 * case.drawn(rng, *p.shape) for p in whole.parameters()])
     x, arriving = case.drawn(rng, *case.shape, sizes[0]), case.arriving(rng, *case.shape, sizes[0])
     named = {"x": x.clone().requires_grad_(), **dict(whole.named_parameters())}
@@ -89,7 +87,7 @@ def halves(rng: Rng, case: Half, kind: str) -> list[Place]:
             arriving,
             result.detach(),
             {**wanted[place], "x": of_x},
-            {"kind": kind, "sizes": sizes, "training": training},
+            {"kind": kind, "sizes": sizes},
             values,
             held[place],
             alike=True,

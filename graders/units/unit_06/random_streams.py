@@ -25,56 +25,41 @@ class Blocks:
     raises: bool = feature(False, lambda raises: "blocks that an exception ends" if raises else "")
 
 
-@dataclass(frozen=True, slots=True)
-class Drawn:
-    """outside: what all have to draw outside of own(), and much of what comes after. within: what each rank
-    drew within, float64.
-    """
-
-    outside: Tensor
-    within: list[Tensor]
-    run: Observed[DrawnReply]
-
-
-def _joined(reply: DrawnReply, within: int, blocks: int) -> Tensor:
-    """All that a rank drew outside of own(), or within, in so many blocks."""
-    drawn = compare.side_by_side(compare.column(reply.drawn, within, 2), range(blocks))
-    return torch.cat([each for each, _ in drawn])
+Drawn = tuple[Tensor, Observed[DrawnReply]]
+"""What all have to draw outside of own(), with much of what comes after it; and what each rank drew."""
 
 
 def _apart(tried: Tried[Any]) -> Finding:
     """Passes if no number was drawn on two ranks within own(), nor within and outside. They have 53 bits."""
-    drawn: Drawn = tried.seen
-    streams = [("a rank outside of it", drawn.outside)]
-    for rank, own in enumerate(drawn.within):
+    outside, run = tried.seen
+    streams = [("a rank outside of it", outside)]
+    for rank, reply in enumerate(run.results):
         for name, other in streams:
-            common = other[torch.isin(other, own)].tolist()
+            common = other[torch.isin(other, reply.within)].tolist()
             if common:
                 return Finding(False, f"rank {rank} within own() and {name} both drew {common[0]:.6f}.")
-        streams.append((f"rank {rank} within own()", own))
+        streams.append((f"rank {rank} within own()", reply.within))
     return Finding(True, "No two streams have a number in common.")
 
 
-def _go_on(drawn: Drawn) -> Finding:
+def _go_on(run: Observed[DrawnReply]) -> Finding:
     """Passes if several blocks drew what one of a new object with the same seed does."""
     return compare.first_failure(
-        compare.close(own, reply.again, f"What rank {rank} drew in several blocks, not in one,", 0, 0)
-        for rank, (own, reply) in enumerate(zip(drawn.within, drawn.run.results, strict=True))
+        compare.close(
+            reply.within, reply.again, f"What rank {rank} drew in several blocks, not in one,", 0, 0
+        )
+        for rank, reply in enumerate(run.results)
     )
 
 
 def _another_seed(tried: Tried[Any]) -> Finding:
-    drawn: Drawn = tried.seen
-    same = [
-        bool(torch.isin(own, reply.other).any())
-        for own, reply in zip(drawn.within, drawn.run.results, strict=True)
-    ]
+    same = [bool(torch.isin(reply.within, reply.other).any()) for reply in tried.seen[1].results]
     return compare.equal(same, [False] * len(same), "Whether ranks draw the same with another seed")
 
 
 def _silent(tried: Tried[Any]) -> Finding:
-    drawn: Drawn = tried.seen
-    calls = [call for rank in range(len(drawn.within)) for call in drawn.run.calls(rank)]
+    run = tried.seen[1]
+    calls = [call for rank in range(len(run.results)) for call in run.calls(rank)]
     return compare.equal(calls, [], "Calls of all ranks")
 
 
@@ -99,7 +84,7 @@ def _silent(tried: Tried[Any]) -> Finding:
             "blocks go on",
             2,
             "Where a block ends, keep the state that it leaves.",
-            how=lambda tried: _go_on(tried.seen),
+            how=lambda tried: _go_on(tried.seen[1]),
         ),
         Criterion(
             "after an exception",
@@ -131,12 +116,10 @@ def random_streams(answer: Answer, case: Blocks, rng: Rng) -> tuple[Finding, Dra
     seeds = [seed, seed + 10**6 + 7]
     run = answer.launch(drivers.random_streams, seeds, per_rank(counts), case.raises, ranks=case.ranks)
     stream = torch.rand(4000, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-    shared, within = ([_joined(reply, of, 3) for reply in run.results] for of in (0, 1))
-    what, expected = "what is drawn outside of own()", [stream[: sum(outside)]] * case.ranks
-    found = [compare.close_on_all_ranks(shared, expected, what, rtol=0, atol=0)]
-    drawn = Drawn(stream, within, run)
+    shared, expected = [reply.outside for reply in run.results], [stream[: sum(outside)]] * case.ranks
+    found = [compare.close_on_all_ranks(shared, expected, "what is drawn outside of own()", rtol=0, atol=0)]
     if case.raises:
         came_out = [reply.came_out for reply in run.results]
         found.append(compare.equal(came_out, [3] * case.ranks, "How many of 3 exceptions have come out"))
-        found.append(_go_on(drawn))
-    return compare.first_failure(found), drawn
+        found.append(_go_on(run))
+    return compare.first_failure(found), (stream, run)

@@ -1,16 +1,36 @@
 """Drivers of unit 02: what belongs to the data: shares, loading."""
 
+from dataclasses import dataclass
+
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from course_lib import span
-from graders.grading.answer import AnswerFunction
+from graders.grading.answer import AnswerFunction, DriverReply, PlainData
 from graders.units.random_states import random_states
-from graders.units.unit_02.replies import LoadingReply, ShardsReply
 
 LOAD_SIDE = 64
 """Side of the square matrices that the driver's `load` multiplies, so that loading takes virtual time."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShardsReply(DriverReply):
+    """parts: what one rank got each time that it asked. changed: libraries that drew numbers."""
+
+    parts: list[PlainData]
+    changed: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class LoadingReply(DriverReply):
+    """result: what the answer returned on this rank. calls: how often it called `load`. raised: what it
+    raised, as text.
+    """
+
+    result: PlainData
+    calls: int
+    raised: str
 
 
 def shards(answer: AnswerFunction, asked: list[tuple[int, int, int]]) -> ShardsReply:

@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,11 +13,10 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 from course_lib import mark
-from graders.grading.answer import AnswerFunction
+from graders.grading.answer import AnswerFunction, DriverReply, PlainData
 from graders.units.gpu import HOST, Gpu, gpu, on_host, plain
 from graders.units.models import load_values
 from graders.units.optimizers import PlainSGD
-from graders.units.unit_02.replies import TrainingReply
 
 RATE = 0.5
 
@@ -59,6 +59,22 @@ class Descent(PlainSGD):
         self.batches.append(self._model.passed)
         self._model.passed = []
         return loss
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingReply(DriverReply):
+    """How one rank trained.
+
+    history: what the answer returned. parameters: copies, afterwards. batches[t]: the numbers of the samples
+    that went through the model before the optimizer's step t. devices: the kinds on which it left them.
+    draws: the next random numbers of torch and NumPy.
+    """
+
+    history: PlainData
+    parameters: list[Tensor]
+    batches: list[list[int]]
+    devices: list[str]
+    draws: tuple[float, float]
 
 
 def many_processes(

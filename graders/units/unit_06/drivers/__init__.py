@@ -18,11 +18,13 @@ REFUSED = "ValueError"
 
 @dataclass(frozen=True, slots=True)
 class DrawnReply(DriverReply):
-    """drawn: what a rank drew outside of own() and within, float64, in turn. came_out: how many exceptions
-    left their blocks. again: as much as within, by a new object, in one block. other: with another seed.
+    """outside, within: what a rank drew outside of own() and within, in turn, float64. came_out: how many
+    exceptions left their blocks. again: as much as within, by a new object, in one block. other: with another
+    seed.
     """
 
-    drawn: list[list[Tensor]]
+    outside: Tensor
+    within: Tensor
     came_out: int
     again: Tensor
     other: Tensor
@@ -36,23 +38,21 @@ def random_streams(
     """
     rank = dist.get_rank()
     streams = answer(seeds[0], rank)
-    drawn: list[list[Tensor]] = []
-    came_out = 0
-    for outside, within in counts:
-        drawn.append([torch.rand(outside, dtype=torch.float64)])
+    outside, within, came_out = [], [], 0
+    for count, own in counts:
+        outside.append(torch.rand(count, dtype=torch.float64))
         try:
             with streams.own():
-                drawn[-1].append(torch.rand(within, dtype=torch.float64))
+                within.append(torch.rand(own, dtype=torch.float64))
                 if raises:
                     raise InterruptedError
         except InterruptedError:
             came_out += 1
-    total = sum(within for _, within in counts)
     once_more = []
     for seed in seeds:
         with answer(seed, rank).own():
-            once_more.append(torch.rand(total, dtype=torch.float64))
-    return DrawnReply(drawn, came_out, *once_more)
+            once_more.append(torch.rand(sum(own for _, own in counts), dtype=torch.float64))
+    return DrawnReply(torch.cat(outside), torch.cat(within), came_out, *once_more)
 
 
 def einsums(

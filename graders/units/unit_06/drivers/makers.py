@@ -46,15 +46,12 @@ def _layer(answer: AnswerFunction, given: Given, options: Options) -> Made:
     held = {**named_copies(module), "torch.rand(3)": torch.rand(3)}
     kept = floating_bytes(module)
     load_named(module, given["parameters"])
-    if not bias and module.bias is not None:
-        raise LookupError("With bias=False, the attribute bias is to be None.")
     return Made(module, dict(module.named_parameters()), held, kept)
 
 
 def _half(answer: AnswerFunction, given: Given, options: Options) -> Made:
-    """A part of a half of a block, of the whole. rest: see `whole_half`, and whether it is in training."""
-    kind, sizes, training = given["rest"].values()
-    whole = whole_half(kind, sizes).to(given["x"].dtype).train(training)
+    """A part of a half of a block, of the whole. rest: see `whole_half`."""
+    whole = whole_half(*given["rest"].values()).to(given["x"].dtype)
     return _part_of(whole, answer, given, options)
 
 
@@ -81,9 +78,8 @@ def _sequence(answer: AnswerFunction, given: Given, options: Options) -> Made:
 
 def _part_of(whole: nn.Module, answer: AnswerFunction, given: Given, options: Options) -> Made:
     """What the answer makes of a whole module with these parameters."""
-    training = whole.training
     load_named(whole, given["parameters"])
-    cut = answer(whole, **options).train(training)
+    cut = answer(whole, **options)
 
     def afterwards() -> dict[str, PlainData]:
         held = {f"{name} of what was given": each for name, each in named_copies(whole).items()}
@@ -97,9 +93,9 @@ CHANGED = "Whether what was given is frozen, and has a hook,"
 
 
 def whole_half(kind: str, sizes: list[int]) -> nn.Module:
-    """An "mlp" or an "attention", which in training drops everything. sizes: D, heads, F."""
+    """An "mlp" or an "attention". sizes: D, heads, F."""
     width, heads, inner = sizes
-    config = TransformerConfig(width=width, heads=heads, mlp_width=inner, dropout=1.0)
+    config = TransformerConfig(width=width, heads=heads, mlp_width=inner, dropout=0.0)
     return MLP(config) if kind == "mlp" else Attention(config)
 
 
