@@ -14,6 +14,26 @@ LAYER = Case(ranks=3, shape=(8,))
 """shape: of x in front of its last dimension. Few sums might by chance be rounded alike on all ranks."""
 
 
+WIDTHS_AND_GROUPS = (
+    Criterion(
+        "widths that do not divide",
+        1,
+        "The first ranks' parts are one longer where a width cannot be shared out evenly. Megatron "
+        "refuses such widths, and RowwiseParallel fails at them; but a model's widths are not for the "
+        "number of ranks to choose.",
+        needs=("outputs", "gradients"),
+        vary=vary(rest=(2,)),
+    ),
+    Criterion(
+        "group",
+        1,
+        "Rank and size are those of the group, and so is every call.",
+        needs=("outputs", "gradients"),
+        vary=both(group=1, ranks=2),
+    ),
+)
+
+
 def rubric(outputs: str, gradients: str, calls: str, *, by_outputs: bool) -> tuple[Criterion, ...]:
     """The criteria of a layer, with the hints in which the two differ."""
     phase_of_sum = "backward" if by_outputs else "forward"
@@ -43,22 +63,7 @@ def rubric(outputs: str, gradients: str, calls: str, *, by_outputs: bool) -> tup
             needs=("outputs", "gradients"),
             vary=vary(bias=(False,)) + both(layout=SPREAD, shape=(2, 3)),
         ),
-        Criterion(
-            "widths that do not divide",
-            1,
-            "The first ranks' parts are one longer where a width cannot be shared out evenly. Megatron "
-            "refuses such widths, and RowwiseParallel fails at them; but a model's widths are not for the "
-            "number of ranks to choose.",
-            needs=("outputs", "gradients"),
-            vary=vary(rest=(2,)),
-        ),
-        Criterion(
-            "group",
-            1,
-            "Rank and size are those of the group, and so is every call.",
-            needs=("outputs", "gradients"),
-            vary=both(group=1, ranks=2),
-        ),
+        *WIDTHS_AND_GROUPS,
     )
 
 
