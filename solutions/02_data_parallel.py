@@ -369,8 +369,7 @@ def average_gradients(model: nn.Module) -> None:
 
     Called on every rank after backward, also on a single one. The mean is written into the .grad that
     is there. A .grad that is None counts as zero and holds the mean afterwards; a rank may lack any of
-    them. Frozen parameters are left alone. An infinity or NaN of one rank must stay visible in the
-    mean. All gradients have one dtype; they need not be contiguous.
+    them. Frozen parameters are left alone. All gradients have one dtype; they need not be contiguous.
 
     Communication: one all_reduce of all gradients together.
     """
@@ -582,7 +581,7 @@ class Bucket:
     bucket.finish()                 # waits; now the .grad of each is the mean over ranks
 
     Every backward completes all of these gradients, in an order that may differ between steps and
-    ranks. It adds to .grad as always: the mean is of the sums. A model may have several Buckets.
+    ranks. A model may have several Buckets.
 
     Communication: one asynchronous all_reduce a step, for which backward never waits.
     """
@@ -662,8 +661,8 @@ assert 0.45 < (sent.start - begun.start) / (ended.start - begun.start) < 0.6
 #
 # Several buckets raise two problems. The order of the calls must be the same on every rank, but hooks are called in the order
 # of the rank's own graph. And no hook is called for a parameter that the forward pass did not use. So buckets start strictly in
-# order, bucket $i + 1$ only after bucket $i$, and `finish()` starts those that are left. As before, gradients need not be
-# contiguous, and backward never waits for communication. Frozen parameters are left alone.
+# order, bucket $i + 1$ only after bucket $i$, and `finish()` starts those that are left. As before, backward never waits
+# for communication. Frozen parameters are left alone.
 #
 # Where gradients are accumulated over micro-batches (unit 01), only the last backward pass has to communicate. PyTorch's `with
 # ddp.no_sync():` says so.
@@ -703,7 +702,7 @@ class BucketedDDP(nn.Module):
 
     @contextmanager
     def no_sync(self):
-        """In this block, which may raise, backward sends nothing; the next one sends the sums."""
+        """In this block backward sends nothing; the next one sends the sums."""
         ### BEGIN SOLUTION
         self.synchronizes = False
         try:
@@ -1094,9 +1093,8 @@ print(
 def load_once(load):
     """Call load() on every rank, on one rank of each node before all others, and return what it gave.
 
-    load: a function without arguments; it may also return None. Every rank calls it exactly once: the
-    rank with local rank 0 at once, the others when the first rank of their node has; they may wait for
-    those of other nodes, too.
+    load: a function without arguments. Every rank calls it exactly once: the rank with local rank 0 at
+    once, the others when the first rank of their node has; they may wait for those of other nodes, too.
 
     If load() raises an Exception on a rank, load_once raises it there. If that is the first rank of a
     node, the other ranks go on as if it had returned.
@@ -1194,9 +1192,8 @@ for rank, history in enumerate(by_pytorch.results):
 # Your version deals every sample once. Before you write it, think of 301 samples on four ranks with 16 of them a rank in a
 # step. How many steps do all ranks need, and how many samples has the whole batch of the last step? And of 257 samples?
 #
-# All else stays as in `train_one`: every step is taken as it is, nothing that `.grad` held before counts, and a NaN stays
-# visible. `dataset[i]` takes one int `i` at a time. Random states stay the ranks' own, since dropout must differ from rank to
-# rank. `dataset` and `seed` are the same on all ranks. You may use what the unit has built, or PyTorch's parts.
+# All else stays as in `train_one`. Random states stay the ranks' own, since dropout must differ from rank to rank. `dataset`
+# and `seed` are the same on all ranks. You may use what the unit has built, or PyTorch's parts.
 
 
 # %% exercise="train_ddp" points=12

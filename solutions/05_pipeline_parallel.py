@@ -180,9 +180,8 @@ def balance_stages(costs: list[float], stages: int) -> list[int]:
     """How many layers each stage gets, so that the slowest stage is as fast as possible.
 
     costs: what each layer takes, at least 0, in order; stays as it is. Stages are runs of neighbouring
-    layers, and none is empty. Returns their lengths, of several best cuts any. Raises a ValueError that
-    names both numbers if there are fewer layers than stages. 300 layers in 24 stages: less than five
-    seconds.
+    layers, and none is empty. Returns their lengths, of several best cuts any. Raises a ValueError if
+    there are fewer layers than stages. 300 layers in 24 stages: less than five seconds.
     """
     ### BEGIN SOLUTION
     layers = len(costs)
@@ -307,8 +306,8 @@ def run_stage(
     """Forward and backward of a batch, or a part of one, through a model whose stages lie on the ranks.
 
     stage: this rank's; it takes a tensor and returns one. It computes once, in its mode. Any of its
-    parameters may be frozen, and it may have none. x: on rank 0 the samples, of any dtype; on others a
-    tensor like what arrives. It stays as it is. target: on the last rank, else None.
+    parameters may be frozen. x: on rank 0 the samples, on others a tensor like what arrives. It stays
+    as it is. target: on the last rank, else None.
     loss_function(output, target): a mean. share: of a whole batch, how much x has.
 
     Adds the gradients of the model's loss, times the share, to those of the stage's parameters.
@@ -1121,8 +1120,7 @@ class WeightStash:
     forward(batch, x): the output, without a graph, with the newest weights. x stays as it is. batch: a
         number, which may be used again after its backward.
     backward(batch, gradient): one step, on the newest weights, with this batch's gradient at the
-        weights of its forward; returns that of its x. In any order. KeyError, and no change, if it is
-        not under way.
+        weights of its forward; returns that of its x. In any order.
     versions: how many different weights are needed: the newest, and those of batches under way. Each
         has at most one copy.
     """
@@ -1840,8 +1838,8 @@ def plan_pipeline(
 
     seconds: for each stage what a forward, the input half and the weight half of a backward take for a
     micro-batch; a whole Backward takes both. memory: of how many micro-batches each stage can keep the
-    activations at once, at least 1, counted as in peak_activations. Both lists stay as they are.
-    Messages take no time; there is one chunk a stage; any kinds of actions are allowed.
+    activations at once, at least 1, counted as in peak_activations. Messages take no time; there is
+    one chunk a stage; any kinds of actions are allowed.
 
     Points: for a schedule within the memory; for a step no longer than 1F1B's, whose warm-up is as long
     as the memory allows; for at most 10 %, and 3 %, more than with the best schedule that we know.

@@ -579,8 +579,7 @@ def parallel_attention(attention: Attention, group: dist.ProcessGroup | None = N
 
     attention: one of course_lib.models, the same on all ranks. Returns a module as parallel_mlp
     does, with the same calls. Its parameters are cut along the heads: head h of width K has the
-    rows h K to (h + 1) K of query, key and value, and these columns of output.weight. In training
-    it drops weights with attention's probability; any mask will do.
+    rows h K to (h + 1) K of query, key and value, and these columns of output.weight.
     """
     ### BEGIN SOLUTION
     rank, size = dist.get_rank(group), dist.get_world_size(group)
@@ -827,8 +826,7 @@ def vocab_parallel_cross_entropy(
     """The cross-entropy of each of N tokens [N], on every rank, from logits cut by columns.
 
     logits_shard: this rank's part [N, V_r] of logits [N, V], of a floating dtype that the result
-    has too. Any logits are allowed whose loss is a number. target: int64 [N], the same on every
-    rank. vocabulary: V.
+    has too; they may be large. target: int64 [N], the same on every rank. vocabulary: V.
 
     Calls: in forward alone; a rank sends at most 3 (p - 1) numbers a token.
     """

@@ -16,7 +16,6 @@ from torch.nn import functional
 
 from course_lib import launch, per_rank
 from course_lib.training.pipeline import Stage
-from graders.units.unit_05.pieces import HeldBytes
 from tests.answers import solved
 
 STAGES, MICRO_BATCHES, WIDTH = 4, 6, 5
@@ -145,17 +144,3 @@ def test_a_stage_by_hand_is_the_same_on_processes():
     torch.testing.assert_close(processes.results, simulated.results, rtol=1e-12, atol=1e-14)
     assert [simulated.traffic[rank].sent for rank in range(3)] == [160, 320, 160]
     assert [processes.traffic[rank].sent for rank in range(3)] == [160, 320, 160]
-
-
-def test_held_bytes_counts_what_is_alive_whoever_keeps_it():
-    # Invariant: a tensor counts from when it is made until nobody has it, views and autograd included.
-    weight = torch.ones(3, 5)
-    with HeldBytes([weight]) as memory:
-        assert memory.count() == 60
-        product = weight.clone().requires_grad_() * 2.0
-        assert memory.count() == 3 * 60 - 60 * (product.grad_fn is None)
-        view = product.detach()[0]
-        del product
-        assert memory.count() == 2 * 60
-        del view
-        assert memory.count() == 60

@@ -1,9 +1,7 @@
 """Right answers to unit 02 that are written otherwise than the solution."""
 
-import os
-from collections import deque
 from contextlib import contextmanager
-from itertools import chain, islice, repeat
+from itertools import chain, repeat
 
 import numpy as np
 import torch
@@ -222,63 +220,6 @@ class WithBucketObjects(_Silent, nn.Module):
 
 
 @right("BucketedDDP")
-class WithQueues(_Silent, nn.Module):
-    """Two queues, of buckets that wait and of buckets under way; AVG does the dividing."""
-
-    def __init__(self, model, bucket_bytes):
-        super().__init__()
-        self.add_module("model", model)
-        with torch.no_grad():
-            for tensor in [*model.parameters(), *model.buffers()]:
-                dist.broadcast(tensor, src=0)
-        self.plan = []
-        filled = bucket_bytes + 1
-        for parameter in reversed(list(model.parameters())):
-            if not parameter.requires_grad:
-                continue
-            filled += parameter.nbytes
-            if filled > bucket_bytes:
-                self.plan.append([])
-                filled = parameter.nbytes
-            self.plan[-1].append(parameter)
-            parameter.register_post_accumulate_grad_hook(lambda p: self.advance(p))
-        self.prepare()
-
-    def prepare(self):
-        self.waiting = deque((bucket, {id(p) for p in bucket}) for bucket in self.plan)
-        self.flying = deque()
-
-    def forward(self, *args, **kwargs):
-        return self.model(*args, **kwargs)
-
-    def advance(self, parameter):
-        if self.blocks:
-            return
-        for _, absent in self.waiting:
-            absent.discard(id(parameter))
-        while self.waiting and not self.waiting[0][1]:
-            self.launch_first()
-
-    def launch_first(self):
-        bucket, _ = self.waiting.popleft()
-        gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in bucket]
-        flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
-        self.flying.append((bucket, flat, dist.all_reduce(flat, op=dist.ReduceOp.AVG, async_op=True)))
-
-    def finish(self):
-        while self.waiting:
-            self.launch_first()
-        while self.flying:
-            bucket, flat, work = self.flying.popleft()
-            work.wait()
-            start = 0
-            for parameter in bucket:
-                parameter.grad = flat[start : start + parameter.numel()].view_as(parameter).clone()
-                start += parameter.numel()
-        self.prepare()
-
-
-@right("BucketedDDP")
 class WithFutures(_Silent, nn.Module):
     """The mean is taken by what follows each all_reduce, and finish() waits for that."""
 
@@ -372,21 +313,6 @@ def tells_the_others(load):
     return value if first else load()
 
 
-@right("load_once")
-def with_a_group_for_each_node(load):
-    """Nobody waits for another node."""
-    size = int(os.environ["LOCAL_WORLD_SIZE"])
-    groups = [dist.new_group(list(range(first, first + size))) for first in range(0, _ranks(), size)]
-    mine = groups[dist.get_rank() // size]
-    if dist.get_node_local_rank() > 0:
-        dist.barrier(mine)
-        return load()
-    try:
-        return load()
-    finally:
-        dist.barrier(mine)
-
-
 # ------------------------------------------------------------------------------------------------ train_ddp
 
 
@@ -464,95 +390,4 @@ def with_buckets_and_a_sampler(model, dataset, optimizer, epochs, batch_size, se
         history.append(sum(parts).item() / len(dataset))
         if rank == 0:
             print(f"{history[-1]:.3f}")
-    return history
-
-
-@right("train_ddp")
-def with_batches_that_may_be_empty(model, dataset, optimizer, epochs, batch_size, seed, device):
-    """Who has no samples makes a batch of none on the device; labels go where the scores are."""
-    ddp = WithBucketObjects(model.to(device), 200)
-    rank, ranks = dist.get_rank(), dist.get_world_size()
-    shape, history = dataset[0][0].shape, []
-    for epoch in range(epochs):
-        generator = torch.Generator().manual_seed(seed + epoch)
-        order = torch.randperm(len(dataset), generator=generator)[rank::ranks].tolist()
-        lost = torch.zeros(1, device=device)
-        for first in range(0, -(-len(dataset) // ranks), batch_size):
-            mine = [dataset[number] for number in order[first : first + batch_size]]
-            inputs = torch.stack([x for x, _ in mine]) if mine else torch.empty(0, *shape, device=device)
-            targets = torch.tensor([int(y) for _, y in mine])
-            whole = min(ranks * batch_size, len(dataset) - ranks * first)
-            scores = ddp(inputs.to(next(ddp.parameters()).device))
-            loss = functional.cross_entropy(
-                scores, targets.to(scores.device).long().view(-1), reduction="sum"
-            )
-            optimizer.zero_grad()
-            (loss * ranks / whole).backward()
-            ddp.finish()
-            optimizer.step()
-            lost += loss.detach()
-        dist.all_reduce(lost)
-        history.append(lost.item() / len(dataset))
-        if rank == 0:
-            print(f"epoch {epoch}: {history[-1]:.3f}")
-    return history
-
-
-@right("train_ddp")
-def with_a_closure(model, dataset, optimizer, epochs, batch_size, seed, device):
-    """The optimizer calls what goes forward, backward and averages; inputs go where a weight is."""
-    model.to(device)
-    weight = next(model.parameters())
-    for parameter in model.parameters():
-        dist.broadcast(parameter.detach(), 0)
-    history = []
-    for epoch in range(epochs):
-        order = torch.randperm(len(dataset), generator=torch.Generator().manual_seed(seed + epoch)).tolist()
-        batches = iter(DataLoader(dataset, batch_size, sampler=order[dist.get_rank() :: _ranks()]))
-        total = torch.zeros(1, device=device)
-        for first in range(0, len(dataset), _ranks() * batch_size):
-            whole = min(_ranks() * batch_size, len(dataset) - first)
-
-            def closure(whole=whole, batches=batches):
-                optimizer.zero_grad()
-                loss = torch.zeros(1, device=device)
-                for inputs, targets in islice(batches, 1):
-                    scores = model(inputs.to(weight))
-                    loss = functional.cross_entropy(scores, targets.to(device), reduction="sum")
-                    (loss * _ranks() / whole).backward()
-                into_a_buffer(model)
-                return loss.detach()
-
-            total += optimizer.step(closure)
-        dist.all_reduce(total)
-        history.append(total.item() / len(dataset))
-        if dist.get_rank() == 0:
-            print(f"epoch {epoch}: {history[-1]:.3f}")
-    return history
-
-
-@right("train_ddp")
-def one_sample_after_another(model, dataset, optimizer, epochs, batch_size, seed, device):
-    """Goes through a batch on the device sample by sample; the model is moved before its buckets are made."""
-    ddp = WithBucketObjects(model.to(device), 100)
-    history, several = [], _ranks() * batch_size
-    for epoch in range(epochs):
-        order = torch.randperm(len(dataset), generator=torch.Generator().manual_seed(seed + epoch)).tolist()
-        batches = iter(DataLoader(dataset, batch_size, sampler=order[dist.get_rank() :: _ranks()]))
-        with torch.device(device):
-            total = torch.zeros(1)
-        for first in range(0, len(dataset), several):
-            optimizer.zero_grad()
-            for inputs, targets in islice(batches, 1):
-                for x, y in zip(inputs.to(device), targets.to(device).split(1), strict=True):
-                    with ddp.no_sync():
-                        loss = functional.cross_entropy(ddp(x[None]), y)
-                        (loss * _ranks() / min(several, len(dataset) - first)).backward()
-                    total += loss.detach()
-            ddp.finish()
-            optimizer.step()
-        dist.all_reduce(total)
-        history.append(total.item() / len(dataset))
-        if dist.get_rank() == 0:
-            print(f"epoch {epoch}: {history[-1]:.3f}")
     return history

@@ -531,21 +531,6 @@ def from_sets(einsum, layout):
 
 
 @right("required_collectives")
-def with_an_error_of_its_own(einsum, layout):
-    """Raises a ValueError of its own class."""
-
-    class BadLayoutError(ValueError):
-        pass
-
-    operands, result = einsum.split("->")
-    tensors = [result, *operands.split(",")]
-    cut = {letter: layout[letter] for letter in set("".join(tensors)) if letter in layout}
-    if len(set(cut.values())) < len(cut):
-        raise BadLayoutError
-    return [sorted(cut[letter] for letter in set(cut) - set(tensor)) for tensor in tensors]
-
-
-@right("required_collectives")
 def axis_by_axis(einsum, layout):
     """For each axis the one letter that is cut along it, and the tensors without it."""
     inputs, result = einsum.split("->")

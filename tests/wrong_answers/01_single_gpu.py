@@ -31,14 +31,6 @@ def sum_instead_of_mean(model, inputs, targets, optimizer):
 
 
 @wrong("train_step", fails="loss")
-def returns_nothing(model, inputs, targets, optimizer):
-    """Trains, and tells nobody how it went."""
-    optimizer.zero_grad()
-    functional.cross_entropy(model(inputs), targets).backward()
-    optimizer.step()
-
-
-@wrong("train_step", fails="loss")
 def waits_for_the_device(model, inputs, targets, optimizer):
     """item() copies the loss to the host, so that every step waits for the device."""
     optimizer.zero_grad()
@@ -59,31 +51,9 @@ def always_in_training_mode(model, inputs, targets, optimizer):
     return loss.detach()
 
 
-@wrong("train_step", fails="the model's mode")
-def in_evaluation_mode(model, inputs, targets, optimizer):
-    """Trains without dropout."""
-    model.eval()
-    optimizer.zero_grad()
-    loss = functional.cross_entropy(model(inputs), targets)
-    loss.backward()
-    optimizer.step()
-    return loss.detach()
-
-
 @wrong("train_step", fails="gradients start at zero")
 def never_clears(model, inputs, targets, optimizer):
     """Every step goes along the sum of all gradients so far."""
-    loss = functional.cross_entropy(model(inputs), targets)
-    loss.backward()
-    optimizer.step()
-    return loss.detach()
-
-
-@wrong("train_step", fails="gradients start at zero")
-def clears_the_first_group(model, inputs, targets, optimizer):
-    """An optimizer may have several groups of parameters."""
-    for parameter in optimizer.param_groups[0]["params"]:
-        parameter.grad = None
     loss = functional.cross_entropy(model(inputs), targets)
     loss.backward()
     optimizer.step()
@@ -113,47 +83,6 @@ def percent(model, loader):
         loss, correct, total = _evaluated(model, loader)
     model.train(was_training)
     return loss / total, 100 * correct / total
-
-
-@wrong("evaluate", fails="loss and accuracy")
-def accuracy_before_loss(model, loader):
-    """The pair the wrong way round."""
-    was_training = model.training
-    model.eval()
-    with torch.no_grad():
-        loss, correct, total = _evaluated(model, loader)
-    model.train(was_training)
-    return correct / total, loss / total
-
-
-@torch.no_grad()
-def _sums(model, loader):
-    """Summed loss, hits, samples."""
-    loss, hits, samples = 0.0, 0, 0
-    for inputs, targets in loader:
-        logits = model(inputs)
-        loss += functional.cross_entropy(logits, targets, reduction="sum").item()
-        hits += (logits.argmax(1) == targets).sum().item()
-        samples += len(targets)
-    return loss, hits, samples
-
-
-@wrong("evaluate", fails="uneven last batch")
-def leaves_out_a_single_sample(model, loader):
-    """A batch of one, of which a batch norm could not train, is evaluated all the same."""
-    mode = model.training
-    loss, hits, samples = _sums(model.eval(), (batch for batch in loader if len(batch[1]) > 1))
-    model.train(mode)
-    return loss / samples, hits / samples
-
-
-@wrong("evaluate", fails="mode restored")
-def restores_the_model_but_not_its_layers(model, loader):
-    """model.training is the mode of the model itself; its layers have their own."""
-    mode = model.training
-    loss, hits, samples = _sums(model.eval(), loader)
-    model.training = mode
-    return loss / samples, hits / samples
 
 
 @wrong("evaluate", fails="uneven last batch")
@@ -195,29 +124,6 @@ def records_graphs(model, loader):
     model.eval()
     loss, correct, total = _evaluated(model, loader)
     model.train(was_training)
-    return loss / total, correct / total
-
-
-@wrong("evaluate", fails="no graph")
-def freezes_the_model(model, loader):
-    """Turns gradients off at every parameter, and never on again."""
-    was_training = model.training
-    model.eval()
-    model.requires_grad_(False)
-    with torch.no_grad():
-        loss, correct, total = _evaluated(model, loader)
-    model.train(was_training)
-    return loss / total, correct / total
-
-
-@wrong("evaluate", fails="evaluation mode")
-def sets_the_attribute(model, loader):
-    """model.training = False says nothing to the layers, whose dropout goes on."""
-    was_training = model.training
-    model.training = False
-    with torch.no_grad():
-        loss, correct, total = _evaluated(model, loader)
-    model.training = was_training
     return loss / total, correct / total
 
 
@@ -289,46 +195,10 @@ def trains_on_the_validation_set(model, train_loader, validation_loader, optimiz
     return this.run()
 
 
-@wrong("fit", fails="one epoch")
-def forgets_to_clear(model, train_loader, validation_loader, optimizer, epochs, device):
-    """Gradients of all batches add up."""
-    this = _Fit(model, train_loader, validation_loader, optimizer, epochs, device)
-
-    def step(inputs, targets):
-        loss = functional.cross_entropy(model(inputs), targets)
-        loss.backward()
-        optimizer.step()
-        return loss.detach()
-
-    this.step = step
-    return this.run()
-
-
 @wrong("fit", fails="every epoch anew")
 def keeps_the_batches_of_the_first_epoch(model, train_loader, validation_loader, optimizer, epochs, device):
     """A list of batches has one order for ever, however the loader shuffles."""
     return _Fit(model, list(train_loader), list(validation_loader), optimizer, epochs, device).run()
-
-
-@wrong("fit", fails="every epoch anew")
-def at_least_one_epoch(model, train_loader, validation_loader, optimizer, epochs, device):
-    """Asks after the epoch whether it was the last."""
-    return _Fit(model, train_loader, validation_loader, optimizer, max(1, epochs), device).run()
-
-
-@wrong("fit", fails="history")
-def leaves_nan_out_of_the_sum(model, train_loader, validation_loader, optimizer, epochs, device):
-    """A training that has diverged has a fine curve."""
-    this = _Fit(model, train_loader, validation_loader, optimizer, epochs, device)
-    this.step = lambda inputs, targets: _step(model, inputs, targets, optimizer).nan_to_num()
-    return this.run()
-
-
-@wrong("fit", fails="history")
-def rounds_the_history(model, train_loader, validation_loader, optimizer, epochs, device):
-    """Four digits each."""
-    history = _Fit(model, train_loader, validation_loader, optimizer, epochs, device).run()
-    return [tuple(round(number, 4) for number in epoch) for epoch in history]
 
 
 @wrong("fit", fails="modes")
@@ -339,34 +209,11 @@ def in_the_mode_that_it_finds(model, train_loader, validation_loader, optimizer,
     return this.run()
 
 
-@wrong("fit", fails="modes")
-def validates_with_graphs(model, train_loader, validation_loader, optimizer, epochs, device):
-    """Evaluation mode alone records graphs, which take memory."""
-    this = _Fit(model, train_loader, validation_loader, optimizer, epochs, device)
-
-    def validated():
-        model.eval()
-        batches = this.moved(validation_loader)
-        logits, targets = map(torch.cat, zip(*((model(x), y) for x, y in batches), strict=True))
-        accuracy = (logits.argmax(1) == targets).double().mean()
-        return functional.cross_entropy(logits, targets).item(), accuracy.item()
-
-    this.validated = validated
-    return this.run()
-
-
 @wrong("fit", fails="on the device")
 def forgets_the_model(model, train_loader, validation_loader, optimizer, epochs, device):
     """Moves the batches only."""
     this = _Fit(model, train_loader, validation_loader, optimizer, epochs, device)
     return [this.epoch() for _ in range(epochs)]
-
-
-@wrong("fit", fails="on the device")
-def asks_for_a_gpu_itself(model, train_loader, validation_loader, optimizer, epochs, device):
-    """The first GPU if there is one, whatever device is asked for."""
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    return _Fit(model, train_loader, validation_loader, optimizer, epochs, device).run()
 
 
 # ------------------------------------------------------------------------------------ accumulate_gradients
@@ -410,18 +257,6 @@ def divides_by_micro_batches(model, micro_batches, loss_fn):
     return total
 
 
-@wrong("accumulate_gradients", fails="uneven micro-batches")
-def size_of_the_first(model, micro_batches, loss_fn):
-    """Takes the first micro-batch's size for that of all."""
-    size = len(micro_batches[0][0])
-    total, n = 0.0, _samples(micro_batches)
-    for inputs, targets in micro_batches:
-        loss = loss_fn(model(inputs), targets) * size / n
-        loss.backward()
-        total += loss.detach()
-    return total
-
-
 @wrong("accumulate_gradients", fails="loss of the full batch")
 def loss_of_the_last(model, micro_batches, loss_fn):
     """The right gradients, with the last micro-batch's loss."""
@@ -432,48 +267,6 @@ def loss_of_the_last(model, micro_batches, loss_fn):
     return loss.detach()
 
 
-@wrong("accumulate_gradients", fails="loss of the full batch")
-def plain_mean_of_losses(model, micro_batches, loss_fn):
-    """Weights the gradients and not the losses."""
-    losses, n = [], _samples(micro_batches)
-    for inputs, targets in micro_batches:
-        loss = loss_fn(model(inputs), targets)
-        (loss * len(inputs) / n).backward()
-        losses.append(loss.detach())
-    return torch.stack(losses).mean()
-
-
-@wrong("accumulate_gradients", fails="nothing else changes")
-def empties_the_list(model, micro_batches, loss_fn):
-    """Takes each micro-batch out of the list, which is the caller's."""
-    samples = sum(len(inputs) for inputs, _ in micro_batches)
-    total = 0.0
-    while micro_batches:
-        inputs, targets = micro_batches.pop(0)
-        loss = loss_fn(model(inputs), targets) * (len(inputs) / samples)
-        loss.backward()
-        total += loss.detach()
-    return total
-
-
-@wrong("accumulate_gradients", fails="nothing else changes")
-def takes_a_step_itself(model, micro_batches, loss_fn):
-    """The gradients are there, so they are used: the caller's optimizer then goes on from other weights."""
-    loss = _accumulated(model, micro_batches, loss_fn)
-    torch.optim.SGD(model.parameters(), lr=0.01).step()
-    return loss
-
-
-def _accumulated(model, micro_batches, loss_fn):
-    """Right."""
-    total, n = 0.0, _samples(micro_batches)
-    for inputs, targets in micro_batches:
-        loss = loss_fn(model(inputs), targets) * len(inputs) / n
-        loss.backward()
-        total += loss.detach()
-    return total
-
-
 @wrong("accumulate_gradients", fails="one graph at a time")
 def one_backward_at_the_end(model, micro_batches, loss_fn):
     """All graphs are alive until the single backward."""
@@ -481,16 +274,6 @@ def one_backward_at_the_end(model, micro_batches, loss_fn):
     loss = sum(loss_fn(model(inputs), targets) * len(inputs) / n for inputs, targets in micro_batches)
     loss.backward()
     return loss.detach()
-
-
-@wrong("accumulate_gradients", fails="one graph at a time")
-def retains_every_graph(model, micro_batches, loss_fn):
-    """retain_graph=True keeps what backward would have freed."""
-    losses, n = [], _samples(micro_batches)
-    for inputs, targets in micro_batches:
-        losses.append(loss_fn(model(inputs), targets) * len(inputs) / n)
-        losses[-1].backward(retain_graph=True)
-    return torch.stack(losses).sum().detach()
 
 
 # -------------------------------------------------------------------------------------- measure_throughput
@@ -507,19 +290,6 @@ def no_warmup(step, batch_size, warmup, steps, synchronize):
     return batch_size * steps / (time.perf_counter() - start)
 
 
-@wrong("measure_throughput", fails="warm-up and timed steps")
-def warmup_out_of_the_steps(step, batch_size, warmup, steps, synchronize):
-    """Takes the warm-up out of the steps that were to be timed."""
-    start = time.perf_counter()
-    for number in range(steps):
-        if number == warmup:
-            synchronize()
-            start = time.perf_counter()
-        step()
-    synchronize()
-    return batch_size * (steps - warmup) / (time.perf_counter() - start)
-
-
 @wrong("measure_throughput", fails="waits before the clock starts")
 def only_at_the_end(step, batch_size, warmup, steps, synchronize):
     """What is left of the warm-up is timed too."""
@@ -529,17 +299,6 @@ def only_at_the_end(step, batch_size, warmup, steps, synchronize):
     for _ in range(steps):
         step()
     synchronize()
-    return batch_size * steps / (time.perf_counter() - start)
-
-
-@wrong("measure_throughput", fails="waits before the clock starts")
-def never_waits(step, batch_size, warmup, steps, synchronize):
-    """Times how fast steps can be queued."""
-    for _ in range(warmup):
-        step()
-    start = time.perf_counter()
-    for _ in range(steps):
-        step()
     return batch_size * steps / (time.perf_counter() - start)
 
 
@@ -555,20 +314,6 @@ def only_at_the_start(step, batch_size, warmup, steps, synchronize):
     return batch_size * steps / (time.perf_counter() - start)
 
 
-@wrong("measure_throughput", fails="waits before the clock stops")
-def waits_a_step_too_early(step, batch_size, warmup, steps, synchronize):
-    """The last step is queued when the clock has stopped."""
-    for number in range(warmup + steps):
-        if number == warmup:
-            synchronize()
-            started = time.perf_counter()
-        if number == warmup + steps - 1:
-            synchronize()
-            seconds = time.perf_counter() - started
-        step()
-    return batch_size * steps / seconds
-
-
 @wrong("measure_throughput", fails="waits nowhere else")
 def after_every_step(step, batch_size, warmup, steps, synchronize):
     """Keeps the device from ever having the next step ready."""
@@ -582,15 +327,9 @@ def after_every_step(step, batch_size, warmup, steps, synchronize):
     return batch_size * steps / (time.perf_counter() - start)
 
 
-@wrong("measure_throughput", fails="waits nowhere else")
-def waits_before_the_warmup(step, batch_size, warmup, steps, synchronize):
-    """Waits three times, to be on the safe side."""
-    synchronize()
-    return _measured(step, batch_size, warmup, steps, synchronize)
-
-
-def _measured(step, batch_size, warmup, steps, synchronize):
-    """Right."""
+@wrong("measure_throughput", fails="samples a second")
+def with_the_warmup(step, batch_size, warmup, steps, synchronize):
+    """Divides all samples, those of the warm-up too, by the seconds of the measured steps."""
     for _ in range(warmup):
         step()
     synchronize()
@@ -598,19 +337,7 @@ def _measured(step, batch_size, warmup, steps, synchronize):
     for _ in range(steps):
         step()
     synchronize()
-    return batch_size * steps / (time.perf_counter() - start)
-
-
-@wrong("measure_throughput", fails="samples a second")
-def two_digits(step, batch_size, warmup, steps, synchronize):
-    """Rounded for a table: at one sample in ten minutes nothing is left."""
-    return round(_measured(step, batch_size, warmup, steps, synchronize), 2)
-
-
-@wrong("measure_throughput", fails="samples a second")
-def rate_of_six_digits(step, batch_size, warmup, steps, synchronize):
-    """At a sample in ten days nothing is left."""
-    return round(_measured(step, batch_size, warmup, steps, synchronize), 6)
+    return batch_size * (warmup + steps) / (time.perf_counter() - start)
 
 
 # ----------------------------------------------------------------------------------- training_memory_bytes
@@ -633,13 +360,6 @@ def _state_width(precision):
 
 
 @wrong("training_memory_bytes", fails="full precision")
-def weights_only(parameters, optimizer, precision):
-    """What inference needs."""
-    _check(optimizer, precision)
-    return parameters * WIDTH[precision]
-
-
-@wrong("training_memory_bytes", fails="full precision")
 def forgets_gradients(parameters, optimizer, precision):
     """Weights and optimizer states."""
     _check(optimizer, precision)
@@ -652,13 +372,6 @@ def states_always_full(parameters, optimizer, precision):
     """With everything in bf16 the moments are bf16 too."""
     _check(optimizer, precision)
     return parameters * (2 * WIDTH[precision] + _master(precision) + STATES[optimizer] * 4)
-
-
-@wrong("training_memory_bytes", fails="half precision")
-def everything_in_4_bytes(parameters, optimizer, precision):
-    """Ignores the precision."""
-    _check(optimizer, precision)
-    return parameters * 4 * (2 + STATES[optimizer])
 
 
 @wrong("training_memory_bytes", fails="mixed precision")
@@ -684,32 +397,9 @@ def unknown_is_sgd(parameters, optimizer, precision):
     return parameters * (2 * WIDTH.get(precision, 4) + _master(precision) + states)
 
 
-@wrong("training_memory_bytes", fails="unknown names")
-def key_error(parameters, optimizer, precision):
-    """A KeyError tells a caller less than it could."""
-    states = STATES[optimizer] * _state_width(precision)
-    return parameters * (2 * WIDTH[precision] + _master(precision) + states)
-
-
 @wrong("fit", fails="waits once an epoch")
 def a_number_in_every_step(model, train_loader, validation_loader, optimizer, epochs, device):
     """loss.item() waits until the device has computed it."""
     this = _Fit(model, train_loader, validation_loader, optimizer, epochs, device)
     this.step = lambda inputs, targets: _step(model, inputs, targets, optimizer).item()
-    return this.run()
-
-
-@wrong("fit", fails="waits once an epoch")
-def a_line_every_hundred_steps(model, train_loader, validation_loader, optimizer, epochs, device):
-    """A log, which an epoch of a hundred steps has a line of."""
-    this = _Fit(model, train_loader, validation_loader, optimizer, epochs, device)
-    done = []
-
-    def step(inputs, targets):
-        done.append(_step(model, inputs, targets, optimizer))
-        if len(done) % 100 == 0:
-            print(f"{len(done)} steps, loss {done[-1].item():.3f}")
-        return done[-1]
-
-    this.step = step
     return this.run()

@@ -3,7 +3,6 @@
 from contextlib import contextmanager
 from itertools import chain
 
-import numpy as np
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -21,24 +20,10 @@ def sums_means(gradients, counts):
     return sum(gradients)
 
 
-@wrong("combine_gradients", fails="equal shards")
-def divides_twice(gradients, counts):
-    """Weighs by m_k / n, and takes the mean over workers of that."""
-    n = sum(counts)
-    return sum(m / n * g for g, m in zip(gradients, counts, strict=True)) / len(gradients)
-
-
 @wrong("combine_gradients", fails="unequal shards")
 def plain_mean(gradients, counts):
     """Every worker counts alike, however few samples it had."""
     return torch.stack(gradients).mean(0)
-
-
-@wrong("combine_gradients", fails="unequal shards")
-def inverse_weights(gradients, counts):
-    """Weighs a worker by one over its samples."""
-    weights = torch.tensor([1 / max(m, 1) for m in counts])
-    return sum(w * g for g, w in zip(gradients, weights / weights.sum(), strict=True))
 
 
 @wrong("combine_gradients", fails="empty shards")
@@ -64,24 +49,6 @@ def hands_a_single_gradient_on(gradients, counts):
     return sum(m / n * g for g, m in zip(gradients, counts, strict=True) if m)
 
 
-@wrong("combine_gradients", fails="gradients unchanged")
-def accumulates_in_the_first(gradients, counts):
-    """Scales the given gradients in place."""
-    n = sum(counts)
-    total = torch.zeros_like(gradients[0])
-    for gradient, count in zip(gradients, counts, strict=True):
-        if count:
-            total += gradient.mul_(count / n)
-    return total
-
-
-@wrong("combine_gradients", fails="unequal shards")
-def takes_them_for_contiguous(gradients, counts):
-    """view(-1) exists for contiguous tensors only."""
-    used = [(gradient.view(-1), count) for gradient, count in zip(gradients, counts, strict=True) if count]
-    return sum(count / sum(counts) * gradient for gradient, count in used).view(gradients[0].shape)
-
-
 # -------------------------------------------------------------------------------------------- shard_indices
 
 
@@ -105,41 +72,11 @@ def seeds_with_the_rank(length, epoch, seed):
     return order[dist.get_rank() :: dist.get_world_size()]
 
 
-@wrong("shard_indices", fails="any number of samples")
-def last_takes_the_rest(length, epoch, seed):
-    """Everyone gets length // ranks, and the last rank what is left too."""
-    rank, ranks = dist.get_rank(), dist.get_world_size()
-    share = length // ranks
-    order = torch.randperm(length, generator=_generator(seed + epoch))
-    return order[rank * share :] if rank == ranks - 1 else order[rank * share : (rank + 1) * share]
-
-
-@wrong("shard_indices", fails="any number of samples")
-def rounds_parts_up(length, epoch, seed):
-    """Everyone takes length / ranks, rounded up, as long as there are some: too few are left for the last."""
-    share = -(-length // dist.get_world_size())
-    order = torch.randperm(length, generator=_generator(seed + epoch))
-    return order[dist.get_rank() * share : (dist.get_rank() + 1) * share]
-
-
-@wrong("shard_indices", fails="shuffled")
-def does_not_shuffle(length, epoch, seed):
-    """Deals the samples out in order."""
-    return torch.arange(length)[dist.get_rank() :: dist.get_world_size()]
-
-
 @wrong("shard_indices", fails="shuffled")
 def shuffles_its_own_part(length, epoch, seed):
     """Every rank keeps the same samples for ever, in another order."""
     mine = torch.arange(length)[dist.get_rank() :: dist.get_world_size()]
     return mine[torch.randperm(len(mine), generator=_generator(seed + epoch))]
-
-
-@wrong("shard_indices", fails="reshuffled each epoch")
-def multiplies_seed_and_epoch(length, epoch, seed):
-    """In epoch 0 every seed is 0."""
-    order = torch.randperm(length, generator=_generator(seed * epoch))
-    return order[dist.get_rank() :: dist.get_world_size()]
 
 
 @wrong("shard_indices", fails="reshuffled each epoch")
@@ -156,29 +93,7 @@ def seeds_everything(length, epoch, seed):
     return torch.randperm(length)[dist.get_rank() :: dist.get_world_size()]
 
 
-@wrong("shard_indices", fails="random state kept")
-def seeds_numpy(length, epoch, seed):
-    """Resets the random state that augmentation by NumPy uses."""
-    np.random.seed(seed + epoch)
-    return torch.from_numpy(np.random.permutation(length))[dist.get_rank() :: dist.get_world_size()]
-
-
-@wrong("shard_indices", fails="no communication")
-def broadcasts_the_permutation(length, epoch, seed):
-    """Sends what every rank could draw."""
-    order = torch.randperm(length, generator=_generator(seed + epoch))
-    dist.broadcast(order, 0)
-    return order[dist.get_rank() :: dist.get_world_size()]
-
-
 # ------------------------------------------------------------------------------------- broadcast_parameters
-
-
-@wrong("broadcast_parameters", fails="parameters")
-def always_from_rank_0(model, src):
-    """Ignores src."""
-    for tensor in chain(model.parameters(), model.buffers()):
-        dist.broadcast(tensor, 0)
 
 
 @wrong("broadcast_parameters", fails="parameters")
@@ -193,13 +108,6 @@ def forgets_buffers(model, src):
     """Broadcasts the parameters only."""
     for parameter in model.parameters():
         dist.broadcast(parameter.data, src)
-
-
-@wrong("broadcast_parameters", fails="buffers")
-def only_the_state_dict(model, src):
-    """Misses buffers that are not persistent."""
-    for tensor in model.state_dict().values():
-        dist.broadcast(tensor, src)
 
 
 @wrong("broadcast_parameters", fails="in place")
@@ -220,14 +128,6 @@ def forgets_to_detach(model, src):
         dist.broadcast(tensor, src)
 
 
-@wrong("broadcast_parameters", fails="outside of autograd")
-def gradients_off_for_good(model, src):
-    """Turns gradients off, and never on again."""
-    torch.set_grad_enabled(False)
-    for tensor in chain(model.parameters(), model.buffers()):
-        dist.broadcast(tensor, src)
-
-
 @wrong("broadcast_parameters", fails="each tensor sent once")
 def adds_to_zeros(model, src):
     """All ranks but src send zeros into an all_reduce: right numbers, twice the bytes."""
@@ -236,25 +136,6 @@ def adds_to_zeros(model, src):
             if dist.get_rank() != src:
                 tensor.zero_()
             dist.all_reduce(tensor.detach())
-
-
-@wrong("broadcast_parameters", fails="each tensor sent once")
-def everyone_broadcasts(model, src):
-    """Loops over all ranks as sources, ending with src."""
-    others = [rank for rank in range(dist.get_world_size()) if rank != src]
-    for root in [*others, src]:
-        for tensor in chain(model.parameters(), model.buffers()):
-            copy = tensor.detach().clone()
-            dist.broadcast(copy, root)
-            if root == src:
-                tensor.data.copy_(copy)
-
-
-@wrong("broadcast_parameters", fails="in place")
-def takes_tensors_for_contiguous(model, src):
-    """view(-1) exists for contiguous tensors only."""
-    for tensor in [*model.parameters(), *model.buffers()]:
-        dist.broadcast(tensor.detach().view(-1), src)
 
 
 # ---------------------------------------------------------------------------------------- average_gradients
@@ -286,58 +167,13 @@ def sums_without_dividing(model):
         dist.all_reduce(parameter.grad)
 
 
-@wrong("average_gradients", fails="averages over ranks")
-def by_way_of_single_precision(model):
-    """Sends through a buffer of the default dtype, and loses the digits of double precision."""
-    parameters = _trainable(model)
-    _fill(parameters)
-    buffer = torch.zeros(sum(parameter.numel() for parameter in parameters))
-    buffer.copy_(torch.cat([parameter.grad.flatten() for parameter in parameters]))
-    dist.all_reduce(buffer)
-    buffer /= dist.get_world_size()
-    parts = buffer.split([parameter.numel() for parameter in parameters])
-    for parameter, part in zip(parameters, parts, strict=True):
-        parameter.grad.copy_(part.view_as(parameter))
-
-
-@wrong("average_gradients", fails="infinities and layouts")
+@wrong("average_gradients", fails="any layout")
 def writes_into_what_flatten_returns(model):
     """flatten() is a view of most gradients, and a copy of those that stand column by column."""
     parameters = _trainable(model)
     _fill(parameters)
     for parameter, mean in zip(parameters, _flat_average(parameters), strict=True):
         parameter.grad.flatten().copy_(mean.flatten())
-
-
-@wrong("average_gradients", fails="infinities and layouts")
-def takes_gradients_for_contiguous(model):
-    """view(-1) exists for contiguous tensors only."""
-    parameters = _trainable(model)
-    _fill(parameters)
-    flat = torch.cat([parameter.grad.view(-1) for parameter in parameters])
-    dist.all_reduce(flat)
-    flat /= dist.get_world_size()
-    for parameter, mean in zip(parameters, flat.split([p.numel() for p in parameters]), strict=True):
-        parameter.grad.copy_(mean.view_as(parameter))
-
-
-@wrong("average_gradients", fails="in place")
-def exchanges_all_where_one_is_missing(model):
-    """Writes into the gradients if all are there, and else hangs new tensors into every .grad."""
-    parameters = _trainable(model)
-    missing = any(parameter.grad is None for parameter in parameters)
-    _average_of(model, torch.zeros_like)
-    for parameter in parameters if missing else []:
-        parameter.grad = parameter.grad.clone()
-
-
-@wrong("average_gradients", fails="one call")
-def averages_whatever_has_a_gradient(model):
-    """Takes a gradient for a sign that a parameter is trainable: a frozen one may have an old gradient."""
-    parameters = [p for p in model.parameters() if p.requires_grad or p.grad is not None]
-    _fill(parameters)
-    for parameter, mean in zip(parameters, _flat_average(parameters), strict=True):
-        parameter.grad.copy_(mean)
 
 
 @wrong("average_gradients", fails="in place")
@@ -358,28 +194,6 @@ def skips_missing(model):
             parameter.grad /= dist.get_world_size()
 
 
-@wrong("average_gradients", fails="missing gradients")
-def divides_by_those_who_have_one(model):
-    """The mean over the ranks that had a gradient."""
-    for parameter in _trainable(model):
-        has = torch.tensor(float(parameter.grad is not None))
-        _fill([parameter])
-        dist.all_reduce(parameter.grad)
-        dist.all_reduce(has)
-        parameter.grad /= has.clamp(min=1)
-
-
-@wrong("average_gradients", fails="one call")
-def gathers_all(model):
-    """Every rank collects every gradient, and averages for itself."""
-    parameters = _trainable(model)
-    _fill(parameters)
-    for parameter in parameters:
-        everyones = [torch.empty_like(parameter.grad) for _ in range(dist.get_world_size())]
-        dist.all_gather(everyones, parameter.grad)
-        parameter.grad.copy_(torch.stack(everyones).mean(0))
-
-
 @wrong("average_gradients", fails="one call")
 def one_call_a_parameter(model):
     """Right, but pays the latency for every parameter."""
@@ -388,19 +202,6 @@ def one_call_a_parameter(model):
     for parameter in parameters:
         dist.all_reduce(parameter.grad)
         parameter.grad /= dist.get_world_size()
-
-
-def _average_of(model, zeros):
-    """Right, if zeros(parameter) makes what a missing gradient stands for."""
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    for parameter in trained:
-        if parameter.grad is None:
-            parameter.grad = zeros(parameter)
-    flat = torch.cat([parameter.grad.flatten() for parameter in trained])
-    dist.all_reduce(flat)
-    flat /= dist.get_world_size()
-    for parameter, mean in zip(trained, flat.split([each.numel() for each in trained]), strict=True):
-        parameter.grad.copy_(mean.view_as(parameter))
 
 
 # --------------------------------------------------------------------------------------------- make_buckets
@@ -432,12 +233,6 @@ def loses_the_last_bucket(model, bucket_bytes):
 def from_the_first_layer(model, bucket_bytes):
     """As they are registered, so that the first bucket is complete last."""
     return _cut(_trainable(model), bucket_bytes)
-
-
-@wrong("make_buckets", fails="in the order of backward")
-def turns_the_buckets_only(model, bucket_bytes):
-    """Cuts in the order of registration, and reverses the list of buckets."""
-    return _cut(_trainable(model), bucket_bytes)[::-1]
 
 
 @wrong("make_buckets", fails="cut at bucket_bytes")
@@ -503,16 +298,6 @@ class SumsTheBucket(_OneBucket):
         super().write_back(flat * dist.get_world_size())
 
 
-@wrong("Bucket", fails="averages")
-class ReadsTooEarly(_OneBucket):
-    """Writes back what is still under way."""
-
-    def finish(self):
-        self.write_back(self.flat / dist.get_world_size())
-        self.handle.wait()
-        self.prepare()
-
-
 @wrong("Bucket", fails="one all_reduce")
 class OneCallAParameter(_OneBucket):
     """Each gradient sets off by itself."""
@@ -528,20 +313,6 @@ class OneCallAParameter(_OneBucket):
 
 
 @wrong("Bucket", fails="every step")
-class InTheOrderOfArrival(_OneBucket):
-    """Ranks that use their layers in other orders add up different parameters."""
-
-    def prepare(self):
-        self.arrived = []
-
-    def ready(self, parameter):
-        self.arrived.append(parameter)
-        if len(self.arrived) == len(self.parameters):
-            self.parameters = self.arrived
-            self.start()
-
-
-@wrong("Bucket", fails="every step")
 class NeverCountsAnew(_OneBucket):
     """Later steps start nothing, and get the first one's means again."""
 
@@ -552,17 +323,6 @@ class NeverCountsAnew(_OneBucket):
         self.missing -= 1
         if self.missing == 0:
             self.start()
-
-
-@wrong("Bucket", fails="every step")
-class KeepsTheFirstGradients(_OneBucket):
-    """Fills the flat tensor once, in the first step."""
-
-    def start(self):
-        if not hasattr(self, "first"):
-            self.first = torch.cat([parameter.grad.flatten() for parameter in self.parameters])
-        self.flat = self.first.clone()
-        self.handle = dist.all_reduce(self.flat, async_op=True)
 
 
 @wrong("Bucket", fails="starts with the last gradient")
@@ -667,23 +427,6 @@ class TrustsTheSeed(_Bucketed):
         pass
 
 
-@wrong("BucketedDDP", fails="starts equal")
-class ForgetsBuffers(_Bucketed):
-    """Broadcasts the parameters, not the running statistics."""
-
-    def make_equal(self):
-        for parameter in self.module.parameters():
-            dist.broadcast(parameter.detach(), 0)
-
-
-@wrong("BucketedDDP", fails="averages")
-class ForgetsToDivide(_Bucketed):
-    """Leaves sums."""
-
-    def write_back(self, index, flat):
-        super().write_back(index, flat * dist.get_world_size())
-
-
 @wrong("BucketedDDP", fails="averages")
 class ForgetsToWait(_Bucketed):
     """Reads a bucket that is still being reduced."""
@@ -696,7 +439,7 @@ class ForgetsToWait(_Bucketed):
         self.reset()
 
 
-@wrong("BucketedDDP", fails="every step")
+@wrong("BucketedDDP", fails="in order")
 class NeverResets(_Bucketed):
     """Counts down once; from the second step on nothing is averaged."""
 
@@ -707,22 +450,6 @@ class NeverResets(_Bucketed):
             handle.wait()
             self.write_back(index, flat / dist.get_world_size())
         self.missing = [0 for _ in self.buckets]
-
-
-@wrong("BucketedDDP", fails="buckets")
-class OneBucketAParameter(_Bucketed):
-    """Ignores bucket_bytes."""
-
-    def fill_buckets(self, bucket_bytes):
-        self.buckets = [[parameter] for parameter in self.parameters_in_order()]
-
-
-@wrong("BucketedDDP", fails="starts in backward")
-class ForwardOrder(_Bucketed):
-    """Fills the buckets from the first layer on, whose gradients come last."""
-
-    def parameters_in_order(self):
-        return _trainable(self.module)
 
 
 @wrong("BucketedDDP", fails="starts in backward")
@@ -743,51 +470,6 @@ class WaitsInTheHook(_Bucketed):
         handle.wait()
 
 
-@wrong("BucketedDDP", fails="in order")
-class WaitsForStartedOnly(_Bucketed):
-    """finish() forgets the buckets that no hook has completed."""
-
-    def finish(self):
-        for index, (flat, handle) in self.started.items():
-            handle.wait()
-            self.write_back(index, flat / dist.get_world_size())
-        self.reset()
-
-
-@wrong("BucketedDDP", fails="in order")
-class StartsInAnyOrder(_Bucketed):
-    """Starts a bucket whenever it is complete, in another order on every rank."""
-
-    def ready(self, index):
-        self.missing[index] -= 1
-        if not self.missing[index]:
-            self.start(index)
-
-    def finish(self):
-        for index in range(len(self.buckets)):
-            if index not in self.started:
-                self.start(index)
-        super().finish()
-
-
-@wrong("BucketedDDP", fails="buckets")
-class TakesThemForContiguous(_Bucketed):
-    """view(-1) exists for contiguous tensors only."""
-
-    def start(self, index):
-        _fill(self.buckets[index])
-        flat = torch.cat([parameter.grad.view(-1) for parameter in self.buckets[index]])
-        self.started[index] = flat, dist.all_reduce(flat, async_op=True)
-
-
-@wrong("BucketedDDP", fails="buckets")
-class WatchesFrozen(_Bucketed):
-    """Puts frozen parameters into buckets, which then wait for gradients that never come."""
-
-    def parameters_in_order(self):
-        return reversed(list(self.module.parameters()))
-
-
 @wrong("BucketedDDP", fails="no_sync")
 class AlwaysSynchronizes(_Bucketed):
     """no_sync() that changes nothing."""
@@ -797,28 +479,7 @@ class AlwaysSynchronizes(_Bucketed):
         yield
 
 
-@wrong("BucketedDDP", fails="no_sync")
-class StaysSilentAfterAnError(_Bucketed):
-    """Without `finally`, a block that raises does not end."""
-
-    @contextmanager
-    def no_sync(self):
-        self.silent = True
-        yield
-        self.silent = False
-
-
 # ------------------------------------------------------------------------------------------ global_accuracy
-
-
-@wrong("global_accuracy", fails="rank without samples")
-def leaves_where_nothing_is_right(correct, total):
-    """An accuracy of 0 needs no sum, and the others wait for it."""
-    if correct == 0 < total:
-        return 0.0
-    counts = torch.tensor([correct, total])
-    dist.all_reduce(counts)
-    return counts[0].item() / counts[1].item()
 
 
 @wrong("global_accuracy", fails="weighted by samples")
@@ -873,26 +534,6 @@ def first_loads_twice(load):
 
 
 @wrong("load_once", fails="others wait for the first")
-def others_get_nothing(load):
-    """Only the first rank loads."""
-    value = load() if dist.get_node_local_rank() == 0 else None
-    dist.barrier()
-    return value
-
-
-@wrong("load_once", fails="every rank has the data")
-def takes_none_for_not_loaded(load):
-    """Calls load() again where it has given None, as a mere download does."""
-    first, value = dist.get_node_local_rank() == 0, None
-    try:
-        if first:
-            value = load()
-    finally:
-        dist.barrier()
-    return load() if value is None else value
-
-
-@wrong("load_once", fails="others wait for the first")
 def nobody_waits(load):
     """All load at once."""
     return load()
@@ -908,21 +549,6 @@ def first_of_all_nodes(load):
         return load()
     finally:
         dist.barrier()
-
-
-@wrong("load_once", fails="one first rank on each node")
-def one_after_another(load):
-    """All ranks take turns, so a node's first rank waits for all nodes before it."""
-    value = error = None
-    for turn in range(dist.get_world_size()):
-        try:
-            value = load() if turn == dist.get_rank() else value
-        except LookupError as caught:
-            error = caught
-        dist.barrier()
-    if error:
-        raise error
-    return value
 
 
 @wrong("load_once", fails="an error frees the others")
@@ -1027,24 +653,6 @@ class PadsTheShards(_Training):
         return list(sampler)
 
 
-@wrong("train_ddp", fails="any number of samples")
-class LeavesWhenItHasNothing(_Training):
-    """A rank without a batch skips the averaging, and the others wait for it."""
-
-    def average(self, batch):
-        if batch is not None:
-            super().average(batch)
-
-
-@wrong("train_ddp", fails="random state kept")
-class SeedsEverything(_Training):
-    """Gives all ranks one random state: their dropouts are alike from now on."""
-
-    def indices(self, epoch):
-        torch.manual_seed(self.seed + epoch)
-        return torch.randperm(self.length).tolist()[dist.get_rank() :: dist.get_world_size()]
-
-
 @wrong("train_ddp", fails="another order in each epoch")
 class ForgetsTheEpoch(_Training):
     """The same order in every epoch, as without set_epoch."""
@@ -1053,28 +661,11 @@ class ForgetsTheEpoch(_Training):
         return super().indices(0)
 
 
-@wrong("train_ddp", fails="another order in each epoch")
-class NeverShuffles(_Training):
-    """Deals the samples out in the order in which they lie."""
-
-    def indices(self, epoch):
-        first = (dist.get_rank() + epoch) % dist.get_world_size()
-        return list(range(first, self.length, dist.get_world_size()))
-
-
-@wrong("train_ddp", fails="same weights on all ranks")
+@wrong("train_ddp", fails="the step of the whole batch")
 class StartsAsItIs(_Training):
     """No broadcast: the replicas start different, and stay so."""
 
     def start(self):
-        pass
-
-
-@wrong("train_ddp", fails="same weights on all ranks")
-class NeverAverages(_Training):
-    """Every rank trains by itself."""
-
-    def average(self, batch):
         pass
 
 
@@ -1088,46 +679,12 @@ class MeanOfTheMeans(_Training):
         return loss.detach() * len(targets)
 
 
-@wrong("train_ddp", fails="the step of the whole batch")
-class NeverClears(_Training):
-    """Leaves the gradients of the step before in place."""
-
-    def step(self, batch, whole):
-        lost = torch.zeros(1, device=self.device)
-        if batch is not None:
-            lost = self.backward(*self.move(*batch), whole)
-        self.average(batch)
-        self.optimizer.step()
-        return lost
-
-
 @wrong("train_ddp", fails="losses")
 class TellsItsOwnLoss(_Training):
     """The mean over this rank's samples."""
 
     def mean(self, total):
         return total.item() * dist.get_world_size() / self.length
-
-
-@wrong("train_ddp", fails="one rank prints")
-class AllPrint(_Training):
-    """Every rank prints the line."""
-
-    def report(self, mean):
-        print(f"loss {mean:.4f}")
-
-
-@wrong("train_ddp", fails="no more communication than needed")
-class SumsTheLossInEveryStep(_Training):
-    """An all-reduce of the loss in each step."""
-
-    def step(self, batch, whole):
-        lost = super().step(batch, whole)
-        dist.all_reduce(lost)
-        return lost
-
-    def mean(self, total):
-        return total.item() / self.length
 
 
 @wrong("train_ddp", fails="on the device")

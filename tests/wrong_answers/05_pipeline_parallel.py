@@ -13,68 +13,25 @@ from course_lib.training.pipeline import (
     Forward,
     Recompute,
 )
-from tests.answers import wrong
+from tests.answers import solved, wrong
 
 # ------------------------------------------------------------------------------------------- balance_stages
 
 
-def _checked(costs, stages):
-    if len(costs) < stages:
-        raise ValueError(f"{len(costs)} layers cannot fill {stages} stages.")
-
-
-def _all_cuts(costs, stages):
-    """Every cut, as a list of lengths."""
-    for cut in itertools.combinations(range(1, len(costs)), stages - 1):
-        yield [b - a for a, b in itertools.pairwise((0, *cut, len(costs)))]
-
-
-def _stage_sums(costs, lengths):
-    ends = list(itertools.accumulate(lengths))
-    return [sum(costs[end - length : end]) for end, length in zip(ends, lengths, strict=True)]
-
-
-def _by_bisection(costs, stages):
-    """Which bound on a stage's sum is the smallest that can be kept: the sums of all runs are tried."""
-    _checked(costs, stages)
-    until = [0.0, *itertools.accumulate(costs)]
-    bounds = sorted({b - a for a, b in itertools.combinations(until, 2)})
-    low, high = 0, len(bounds) - 1
-    while low < high:
-        middle = (low + high) // 2
-        if _filled(costs, stages, bounds[middle]):
-            high = middle
-        else:
-            low = middle + 1
-    return _filled(costs, stages, bounds[low])
-
-
-def _filled(costs, stages, bound):
-    """Fill each stage up to the bound, from behind; None if that takes too many stages."""
-    lengths, total, taken = [], 0.0, 0
-    for place in reversed(range(len(costs))):
-        must_close = place + 1 == stages - len(lengths) - 1
-        if taken and (total + costs[place] > bound * (1 + 1e-12) or must_close):
-            lengths.append(taken)
-            total, taken = 0.0, 0
-        total, taken = total + costs[place], taken + 1
-        if costs[place] > bound * (1 + 1e-12):
-            return None
-    lengths.append(taken)
-    return lengths[::-1] if len(lengths) == stages else None
+def _best(costs, stages):
+    """Right."""
+    return solved("05_pipeline_parallel")["balance_stages"](costs, stages)
 
 
 @wrong("balance_stages", fails="the slowest stage")
 def equal_numbers_of_layers(costs, stages):
     """As if all layers cost the same."""
-    _checked(costs, stages)
     return [len(part) for part in np.array_split(costs, stages)]
 
 
 @wrong("balance_stages", fails="the slowest stage")
 def closes_at_the_mean(costs, stages):
     """Greedy: the last stage gets what is left."""
-    _checked(costs, stages)
     lengths, filled, taken = [], 0.0, 0
     for layer, seconds in enumerate(costs):
         filled, taken = filled + seconds, taken + 1
@@ -85,48 +42,31 @@ def closes_at_the_mean(costs, stages):
     return [*lengths, taken]
 
 
-@wrong("balance_stages", fails="many layers")
-def greedy_for_many(costs, stages):
-    """Exact where that is fast, else up to the mean."""
-    return _by_bisection(costs, stages) if len(costs) < 100 else closes_at_the_mean(costs, stages)
-
-
-@wrong("balance_stages", fails="arguments unchanged")
-def eats_the_costs(costs, stages):
-    """Takes the layers out of the caller's list."""
-    lengths = _by_bisection(costs, stages)
-    costs.clear()
-    return lengths
-
-
 @wrong("balance_stages", fails="no empty stage")
 def stages_without_layers(costs, stages):
     """A layer that costs nothing opens no stage, so some stages stay empty."""
-    _checked(costs, stages)
     if min(costs) > 0:
-        return _by_bisection(costs, stages)
+        return _best(costs, stages)
     return [len(costs)] + [0] * (stages - 1)
 
 
 @wrong("balance_stages", fails="too few layers")
 def fewer_stages_than_asked(costs, stages):
     """Returns as many stages as there are layers, without a word."""
-    return _by_bisection(costs, min(stages, len(costs)))
-
-
-@wrong("balance_stages", fails="too few layers")
-def raises_by_accident(costs, stages):
-    """max of nothing raises a ValueError too, which says nothing."""
-    if len(costs) < stages:
-        return max([])
-    return _by_bisection(costs, stages)
+    return _best(costs, min(stages, len(costs)))
 
 
 @wrong("balance_stages", fails="many layers")
 def tries_all_cuts(costs, stages):
     """Right, and for ever."""
-    _checked(costs, stages)
-    return min(_all_cuts(costs, stages), key=lambda lengths: max(_stage_sums(costs, lengths)))
+    cuts = itertools.combinations(range(1, len(costs)), stages - 1)
+    lengths = ([b - a for a, b in itertools.pairwise((0, *cut, len(costs)))] for cut in cuts)
+    return min(lengths, key=lambda each: _slowest(costs, each))
+
+
+def _slowest(costs, lengths):
+    ends = list(itertools.accumulate(lengths))
+    return max(sum(costs[end - length : end]) for end, length in zip(ends, lengths, strict=True))
 
 
 # ------------------------------------------------------------------------------------------------ run_stage
@@ -157,16 +97,16 @@ def _back(output):
     return _exchanged(output.detach().contiguous(), torch.empty(output.shape, dtype=output.dtype))
 
 
-def _step(stage, x, target, loss_function, share, back=_back, scale=1.0, arrive=_arrived):
-    """All of it: `back(output)` gives the output's gradient, and that of the loss is taken times `scale`."""
+def _step(stage, x, target, loss_function, share, back=_back):
+    """All of it: `back(output)` gives the output's gradient."""
     first, last = _ends()
-    arrived = arrive(x)
+    arrived = _arrived(x)
     output = stage(arrived)
     loss = None
     if last:
         loss = share * loss_function(output, target)
         if loss.requires_grad:
-            (loss * scale).backward()
+            loss.backward()
         loss = loss.detach()
     else:
         gradient = back(output)
@@ -193,45 +133,6 @@ def keeps_the_graph(stage, x, target, loss_function, share=1.0):
     return output if last else None
 
 
-@wrong("run_stage", fails="loss and gradients")
-def no_gradient_for_the_input(stage, x, target, loss_function, share=1.0):
-    """What has arrived asks for no gradient; zeros are sent back."""
-    first, last = _ends()
-    arrived = _arrived(x).detach()
-    output = stage(arrived)
-    loss = None
-    if last:
-        loss = share * loss_function(output, target)
-        loss.backward()
-        loss = loss.detach()
-    else:
-        output.backward(_back(output))
-    if not first:
-        dist.send(torch.zeros_like(arrived), dist.get_rank() - 1)
-    return loss
-
-
-@wrong("run_stage", fails="once more")
-def clears_gradients_first(stage, x, target, loss_function, share=1.0):
-    """The second micro-batch wipes out the first."""
-    stage.zero_grad()
-    return _step(stage, x, target, loss_function, share)
-
-
-@wrong("run_stage", fails="any number of stages")
-def one_stage_sends_to_itself(stage, x, target, loss_function, share=1.0):
-    """The first rank always sends, and there is nobody to send to."""
-    if dist.get_rank() == 0:
-        output = stage(x)
-        dist.send(output.detach().contiguous(), 1)
-        gradient = torch.empty(output.shape, dtype=output.dtype)
-        dist.recv(gradient, 1)
-        if output.requires_grad:
-            output.backward(gradient)
-        return None
-    return _step(stage, x, target, loss_function, share)
-
-
 @wrong("run_stage", fails="any layout")
 def makes_room_like_the_output(stage, x, target, loss_function, share=1.0):
     """empty_like keeps the order in memory, and a message does not arrive in it."""
@@ -242,7 +143,7 @@ def makes_room_like_the_output(stage, x, target, loss_function, share=1.0):
     return _step(stage, x, target, loss_function, share, back=back)
 
 
-@wrong("run_stage", fails="tokens and doubles")
+@wrong("run_stage", fails="doubles, frozen stages")
 def room_for_float32(stage, x, target, loss_function, share=1.0):
     """The gradient arrives in PyTorch's default dtype."""
 
@@ -250,51 +151,6 @@ def room_for_float32(stage, x, target, loss_function, share=1.0):
         return _exchanged(output.detach().contiguous(), torch.empty(output.shape))
 
     return _step(stage, x, target, loss_function, share, back=back)
-
-
-@wrong("run_stage", fails="frozen, or no weights")
-def backward_of_a_frozen_stage(stage, x, target, loss_function, share=1.0):
-    """No parameter of it is trained, so there is nothing to go backward through."""
-    first, last = _ends()
-    arrived = _arrived(x)
-    output = stage(arrived)
-    loss = None
-    if last:
-        loss = share * loss_function(output, target)
-        loss.backward()
-        loss = loss.detach()
-    else:
-        output.backward(_back(output))
-    if not first:
-        dist.send(arrived.grad.contiguous(), dist.get_rank() - 1)
-    return loss
-
-
-@wrong("run_stage", fails="frozen, or no weights")
-def dtype_of_the_first_parameter(stage, x, target, loss_function, share=1.0):
-    """As long as there is one."""
-    dtype = next(stage.parameters()).dtype
-    assert dtype.is_floating_point
-    return _step(stage, x, target, loss_function, share)
-
-
-@wrong("run_stage", fails="one forward")
-def computes_twice(stage, x, target, loss_function, share=1.0):
-    """Once to send, and once more for backward."""
-    first, last = _ends()
-    arrived = _arrived(x)
-    with torch.no_grad():
-        output = stage(arrived)
-    gradient = None if last else _back(output)
-    output, loss = stage(arrived), None
-    if last:
-        output = share * loss_function(output, target)
-        loss = output.detach()
-    if output.requires_grad:
-        output.backward(gradient)
-    if not first:
-        dist.send(arrived.grad.contiguous(), dist.get_rank() - 1)
-    return loss
 
 
 @wrong("run_stage", fails="messages and bytes")
@@ -309,12 +165,6 @@ def meets_in_a_barrier(stage, x, target, loss_function, share=1.0):
 def forgets_the_share(stage, x, target, loss_function, share=1.0):
     """The gradients of m micro-batches add up to m times those of the batch."""
     return _step(stage, x, target, loss_function, 1.0)
-
-
-@wrong("run_stage", fails="micro-batches")
-def the_share_on_every_rank(stage, x, target, loss_function, share=1.0):
-    """Each rank scales the gradient that comes back once more."""
-    return _step(stage, x, target, loss_function, share, back=lambda output: share * _back(output))
 
 
 # ------------------------------------------------------------------------------------------------ schedules
@@ -361,12 +211,6 @@ def of_the_ideal_time(forward, backward, micro_batches, message=0.0):
     return seconds / (micro_batches * (sum(forward) + sum(backward)) / p) - 1
 
 
-@wrong("bubble_fraction", fails="equal stages")
-def counts_a_stage_too_many(forward, backward, micro_batches, message=0.0):
-    """p in place of p - 1."""
-    return len(forward) / (micro_batches + len(forward))
-
-
 @wrong("bubble_fraction", fails="stages that differ")
 def knows_equal_stages_only(forward, backward, micro_batches, message=0.0):
     """The formula of the text, whatever the stages take."""
@@ -392,15 +236,6 @@ def messages_there_but_not_back(forward, backward, micro_batches, message=0.0):
 
 
 @wrong("bubble_fraction", fails="messages")
-def waits_for_every_message(forward, backward, micro_batches, message=0.0):
-    """As if a stage stood still while its messages are on their way."""
-    p = len(forward)
-    seconds = sum(forward) + sum(backward) + 2 * (p - 1) * message
-    seconds += (micro_batches - 1) * (max(forward) + max(backward) + 2 * message)
-    return 1 - micro_batches * (sum(forward) + sum(backward)) / (p * seconds)
-
-
-@wrong("bubble_fraction", fails="one stage")
 def a_message_to_itself(forward, backward, micro_batches, message=0.0):
     """The last stage, when it is also the first, sends to nobody."""
     p = len(forward)
@@ -434,17 +269,6 @@ def frees_with_the_input_half(actions):
     return peak
 
 
-@wrong("peak_activations", fails="backward in halves")
-def knows_no_halves(actions):
-    """Only a whole backward frees anything."""
-    kept = peak = 0
-    for action in actions:
-        kept += isinstance(action, Forward)
-        kept -= isinstance(action, Backward)
-        peak = max(peak, kept)
-    return peak
-
-
 @wrong("peak_activations", fails="chunks")
 def counts_micro_batches_once(actions):
     """Two chunks of one micro-batch count as one."""
@@ -466,17 +290,6 @@ def keeps_what_is_recomputed(actions):
     kept = peak = 0
     for action in actions:
         kept += isinstance(action, Forward)
-        kept -= isinstance(action, Backward | BackwardWeight)
-        peak = max(peak, kept)
-    return peak
-
-
-@wrong("peak_activations", fails="recomputed")
-def counts_them_twice(actions):
-    """Forward and Recompute both count, and one backward frees one of them."""
-    kept = peak = 0
-    for action in actions:
-        kept += isinstance(action, Forward | Recompute)
         kept -= isinstance(action, Backward | BackwardWeight)
         peak = max(peak, kept)
     return peak
@@ -522,19 +335,6 @@ def always_the_first_chunk(actions):
         if isinstance(action, Backward | BackwardInput) and before != Forward(*where):
             out.append(Recompute(action.micro_batch))
         out.append(action)
-    return out
-
-
-@wrong("with_recomputation", fails="before its backward")
-def directly_after_the_forward(actions):
-    """Keeps as much as without."""
-    out = []
-    for action, after in zip(actions, [*actions[1:], None], strict=True):
-        out.append(action)
-        where = (action.micro_batch, action.chunk)
-        direct = after is not None and after in (Backward(*where), BackwardInput(*where))
-        if isinstance(action, Forward) and not direct:
-            out.append(Recompute(*where))
     return out
 
 
@@ -585,26 +385,10 @@ def warms_up_with_what_is_not_there(stage, stages, micro_batches):
     return actions + [Backward(n) for n in range(max(0, micro_batches - warm_up), micro_batches)]
 
 
-@wrong("one_f_one_b", fails="any numbers")
-def waits_for_ever_with_few(stage, stages, micro_batches):
-    """With fewer micro-batches than stages, odd stages want gradients before they have sent anything."""
-    if micro_batches < stages and stage % 2:
-        return [Forward(0), Backward(0)] + [
-            k(n) for n in range(1, micro_batches) for k in (Forward, Backward)
-        ]
-    return _alternating(min(micro_batches, stages - stage - 1), micro_batches)
-
-
 @wrong("one_f_one_b", fails="memory")
 def one_forward_too_many(stage, stages, micro_batches):
     """p - s forwards, and then a forward first once more."""
     return _alternating(min(micro_batches, stages - stage), micro_batches)
-
-
-@wrong("one_f_one_b", fails="memory")
-def all_warm_up_alike(stage, stages, micro_batches):
-    """Every stage keeps what only the first one has to."""
-    return _alternating(min(micro_batches, stages - 1), micro_batches)
 
 
 @wrong("one_f_one_b", fails="step time")
@@ -636,25 +420,11 @@ def backward_from_the_first_chunk(stage, stages, micro_batches, chunks):
     return _grouped(stage, stages, micro_batches, chunks, stages, warm_up, backwards=[*range(chunks)])
 
 
-@wrong("interleaved", fails="every micro-batch, once")
-def warms_up_as_one_f_one_b(stage, stages, micro_batches, chunks):
-    """p - s - 1 forwards: the first backward needs a chunk whose forward comes after it."""
-    return _grouped(stage, stages, micro_batches, chunks, stages, stages - stage - 1)
-
-
 @wrong("interleaved", fails="any numbers")
 def groups_of_as_many_as_stages(stage, stages, micro_batches, chunks):
     """The last group may be smaller than the number of stages: with three chunks all wait for each other."""
     warm_up = 2 * (stages - stage - 1) + (chunks - 1) * stages
     return _grouped(stage, stages, micro_batches, chunks, stages, warm_up)
-
-
-@wrong("interleaved", fails="any numbers")
-def multiples_only(stage, stages, micro_batches, chunks):
-    """What Megatron-LM asks for, taken for granted."""
-    warm_up = 2 * (stages - stage - 1) + (chunks - 1) * stages
-    full = micro_batches // stages * stages
-    return _grouped(stage, stages, full, chunks, stages, warm_up)
 
 
 @wrong("interleaved", fails="memory")
@@ -665,37 +435,11 @@ def chunk_after_chunk(stage, stages, micro_batches, chunks):
 
 
 @wrong("interleaved", fails="bubble")
-def each_by_itself(stage, stages, micro_batches, chunks):
-    """A micro-batch goes there and back through all chunks before the next one comes: no pipeline."""
-    actions = []
-    for number in range(micro_batches):
-        actions += [Forward(number, chunk) for chunk in range(chunks)]
-        actions += [Backward(number, chunk) for chunk in reversed(range(chunks))]
-    return actions
-
-
-@wrong("interleaved", fails="no multiple of the stages")
 def a_small_group_at_the_end(stage, stages, micro_batches, chunks):
     """Groups of the largest size, of which the last one may be smaller than the number of stages."""
     largest = -(-micro_batches // max(1, micro_batches // stages))
     warm_up = 2 * (stages - stage - 1) + (chunks - 1) * largest
     return _grouped(stage, stages, micro_batches, chunks, largest, warm_up)
-
-
-@wrong("interleaved", fails="no multiple of the stages")
-def one_f_one_b_in_disguise(stage, stages, micro_batches, chunks):
-    """Where the numbers do not suit, each micro-batch goes through all chunks by itself."""
-    if micro_batches % stages:
-        return [
-            action
-            for n in range(micro_batches)
-            for action in (
-                *(Forward(n, c) for c in range(chunks)),
-                *(Backward(n, c) for c in reversed(range(chunks))),
-            )
-        ]
-    warm_up = 2 * (stages - stage - 1) + (chunks - 1) * stages
-    return _grouped(stage, stages, micro_batches, chunks, stages, warm_up)
 
 
 @wrong("interleaved", fails="messages")
@@ -730,26 +474,6 @@ def forgets_the_weights(stage, stages, micro_batches):
     return _halves(stage, stages, micro_batches, stages - stage, stage)[: 3 * micro_batches - stage]
 
 
-@wrong("zero_bubble", fails="every micro-batch, once")
-def weights_first(stage, stages, micro_batches):
-    """A weight half before its input half."""
-    actions = []
-    for action in _alternating(min(micro_batches, stages - stage - 1), micro_batches):
-        if isinstance(action, Backward):
-            actions += [BackwardWeight(action.micro_batch), BackwardInput(action.micro_batch)]
-        else:
-            actions.append(action)
-    return actions
-
-
-@wrong("zero_bubble", fails="any numbers")
-def loses_halves_with_few(stage, stages, micro_batches):
-    """Counts the weight halves that are left as if there were always as many micro-batches as stages."""
-    return _halves(stage, stages, micro_batches, stages - stage, stage)[
-        : 3 * micro_batches - max(0, stage - micro_batches)
-    ]
-
-
 @wrong("zero_bubble", fails="memory")
 def all_weights_at_the_end(stage, stages, micro_batches):
     """Nobody waits, and everything is kept until the end."""
@@ -775,12 +499,6 @@ def nothing_put_off_with_few(stage, stages, micro_batches):
     return _halves(stage, stages, micro_batches, stages - stage, put_off)
 
 
-@wrong("zero_bubble", fails="bubble")
-def puts_off_one_too_few(stage, stages, micro_batches):
-    """s - 1 weight halves wait on stage s."""
-    return _halves(stage, stages, micro_batches, stages - stage, max(0, stage - 1))
-
-
 @wrong("plan_pipeline", fails="runs within the memory")
 def does_not_look_at_the_memory(seconds, micro_batches, memory):
     """GPipe, which keeps everything."""
@@ -799,13 +517,6 @@ def waits_for_more_than_can_come(seconds, micro_batches, memory):
 def one_micro_batch_at_a_time(seconds, micro_batches, memory):
     """Runs in any memory, and takes for ever."""
     return [_alternating(0, micro_batches) for _ in seconds]
-
-
-@wrong("plan_pipeline", fails="no slower than 1F1B")
-def one_micro_batch_ahead(seconds, micro_batches, memory):
-    """Warms up with one forward, however much memory there is."""
-    ahead = [*[min(1, min(memory) - 1)] * (len(seconds) - 1), 0]
-    return [_alternating(warm_up, micro_batches) for warm_up in ahead]
 
 
 @wrong("plan_pipeline", fails="within a tenth of the best")
@@ -926,14 +637,6 @@ class KeepsTheGraph(_Stash):
         return self.under_way[batch][1]
 
 
-@wrong("WeightStash", fails="outputs and gradients")
-class NoGradientForTheStageBefore(_Stash):
-    """Trains its own weights, and returns nothing."""
-
-    def backward(self, batch, gradient):
-        super().backward(batch, gradient)
-
-
 @wrong("WeightStash", fails="any order")
 class FirstInFirstOut(_Stash):
     """Takes the batch that has waited longest, whichever comes back."""
@@ -943,83 +646,6 @@ class FirstInFirstOut(_Stash):
             raise KeyError(batch)
         first = next(iter(self.under_way))
         return self.step(*self.under_way.pop(first), gradient)
-
-
-@wrong("WeightStash", fails="optimizer, frozen parameters")
-class StepsByItself(_Stash):
-    """Subtracts the gradient; the optimizer's momentum is left out."""
-
-    def step(self, x, output, weights, gradient):
-        trained = [name for name, weight in weights.items() if weight.requires_grad]
-        result, *found = torch.autograd.grad(output, [x, *(weights[name] for name in trained)], gradient)
-        with torch.no_grad():
-            for name, one in zip(trained, found, strict=True):
-                self.stage.get_parameter(name).sub_(one, alpha=self.optimizer.param_groups[0]["lr"])
-        self.newest = None
-        return result
-
-
-@wrong("WeightStash", fails="optimizer, frozen parameters")
-class GradientsOfAll(_Stash):
-    """Asks for the gradient of what is frozen too."""
-
-    def step(self, x, output, weights, gradient):
-        result, *found = torch.autograd.grad(output, [x, *weights.values()], gradient)
-        for weight, one in zip(self.stage.parameters(), found, strict=True):
-            weight.grad = one
-        self.optimizer.step()
-        self.newest = None
-        return result
-
-
-@wrong("WeightStash", fails="unknown batch")
-class ForgivesUnknownBatches(_Stash):
-    """Says nothing where something has gone wrong."""
-
-    def backward(self, batch, gradient):
-        if batch in self.under_way:
-            return super().backward(batch, gradient)
-        return None
-
-
-@wrong("WeightStash", fails="versions")
-class CountsBatches(_Stash):
-    """One version for each batch under way, whether or not there was a step between them."""
-
-    @property
-    def versions(self):
-        return max(1, len(self.under_way))
-
-
-@wrong("WeightStash", fails="versions")
-class ForgetsTheNewest(_Stash):
-    """Counts the versions of batches under way only."""
-
-    @property
-    def versions(self):
-        return len({id(weights) for _, _, weights in self.under_way.values()})
-
-
-@wrong("WeightStash", fails="memory")
-class CopiesForEachForward(_Stash):
-    """The same weights again and again, as long as there was no step; it knows how many differ."""
-
-    def forward(self, batch, x):
-        version, steps = self.newest, getattr(self, "steps", 0)
-        self.newest = None
-        output = super().forward(batch, x)
-        self.under_way[batch] = (*self.under_way[batch], steps)
-        self.newest = version
-        return output
-
-    def backward(self, batch, gradient):
-        x, output, weights, _ = self.under_way.pop(batch)
-        self.steps = getattr(self, "steps", 0) + 1
-        return self.step(x, output, weights, gradient)
-
-    @property
-    def versions(self):
-        return len({getattr(self, "steps", 0), *(steps for *_, steps in self.under_way.values())})
 
 
 @wrong("WeightStash", fails="memory")

@@ -1,8 +1,7 @@
 """Mistakes that people make in unit 06."""
 
 import copy
-import time
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager
 
 import torch
 import torch.distributed as dist
@@ -64,61 +63,10 @@ def into_the_gradient(x, group=None):
     return _conjugate(x, group, ["backward"], in_place=True)
 
 
-@wrong("f", fails="calls")
-def twice(x, group=None):
-    """Reduces to one rank, which then sends to all."""
-    result = x.view_as(x)
-
-    def to_one_and_back(gradient):
-        total = gradient.clone(memory_format=torch.contiguous_format)
-        dist.reduce(total, group_dst=0, group=group)
-        dist.broadcast(total, group_src=0, group=group)
-        return total
-
-    if result.requires_grad:
-        result.register_hook(to_one_and_back)
-    return result
-
-
 @wrong("f", fails="group")
 def f_of_all(x, group=None):
     """Forgets the group."""
     return _conjugate(x, None, ["backward"])
-
-
-class _OneGroup(_Conjugate):
-    """Keeps the group at the class."""
-
-    @staticmethod
-    def forward(ctx, x, group):
-        _OneGroup.group = group
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(ctx, gradient):
-        return _summed(gradient, _OneGroup.group), None
-
-
-@wrong("f", fails="group")
-def group_of_the_last_call(x, group=None):
-    """The group of whoever called last, not of this call."""
-    return _OneGroup.apply(x, group)
-
-
-@wrong("g", fails="value")
-def straight_through(x, group=None):
-    """The sum as a constant beside x: right in exact arithmetic, and rounded otherwise on every rank."""
-    return x + (_summed(x.detach(), group) - x).detach()
-
-
-@wrong("g", fails="value")
-def always_float(x, group=None):
-    """Sums up in float32 what is in bfloat16, and leaves it so."""
-    return (
-        _conjugate(x, group, ["forward"])
-        if x.dtype is torch.float64
-        else _conjugate(x.float(), group, ["forward"])
-    )
 
 
 @wrong("g", fails="gradient")
@@ -197,19 +145,6 @@ class _Row(_Column):
         return y if self.bias is None else y + self.bias
 
 
-@wrong("ColumnParallelLinear", fails="outputs")
-class GathersItsOutputs(_Column):
-    """The whole output on every rank: what comes next could not work on a part."""
-
-    def forward(self, x):
-        size, rank = dist.get_world_size(self.group), dist.get_rank(self.group)
-        y = super().forward(x)
-        parts = [torch.empty_like(y) for _ in range(size)]
-        dist.all_gather(parts, y.detach().contiguous(), group=self.group)
-        parts[rank] = y
-        return torch.cat(parts, -1)
-
-
 @wrong("ColumnParallelLinear", fails="gradients")
 class WithoutF(_Column):
     """x gets the gradient of this rank's outputs alone."""
@@ -228,37 +163,6 @@ class SumsAtX(_Column):
         return functional.linear(x, self.weight, self.bias)
 
 
-@wrong("ColumnParallelLinear", fails="outputs")
-class NeedsAnXToTrain(_Column):
-    """Cannot be the first layer of a model, whose x is data."""
-
-    def forward(self, x):
-        if torch.is_grad_enabled():
-            x = x.view_as(x)
-            x.register_hook(lambda gradient: _summed(gradient, self.group))
-        return functional.linear(x, self.weight, self.bias)
-
-
-@wrong("ColumnParallelLinear", fails="widths that do not divide")
-class RoundsDown(_Column):
-    """outputs // p for each rank; the rest belongs to nobody."""
-
-    def make(self, whole):
-        each, rank = whole.out_features // dist.get_world_size(self.group), dist.get_rank(self.group)
-        rows = slice(rank * each, (rank + 1) * each)
-        self.weight = nn.Parameter(whole.weight.detach()[rows].clone())
-        self.bias = None if whole.bias is None else nn.Parameter(whole.bias.detach()[rows].clone())
-
-
-@wrong("ColumnParallelLinear", fails="other shapes")
-class TransposesPlainly(_Column):
-    """x W^T written out for matrices."""
-
-    def forward(self, x):
-        bias = 0 if self.bias is None else self.bias
-        return torch.einsum("bi,oi->bo", _f(x, self.group), self.weight) + bias
-
-
 @wrong("ColumnParallelLinear", fails="initial values")
 class DrawsItsPart(_Column):
     """All ranks draw the same part, from one random state."""
@@ -270,15 +174,6 @@ class DrawsItsPart(_Column):
 
 
 @wrong("ColumnParallelLinear", fails="initial values")
-class AnotherSeedEach(_Column):
-    """Different parts, and a random state that is no longer the same on all ranks."""
-
-    def make(self, whole):
-        super().make(whole)
-        torch.manual_seed(torch.initial_seed() + dist.get_rank(self.group))
-
-
-@wrong("ColumnParallelLinear", fails="memory")
 class KeepsTheWhole(_Column):
     """A slice of the whole matrix, which lives as long as the slice."""
 
@@ -286,33 +181,6 @@ class KeepsTheWhole(_Column):
         size, rank = dist.get_world_size(self.group), dist.get_rank(self.group)
         self.weight = nn.Parameter(whole.weight.detach().tensor_split(size)[rank])
         self.bias = None if whole.bias is None else nn.Parameter(_part(whole.bias, self.group))
-
-
-@wrong("ColumnParallelLinear", fails="memory")
-class KeepsTheLinear(_Column):
-    """The whole layer in a list, where no optimizer finds it, and memory has it."""
-
-    def make(self, whole):
-        super().make(whole)
-        self.whole = [whole]
-
-
-@wrong("ColumnParallelLinear", fails="calls and bytes")
-class AFForEach(_Column):
-    """One f for the product and one for nothing: two all-reduces in backward."""
-
-    def forward(self, x):
-        return functional.linear(_f(x / 2, self.group) + _f(x / 2, self.group), self.weight, self.bias)
-
-
-@wrong("ColumnParallelLinear", fails="arguments unchanged")
-class ClearsX(_Column):
-    """It has what it needs, and others may need x no more."""
-
-    def forward(self, x):
-        y = super().forward(x.clone())
-        x.data.zero_()
-        return y
 
 
 @wrong("ColumnParallelLinear", fails="group")
@@ -331,30 +199,12 @@ class BiasOnEveryRank(_Row):
         return _g(functional.linear(x, self.weight, self.bias), self.group)
 
 
-@wrong("RowParallelLinear", fails="outputs")
-class AddsUpOnce(_Row):
-    """Sums up in the first step alone."""
-
-    def forward(self, x):
-        self.used, first = True, not hasattr(self, "used")
-        return super().forward(x) if first else functional.linear(x, self.weight, self.bias)
-
-
 @wrong("RowParallelLinear", fails="other shapes")
 class ViewsX(_Row):
     """A view of x as a matrix, which a transposed x does not have."""
 
     def forward(self, x):
         return super().forward(x.view(-1, x.shape[-1])).view(*x.shape[:-1], -1)
-
-
-@wrong("RowParallelLinear", fails="memory")
-class KeepsTheWholeInAHook(_Row):
-    """A function at the layer still has the whole."""
-
-    def make(self, whole):
-        super().make(whole)
-        self.register_forward_hook(lambda module, inputs, y: y + 0 * whole.weight.sum())
 
 
 @wrong("RowParallelLinear", fails="gradients")
@@ -364,35 +214,6 @@ class BiasOfRankZero(_Row):
     def forward(self, x):
         first = dist.get_rank(self.group) == 0
         return _g(functional.linear(x, self.weight, self.bias if first else None), self.group)
-
-
-@wrong("RowParallelLinear", fails="gradients")
-class BiasInParts(_Row):
-    """A p-th of the bias on every rank, with a p-th of its gradient."""
-
-    def forward(self, x):
-        bias = None if self.bias is None else self.bias / dist.get_world_size(self.group)
-        return _g(functional.linear(x, self.weight, bias), self.group)
-
-
-@wrong("RowParallelLinear", fails="initial values")
-class DrawsItsColumns(_Row):
-    """A layer of its part's size: equal parts, drawn from too wide a range."""
-
-    def make(self, whole):
-        super().make(whole)
-        part = nn.Linear(self.weight.shape[1], whole.out_features, whole.bias is not None)
-        self.weight, self.bias = part.weight, part.bias
-
-
-@wrong("RowParallelLinear", fails="memory")
-class KeepsAllColumns(_Row):
-    """A slice of the whole matrix, which lives as long as the slice."""
-
-    def make(self, whole):
-        size, rank = dist.get_world_size(self.group), dist.get_rank(self.group)
-        self.weight = nn.Parameter(whole.weight.detach().tensor_split(size, 1)[rank])
-        self.bias = whole.bias
 
 
 @wrong("RowParallelLinear", fails="calls and bytes")
@@ -441,18 +262,6 @@ def every_rank_has_all_hidden_units(mlp, group=None):
     return _cut_mlp(mlp, group, part=lambda tensor, group, dim=0: tensor.detach().clone())
 
 
-@wrong("parallel_mlp", fails="outputs")
-def weights_of_its_own(mlp, group=None):
-    """New layers, with the numbers that they were drawn with."""
-    cut = copy.deepcopy(mlp)
-    cut.up = _Column(mlp.up.in_features, mlp.up.out_features, True, group)
-    cut.down = _Row(mlp.down.in_features, mlp.down.out_features, True, group)
-    with torch.no_grad():
-        cut.up.bias.copy_(_part(mlp.up.bias, group))
-        cut.down.bias.copy_(mlp.down.bias)
-    return cut
-
-
 @wrong("parallel_mlp", fails="parts")
 def every_pth_hidden_unit(mlp, group=None):
     """Right outputs from other parts than asked for: checkpoints of two programs would not fit together."""
@@ -476,56 +285,11 @@ def sums_at_x(mlp, group=None):
     return _cut_mlp(mlp, group, column=SumsAtX)
 
 
-@wrong("parallel_mlp", fails="group")
-def blocks_of_neighbours(mlp, group=None):
-    """This rank's place among all ranks, as if groups stood ranks apart."""
-
-    def part(tensor, group, dim=0):
-        size = dist.get_world_size(group)
-        return (
-            tensor.detach().tensor_split(size, dim)[dist.get_rank() * size // dist.get_world_size()].clone()
-        )
-
-    return _cut_mlp(mlp, group, part=part)
-
-
-@wrong("parallel_mlp", fails="calls and bytes")
-def gathers_the_hidden_units(mlp, group=None):
-    """Makes the hidden units whole on every rank, then takes its own of them again."""
-    cut = _cut_mlp(mlp, group)
-
-    def whole_and_back(module, inputs, y):
-        parts = [torch.empty_like(y) for _ in range(dist.get_world_size(group))]
-        dist.all_gather(parts, y.detach(), group=group)
-        return y + 0 * torch.cat(parts, -1).sum()
-
-    cut.up.register_forward_hook(whole_and_back)
-    return cut
-
-
-@wrong("parallel_mlp", fails="memory")
-def views_of_the_whole(mlp, group=None):
-    """Slices of the whole matrices of a copy."""
-    whole = copy.deepcopy(mlp)
-    size, rank = dist.get_world_size(group), dist.get_rank(group)
-    return _cut_mlp(
-        whole, group, part=lambda tensor, group, dim=0: tensor.detach().tensor_split(size, dim)[rank]
-    )
-
-
 @wrong("parallel_mlp", fails="memory")
 def keeps_a_copy(mlp, group=None):
     """The whole MLP in a list, for checkpoints."""
     cut = _cut_mlp(mlp, group)
     cut.whole = [copy.deepcopy(mlp)]
-    return cut
-
-
-@wrong("parallel_mlp", fails="arguments unchanged")
-def freezes_the_mlp(mlp, group=None):
-    """It is not to be trained any more, it thinks."""
-    cut = _cut_mlp(mlp, group)
-    mlp.requires_grad_(False)
     return cut
 
 
@@ -553,38 +317,10 @@ def bias_of_output_on_every_rank(attention, group=None):
     return _cut_attention(attention, group, row=BiasOnEveryRank)
 
 
-@wrong("parallel_attention", fails="outputs")
-def columns_of_other_heads(attention, group=None):
-    """The output's columns of another rank's heads."""
-    cut = _cut_attention(attention, group)
-    rank, size = dist.get_rank(group), dist.get_world_size(group)
-    with torch.no_grad():
-        other = attention.output.weight.tensor_split(size, 1)[(rank + 1) % size]
-        cut.output.weight = nn.Parameter(other[:, : cut.output.weight.shape[1]].clone())
-    return cut
-
-
-@wrong("parallel_attention", fails="parts")
-def every_pth_head(attention, group=None):
-    """Right outputs from other heads than asked for."""
-    width, each = attention.output.out_features, attention.head_width
-    heads = torch.arange(width).unflatten(0, (-1, each))
-    own = heads[dist.get_rank(group) :: dist.get_world_size(group)].flatten()
-    return _cut_attention(attention, group, own=own)
-
-
 @wrong("parallel_attention", fails="gradients")
 def no_f_in_attention(attention, group=None):
     """x gets the gradient of this rank's heads alone."""
     return _cut_attention(attention, group, f_of=lambda x, group: x)
-
-
-@wrong("parallel_attention", fails="gradients")
-def f_for_the_values_alone(attention, group=None):
-    """x has three branches; two of them are forgotten."""
-    cut = _cut_attention(attention, group, f_of=lambda x, group: x)
-    cut.value.register_forward_pre_hook(lambda module, inputs: (_f(inputs[0], group),))
-    return cut
 
 
 @wrong("parallel_attention", fails="calls and bytes")
@@ -603,32 +339,6 @@ def cuts_through_heads(attention, group=None):
     return _cut_attention(attention, group, own=own)
 
 
-@wrong("parallel_attention", fails="memory")
-def keeps_all_heads(attention, group=None):
-    """A slice of the whole matrix, which lives as long as the slice."""
-    cut = _cut_attention(attention, group)
-    own = _rows_of_heads(attention, group)
-    whole = copy.deepcopy(attention).query.weight.detach()
-    cut.query.weight = nn.Parameter(whole[own[0] : own[-1] + 1])
-    return cut
-
-
-@wrong("parallel_attention", fails="memory")
-def hook_with_the_whole(attention, group=None):
-    """A function at what is returned still has the whole attention."""
-    whole = copy.deepcopy(attention)
-    cut = _cut_attention(attention, group, f_of=lambda x, group: x)
-    cut.register_forward_pre_hook(lambda module, inputs: (_f(inputs[0], group) * (whole.head_width > 0),))
-    return cut
-
-
-@wrong("parallel_attention", fails="arguments unchanged")
-def hook_before_the_copy(attention, group=None):
-    """Adds f to the attention given, and copies it then."""
-    attention.register_forward_pre_hook(lambda module, inputs: (_f(inputs[0], group),))
-    return _cut_attention(attention, group, f_of=lambda x, group: x)
-
-
 @wrong("parallel_attention", fails="group")
 def attention_of_all(attention, group=None):
     """The heads are the group's, one sum that of all ranks."""
@@ -636,17 +346,6 @@ def attention_of_all(attention, group=None):
 
 
 # ------------------------------------------------------------------------------------------- RandomStreams
-
-
-@wrong("RandomStreams", fails="the same on all ranks")
-class SeedPlusRank:
-    """Another seed on every rank, for everything: what all hold gets other masks."""
-
-    def __init__(self, seed, rank):
-        torch.manual_seed(seed + rank)
-
-    def own(self):
-        return nullcontext()
 
 
 @wrong("RandomStreams", fails="other on every rank")
@@ -687,14 +386,6 @@ class _Own:
                 self.state = torch.get_rng_state()
 
 
-@wrong("RandomStreams", fails="other on every rank")
-class RankZeroLikeAll(_Own):
-    """seed + rank for its own stream, which on rank 0 is the seed of what all draw."""
-
-    def number(self, seed, rank):
-        return seed + rank
-
-
 @wrong("RandomStreams", fails="blocks go on")
 class BeginsAnew(_Own):
     """Every block seeds its stream again: the same mask in every layer, and in every step."""
@@ -704,17 +395,6 @@ class BeginsAnew(_Own):
         with torch.random.fork_rng(devices=[]):
             torch.set_rng_state(self.state)
             yield
-
-
-@wrong("RandomStreams", fails="the same on all ranks")
-class NeverGoesBack(_Own):
-    """After the first block everything is drawn from the rank's own stream."""
-
-    @contextmanager
-    def own(self):
-        torch.set_rng_state(self.state)
-        yield
-        self.state = torch.get_rng_state()
 
 
 @wrong("RandomStreams", fails="after an exception")
@@ -730,33 +410,12 @@ class ForgetsToClean(_Own):
         torch.set_rng_state(shared)
 
 
-@wrong("RandomStreams", fails="after an exception")
-class Swallows(_Own):
-    """Goes on behind the block as if nothing had been raised."""
-
-    @contextmanager
-    def own(self):
-        with torch.random.fork_rng(devices=[]):
-            torch.set_rng_state(self.state)
-            with suppress(Exception):
-                yield
-            self.state = torch.get_rng_state()
-
-
 @wrong("RandomStreams", fails="other with another seed")
 class WithoutTheSeed(_Own):
     """The rank's own stream does not depend on the seed: every experiment drops the same."""
 
     def number(self, seed, rank):
         return 2718 + rank
-
-
-@wrong("RandomStreams", fails="blocks go on")
-class FromTheClock(_Own):
-    """Nobody can repeat the run, and no stream is where it was."""
-
-    def number(self, seed, rank):
-        return time.perf_counter_ns() + rank
 
 
 @wrong("RandomStreams", fails="nobody communicates")
@@ -802,16 +461,6 @@ class StrangersGetRowZero(_Rows):
         return self.summed(functional.embedding(row.where(here, 0), self.weight))
 
 
-@wrong("VocabParallelEmbedding", fails="the rows of the tokens")
-class OffByOne(_Rows):
-    """The last row of a part counts as the next rank's."""
-
-    def forward(self, tokens):
-        row = tokens - self.start
-        here = (row >= 0) & (row < len(self.weight) - 1)
-        return self.summed(functional.embedding(row.where(here, 0), self.weight) * here.unsqueeze(-1))
-
-
 @wrong("VocabParallelEmbedding", fails="a vocabulary that does not divide")
 class EqualParts(_Rows):
     """Begins at rank times its own number of rows."""
@@ -819,20 +468,6 @@ class EqualParts(_Rows):
     def __init__(self, embedding, group=None):
         super().__init__(embedding, group)
         self.start = self.place * len(self.weight)
-
-
-@wrong("VocabParallelEmbedding", fails="a vocabulary that does not divide")
-class RestForTheLast(_Rows):
-    """V // p rows for each rank, and what is left for the last one."""
-
-    def __init__(self, embedding, group=None):
-        super().__init__(embedding, group)
-        share = embedding.num_embeddings // self.size
-        self.start = self.place * share
-        end = None if self.place == self.size - 1 else self.start + share
-        self.weight = nn.Parameter(embedding.weight.detach()[self.start : end].clone())
-        if share * self.size != embedding.num_embeddings:
-            self.start += 1
 
 
 @wrong("VocabParallelEmbedding", fails="gradient")
@@ -862,36 +497,6 @@ class ViewsTheWhole(_Rows):
         self.weight = nn.Parameter(embedding.weight.detach().tensor_split(self.size)[self.place])
 
 
-@wrong("VocabParallelEmbedding", fails="its rows only")
-class HidesTheWhole(_Rows):
-    """Keeps all parts in a list: no parameter, and all of the memory."""
-
-    def __init__(self, embedding, group=None):
-        super().__init__(embedding, group)
-        self.parts = embedding.weight.detach().tensor_split(self.size)
-
-
-@wrong("VocabParallelEmbedding", fails="the rows of the tokens")
-class TwoDimensionsOnly(_Rows):
-    """Cannot take tokens of one dimension or of three."""
-
-    def forward(self, tokens):
-        samples, length = tokens.shape
-        return super().forward(tokens.reshape(-1)).view(samples, length, -1)
-
-
-@wrong("VocabParallelEmbedding", fails="group")
-class InHalvesOfTheWorld(_Rows):
-    """Takes its place from its number among all ranks, as if groups were of ranks that are far apart."""
-
-    def __init__(self, embedding, group=None):
-        super().__init__(embedding, group)
-        self.place = dist.get_rank() // (dist.get_world_size() // self.size)
-        parts = embedding.weight.detach().tensor_split(self.size)
-        self.start = sum(map(len, parts[: self.place]))
-        self.weight = nn.Parameter(parts[self.place].clone())
-
-
 # --------------------------------------------------------------------------- vocab_parallel_cross_entropy
 
 
@@ -900,9 +505,7 @@ def _start(vocabulary, group):
     return int(parts[dist.get_rank(group)][0])
 
 
-def _entropy(
-    logits, target, start, group, shift="global", passes=("forward",), inf=True, powers=torch.exp, hits=1
-):
+def _entropy(logits, target, start, group, shift="global", passes=("forward",)):
     """Right as it is called with four arguments."""
     column = target - start
     here = (column >= 0) & (column < logits.shape[1])
@@ -911,24 +514,15 @@ def _entropy(
         dist.all_reduce(largest, dist.ReduceOp.MAX, group)
     shifted = logits - largest.unsqueeze(1)
     picked = shifted.gather(1, column.where(here, 0).unsqueeze(1)).squeeze(1)
-    picked = picked.where(here, 0) if inf else picked * here
-    both = torch.stack([powers(shifted).sum(1), picked])
+    both = torch.stack([shifted.exp().sum(1), picked.where(here, 0)])
     total, of_target = _Conjugate.apply(both, group, passes, False)
-    return total.log() - hits * of_target
+    return total.log() - of_target
 
 
 @wrong("vocab_parallel_cross_entropy", fails="loss")
 def largest_of_its_own(logits_shard, target, vocabulary, group=None):
     """Subtracts another number on every rank, and adds up the exponentials."""
     return _entropy(logits_shard, target, _start(vocabulary, group), group, shift="local")
-
-
-@wrong("vocab_parallel_cross_entropy", fails="loss")
-def of_its_own_columns(logits_shard, target, vocabulary, group=None):
-    """Cross-entropy over this rank's columns, and the mean over ranks."""
-    column = (target - _start(vocabulary, group)).clamp(0, logits_shard.shape[1] - 1)
-    own = functional.cross_entropy(logits_shard, column, reduction="none")
-    return _Conjugate.apply(own, group, ("forward",), False) / dist.get_world_size(group)
 
 
 @wrong("vocab_parallel_cross_entropy", fails="a vocabulary that does not divide")
@@ -943,36 +537,10 @@ def unshifted(logits_shard, target, vocabulary, group=None):
     return _entropy(logits_shard, target, _start(vocabulary, group), group, shift="")
 
 
-@wrong("vocab_parallel_cross_entropy", fails="any logits")
-def zero_times_infinity(logits_shard, target, vocabulary, group=None):
-    """Multiplies a stranger's logit by zero, which is no number where it is -inf."""
-    return _entropy(logits_shard, target, _start(vocabulary, group), group, inf=False)
-
-
 @wrong("vocab_parallel_cross_entropy", fails="gradient")
 def gradients_added_up(logits_shard, target, vocabulary, group=None):
     """All ranks have the same gradient in backward, and it is added up once more: p times too much."""
     return _entropy(logits_shard, target, _start(vocabulary, group), group, passes=("forward", "backward"))
-
-
-@wrong("vocab_parallel_cross_entropy", fails="gradient")
-def total_without_history(logits_shard, target, vocabulary, group=None):
-    """The sum over ranks has no gradient, so that only the target's logit learns."""
-    value = _entropy(logits_shard.detach(), target, _start(vocabulary, group), group)
-    column = target - _start(vocabulary, group)
-    here = (column >= 0) & (column < logits_shard.shape[1])
-    picked = logits_shard.gather(1, column.where(here, 0).unsqueeze(1)).squeeze(1).where(here, 0)
-    return value - (picked - picked.detach()).nan_to_num()
-
-
-@wrong("vocab_parallel_cross_entropy", fails="arguments unchanged")
-def subtracts_in_place(logits_shard, target, vocabulary, group=None):
-    """Saves memory, as Megatron-LM does, where somebody else may still need the logits."""
-    largest = logits_shard.detach().amax(1)
-    dist.all_reduce(largest, dist.ReduceOp.MAX, group)
-    loss = _entropy(logits_shard.clone(), target, _start(vocabulary, group), group)
-    logits_shard.detach().sub_(largest.unsqueeze(1))
-    return loss
 
 
 @wrong("vocab_parallel_cross_entropy", fails="bytes")
@@ -985,24 +553,6 @@ def gathers_the_logits(logits_shard, target, vocabulary, group=None):
     parts = [part[:, :width] for part, width in zip(parts, widths, strict=True)]
     parts[dist.get_rank(group)] = logits_shard
     return functional.cross_entropy(torch.cat(parts, 1), target, reduction="none")
-
-
-@wrong("vocab_parallel_cross_entropy", fails="bytes")
-def sums_the_zeros_of_all_columns(logits_shard, target, vocabulary, group=None):
-    """Puts its columns among zeros, and adds up whole rows of logits."""
-    start, width = _start(vocabulary, group), logits_shard.shape[1]
-    rows = functional.pad(logits_shard, (start, vocabulary - start - width))
-    whole = _Conjugate.apply(rows, group, ("forward",), False)
-    return functional.cross_entropy(whole, target, reduction="none")
-
-
-@wrong("vocab_parallel_cross_entropy", fails="group")
-def largest_of_all_ranks(logits_shard, target, vocabulary, group=None):
-    """Subtracts the largest logit of all ranks: where another group's are far above, nothing is left."""
-    largest = logits_shard.detach().amax(1)
-    dist.all_reduce(largest, dist.ReduceOp.MAX)
-    shifted = logits_shard - largest.unsqueeze(1)
-    return _entropy(shifted, target, _start(vocabulary, group), group, shift="")
 
 
 # ----------------------------------------------------------------------- gather_sequence, scatter_sequence
@@ -1059,24 +609,10 @@ def along_the_samples(x_BTD, group=None):
     return _Passes.apply(x_BTD, forward, _scattered, group)
 
 
-@wrong("gather_sequence", fails="all tokens")
-def backwards(x_BTD, group=None):
-    """The last rank's tokens first."""
-    forward = lambda x, group: torch.cat(_gathered(x, group).chunk(dist.get_world_size(group), 1)[::-1], 1)  # noqa: E731
-    return _Passes.apply(x_BTD, forward, _scattered, group)
-
-
 @wrong("gather_sequence", fails="gradient")
 def keeps_its_own_gradient(x_BTD, group=None):
     """Cuts its part out of its own gradient: what other ranks made of its tokens is lost."""
     return _Passes.apply(x_BTD, _gathered, _cut, group)
-
-
-@wrong("gather_sequence", fails="gradient")
-def takes_the_mean(x_BTD, group=None):
-    """Divides by p, as with data parallelism."""
-    mean = lambda gradient, group: _scattered(gradient, group) / dist.get_world_size(group)  # noqa: E731
-    return _Passes.apply(x_BTD, _gathered, mean, group)
 
 
 @wrong("gather_sequence", fails="any layout in memory")
@@ -1099,43 +635,10 @@ def gathers_from_the_world(x_BTD, group=None):
     return _Passes.apply(x_BTD, _gathered, backward if size else lambda g, _: _cut(g, group), group)
 
 
-def _with_its_own(part, group):
-    """Gathered, and its own part put where it thinks that it belongs."""
-    whole = _gathered(part, group)
-    parts = list(whole.chunk(dist.get_world_size(group), 1))
-    parts[dist.get_rank() % len(parts)] = part
-    return torch.cat(parts, 1)
-
-
-@wrong("gather_sequence", fails="group")
-def place_by_number(x_BTD, group=None):
-    """Its place is its number modulo p, as if the ranks of a group followed each other from 0 or p on."""
-    return _Passes.apply(x_BTD, _with_its_own, _scattered, group)
-
-
-@wrong("scatter_sequence", fails="group")
-def gradients_place_by_number(x_BTD, group=None):
-    """Its place in backward is its number modulo p, as if the ranks of a group followed each other."""
-    return _Passes.apply(x_BTD, _scattered, _with_its_own, group)
-
-
 @wrong("scatter_sequence", fails="its tokens of the sum")
 def cuts_without_adding(x_BTD, group=None):
     """Keeps its tokens of its own part of the sum."""
     return _Passes.apply(x_BTD, _cut, _gathered, group)
-
-
-@wrong("scatter_sequence", fails="its tokens of the sum")
-def cuts_the_samples(x_BTD, group=None):
-    """reduce_scatter_tensor cuts the first dimension, and a view makes it fit."""
-
-    def forward(x, group):
-        size = dist.get_world_size(group)
-        own = x.new_empty(x.numel() // size)
-        dist.reduce_scatter_tensor(own, x.contiguous().flatten(), group=group)
-        return own.view(len(x), -1, x.shape[2])
-
-    return _Passes.apply(x_BTD, forward, _gathered, group)
 
 
 @wrong("scatter_sequence", fails="gradient")
@@ -1147,13 +650,6 @@ def zeros_for_the_others(x_BTD, group=None):
         parts[dist.get_rank(group)] = gradient
         return torch.cat(parts, 1)
 
-    return _Passes.apply(x_BTD, _scattered, backward, group)
-
-
-@wrong("scatter_sequence", fails="gradient")
-def adds_up_in_backward(x_BTD, group=None):
-    """p copies of the sum of all gradients, in place of each rank's own behind each other."""
-    backward = lambda gradient, group: torch.cat([_summed(gradient, group)] * dist.get_world_size(group), 1)  # noqa: E731
     return _Passes.apply(x_BTD, _scattered, backward, group)
 
 
@@ -1207,12 +703,6 @@ def bias_on_every_rank(x_BTD, norm, up, down, bias, group=None):
     return _layer(x_BTD, norm, up, down, bias, group, before=before, offset=0)
 
 
-@wrong("sequence_parallel_mlp", fails="its tokens")
-def forgets_the_residual(x_BTD, norm, up, down, bias, group=None):
-    """What came in is not added."""
-    return _layer(x_BTD, norm, up, down, bias, group, residual=0)
-
-
 @wrong("sequence_parallel_mlp", fails="gradients of what is cut")
 def gathers_with_a_cut_behind(x_BTD, norm, up, down, bias, group=None):
     """The gathered tokens' gradient is not added up over ranks."""
@@ -1225,22 +715,10 @@ def norm_not_reduced(x_BTD, norm, up, down, bias, group=None):
     return _layer(x_BTD, norm, up, down, bias, group, replicated=lambda parameter, group: parameter)
 
 
-@wrong("sequence_parallel_mlp", fails="gradients of what all have")
-def bias_not_reduced(x_BTD, norm, up, down, bias, group=None):
-    """The norm is thought of, and the bias behind the reduce-scatter is not."""
-    return _layer(x_BTD, norm, up, down, bias, group, offset=bias)
-
-
 @wrong("sequence_parallel_mlp", fails="collectives")
 def whole_sum_then_cut(x_BTD, norm, up, down, bias, group=None):
     """All-reduces the sum, and cuts: the bytes of tensor and of sequence parallelism."""
     return _layer(x_BTD, norm, up, down, bias, group, scatter=(_summed_and_cut, _gathered))
-
-
-@wrong("sequence_parallel_mlp", fails="group")
-def tokens_place_by_number(x_BTD, norm, up, down, bias, group=None):
-    """Its tokens' place is its number modulo p."""
-    return _layer(x_BTD, norm, up, down, bias, group, gather=(_with_its_own, _scattered))
 
 
 @wrong("sequence_parallel_mlp", fails="group")
@@ -1272,23 +750,10 @@ def what_the_result_has(einsum, layout):
     return [sorted(layout[letter] for letter in result if letter in layout), *needed[1:]]
 
 
-@wrong("required_collectives", fails="forward")
-def any_cut_letter(einsum, layout):
-    """An all-reduce wherever anything is cut."""
-    return [sorted(layout.values()) for _ in _needed(einsum, layout)]
-
-
 @wrong("required_collectives", fails="backward")
 def nothing_in_backward(einsum, layout):
     """As if gradients needed nothing: g without f, and no data parallelism."""
     return _needed(einsum, layout, backward=False)
-
-
-@wrong("required_collectives", fails="backward")
-def weights_alone(einsum, layout):
-    """Reduces gradients of the last operand, as data parallelism does, and none of the others."""
-    needed = _needed(einsum, layout)
-    return [needed[0], *([] for _ in needed[2:]), needed[-1]]
 
 
 @wrong("required_collectives", fails="several axes")
@@ -1297,31 +762,9 @@ def one_at_most(einsum, layout):
     return [axes[:1] for axes in _needed(einsum, layout)]
 
 
-@wrong("required_collectives", fails="several axes")
-def in_the_order_of_letters(einsum, layout):
-    """Not sorted by axis."""
-    inputs, result = einsum.split("->")
-    _needed(einsum, layout)
-    letters = sorted({*inputs, *result} - set(",") & set(layout))
-    return [
-        [layout[x] for x in letters if x in layout and x not in tensor]
-        for tensor in (result, *inputs.split(","))
-    ]
-
-
 @wrong("required_collectives", fails="two letters along one axis")
 def takes_any_layout(einsum, layout):
     """Two letters along one axis are as good as one."""
-    return _needed(einsum, layout, refuses=False)
-
-
-@wrong("required_collectives", fails="two letters along one axis")
-def within_a_tensor_alone(einsum, layout):
-    """Looks at each tensor by itself: the parts of two operands then do not belong together."""
-    for tensor in einsum.replace("->", ",").split(","):
-        axes = [layout[letter] for letter in tensor if letter in layout]
-        if len(set(axes)) < len(axes):
-            raise ValueError(axes)
     return _needed(einsum, layout, refuses=False)
 
 
@@ -1373,23 +816,10 @@ def all_of_it_cut(way, samples, tokens, width, ranks):
     return _stack(way, samples, tokens, width, ranks, kept=10 * samples * tokens * width)
 
 
-@wrong("stack_costs", fails="kept")
-def gathered_is_forgotten(way, samples, tokens, width, ranks):
-    """What `up` gets under sequence parallelism is whole, unless it is gathered anew."""
-    kept = 10 * samples * tokens * width if way == "sequence" else None
-    return _stack(way, samples, tokens, width, ranks, kept=kept)
-
-
 @wrong("stack_costs", fails="flops")
 def backward_like_forward(way, samples, tokens, width, ranks):
     """Backward has two products for each of forward's."""
     return _stack(way, samples, tokens, width, ranks, flops=4 * 8 * width**2 * samples * tokens)
-
-
-@wrong("stack_costs", fails="flops")
-def multiplications(way, samples, tokens, width, ranks):
-    """A multiplication and an addition are two operations."""
-    return _stack(way, samples, tokens, width, ranks, flops=3 * 8 * width**2 * samples * tokens)
 
 
 # ------------------------------------------------------------------------------------------- overlapped_mlp
@@ -1418,15 +848,6 @@ def _equal_chunks(x, count):
 def bias_from_every_rank(x_TD, up, down, cluster):
     """p biases in the sum."""
     return _in_chunks(x_TD, up, down, _equal_chunks(x_TD, 4), bias_of=range(8))
-
-
-@wrong("overlapped_mlp", fails="result")
-def takes_the_bias_away(x_TD, up, down, cluster):
-    """So that it is added once: it is gone for good."""
-    result = _in_chunks(x_TD, up, down, _equal_chunks(x_TD, 4))
-    if dist.get_rank():
-        down.bias = None
-    return result
 
 
 @wrong("overlapped_mlp", fails="half of what can be saved")

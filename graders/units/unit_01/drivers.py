@@ -3,7 +3,7 @@ it, and returns what became of it.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from itertools import chain
 from typing import Any
@@ -11,12 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import functional
-from torch.utils.data import DataLoader, TensorDataset
 
 from graders.grading.answer import AnswerFunction
 from graders.units.gpu import HOST, Gpu, gpu, on_host, plain
-from graders.units.unit_01.loader import Loader
-from graders.units.unit_01.optimizers import settings_of, used_before
+from graders.units.random_states import random_states
 from graders.units.unit_01.replies import (
     AccumulationReply,
     EvaluationReply,
@@ -24,17 +22,10 @@ from graders.units.unit_01.replies import (
     StepReply,
     ThroughputReply,
 )
-from graders.units.unit_01.seeds import SeedsNoted
 from graders.units.unit_01.slow_device import SlowDevice
 from graders.units.unit_01.watched import Batch, Watched, mode_of
 
-LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "cross_entropy": functional.cross_entropy,
-    "mse": lambda outputs, targets: functional.mse_loss(
-        outputs, functional.one_hot(targets, outputs.shape[1]).float()
-    ),
-}
-"""Mean-reduced losses of logits [B, classes] and labels [B]."""
+RATES: dict[str, Any] = {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.01}
 
 
 def steps(
@@ -42,138 +33,126 @@ def steps(
     values: list[Tensor],
     stale: list[Tensor] | None,
     batches: list[Batch],
-    rates: dict[str, float],
     training: bool,
     on_gpu: bool,
 ) -> list[StepReply]:
     """What each of several steps did.
 
-    values: as for Watched. stale: gradients that are there before the first step; if None, there are none
-    before any step. batches: inputs [B, F, 1] and labels [B] each. rates: the arguments of torch.optim.SGD,
-    which has a group for each layer. training: the mode in which the model comes. on_gpu: whether model and
-    batches are on one.
+    values: as for Watched. stale: gradients that are there before the first step. batches: inputs [B, F, 1]
+    and labels [B] each. training: the mode in which the model comes. on_gpu: whether model and batches are on
+    one.
     """
     model = Watched(values).train(training)
-    if stale is not None:
-        for parameter, gradient in zip(model.parameters(), stale, strict=True):
-            parameter.grad = gradient.clone()
+    for parameter, gradient in zip(model.parameters(), stale or (), strict=False):
+        parameter.grad = gradient.clone()
     if on_gpu:
         batches = _moved(model, batches)
     groups = [{"params": [*layer.parameters()]} for layer in (model.first, model.second)]
-    optimizer = torch.optim.SGD(groups, **rates)  # type: ignore[arg-type]
+    optimizer = torch.optim.SGD(groups, **RATES)
     seen = []
     for inputs, targets in batches:
         model.log, model.modes = [], []
         waits: list[str] = []
-        if stale is None:
-            optimizer.zero_grad()
         with _with_gpu(on_gpu, waits):
             loss = answer(model, inputs, targets, optimizer)
         parameters = [*map(on_host, model.parameters())]
         how = model.log, model.modes, mode_of(model), waits
         seen.append(StepReply(plain(loss), _has_history(loss), parameters, *how))
+        if stale is None:
+            optimizer.zero_grad()
     return seen
 
 
 def evaluation(
-    answer: AnswerFunction,
-    values: list[Tensor],
-    samples: Batch,
-    batch_size: int,
-    training: bool,
-    on_gpu: bool,
-    spare: int,
+    answer: AnswerFunction, values: list[Tensor], batches: list[Batch], training: bool, on_gpu: bool
 ) -> EvaluationReply:
-    """How the answer evaluates a model found in the given mode. samples: inputs [N, F, 1], labels [N].
-    on_gpu: whether model and batches are on one.
-
-    The loader is a generator: it has no length and no data set, and can be gone through once. Or, if some
-    samples are to spare, it is one of torch's, whose data set has these as well, and which leaves them out.
+    """How the answer evaluates a model found in the given mode. The loader is a generator: it has no length,
+    and can be gone through once. on_gpu: whether model and batches are on one.
     """
     model = Watched(values).train(training)
-    data = TensorDataset(*(torch.cat([each, each[:spare]]) for each in samples))
-    loader = DataLoader(data, batch_size, sampler=range(len(samples[1])))
-    batches = _moved(model, [*loader]) if on_gpu else loader
+    if on_gpu:
+        batches = _moved(model, batches)
     # An answer that turns gradients off and not on again must not do so to the whole kernel.
     with torch.enable_grad():
         with _with_gpu(on_gpu, []):
-            result = answer(model, batches if spare else (batch for batch in batches))
-        grad_enabled = torch.is_grad_enabled()
-    trainable = all(parameter.requires_grad for parameter in model.parameters())
-    left = [module.training for module in model.modules()]
-    how = model.modes, model.graphs, model.devices
-    return EvaluationReply(plain(result), *how, left, grad_enabled, trainable)
+            result = answer(model, (batch for batch in batches))
+        trained = [parameter.requires_grad for parameter in model.parameters()]
+        records = torch.is_grad_enabled() and all(trained)
+    return EvaluationReply(plain(result), model.modes, model.graphs, mode_of(model), records)
+
+
+def turned(batches: Sequence[Batch], epoch: int) -> list[Batch]:
+    """Batches in the order of this epoch."""
+    first = epoch % len(batches)
+    return [*batches[first:], *batches[:first]]
+
+
+class Loader:
+    """Batches in another order in each epoch. It has no length, and nothing but iteration."""
+
+    def __init__(self, batches: Sequence[Batch]) -> None:
+        self._batches = batches
+        self.passes = 0
+        """How often somebody began to go through it."""
+
+    def __iter__(self) -> Iterator[Batch]:
+        self.passes += 1
+        yield from turned(self._batches, self.passes - 1)
+
+
+def used_before(model: Watched, on_gpu: bool) -> torch.optim.Optimizer:
+    """An optimizer that has taken a step along ones already. One of a model that moves keeps nothing: what it
+    kept would stay where it was.
+    """
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.0 if on_gpu else 0.9)
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    optimizer.step()
+    return optimizer
 
 
 def fitting(
     answer: AnswerFunction,
     values: list[Tensor],
     batches: tuple[list[Batch], list[Batch]],
-    rates: dict[str, float],
     epochs: int,
     training: bool,
     on_gpu: bool,
-    from_gpu: bool,
 ) -> FitReply:
     """How the answer trains. batches: for training and for validation, inputs [B, F, 1] and labels [B].
-
-    on_gpu: the device is a GPU; if not, it is the processor. from_gpu: the model lies on a GPU; if not, on
-    the host, where the batches lie.
+    on_gpu: the device is a GPU; if not, it is the processor.
     """
     model = Watched(values).train(training)
-    optimizer = used_before(model, rates)
-    settings = settings_of(optimizer)
-    if from_gpu:
-        _moved(model, [])
-    with SeedsNoted() as seeds:
-        train, validation = (Loader(part, shuffle=seeds.shuffle) for part in batches)
-        with torch.enable_grad(), _with_gpu(on_gpu or from_gpu, model.log):
-            history = answer(model, train, validation, optimizer, epochs, gpu() if on_gpu else HOST)
-    passes = train.passes, validation.passes
+    optimizer = used_before(model, on_gpu)
+    train, validation = map(Loader, batches)
+    before = random_states()
+    with torch.enable_grad(), _with_gpu(on_gpu, model.log):
+        history = answer(model, train, validation, optimizer, epochs, gpu() if on_gpu else HOST)
     left = sorted({each.device.type for each in (*model.parameters(), *model.buffers())})
-    how = model.log, model.modes, model.graphs, passes, model.devices, left
-    kept = settings == settings_of(optimizer), seeds.drawn
-    return FitReply(plain(history), [*map(on_host, model.parameters())], *how, *kept)
+    how = model.log, model.modes, model.graphs, (train.passes, validation.passes), left
+    return FitReply(plain(history), [*map(on_host, model.parameters())], *how, before == random_states())
 
 
 def accumulation(
-    answer: AnswerFunction,
-    values: list[Tensor],
-    micro_batches: list[Batch],
-    loss: str,
-    training: bool,
-    on_gpu: bool,
+    answer: AnswerFunction, values: list[Tensor], micro_batches: list[Batch], training: bool, on_gpu: bool
 ) -> AccumulationReply:
-    """How the answer accumulates gradients. micro_batches: inputs [m, F, 1], labels [m]. loss: of LOSSES.
+    """How the answer accumulates gradients of cross-entropy. micro_batches: inputs [m, F, 1], labels [m].
     training: the mode in which the model comes. on_gpu: whether model and batches are on one.
     """
     model = Watched(values).train(training)
     if on_gpu:
         micro_batches = _moved(model, micro_batches)
     given, tensors = micro_batches.copy(), [*chain(*micro_batches), *model.parameters()]
-    before, trained = [*map(on_host, tensors)], [tensor.requires_grad for tensor in tensors]
+    before = [*map(on_host, tensors)]
     waits: list[str] = []
     with _with_gpu(on_gpu, waits):
-        result = answer(model, micro_batches, LOSSES[loss])
-    kept = {
-        "The list of micro-batches": [*map(id, micro_batches)] == [*map(id, given)],
-        "A tensor of a micro-batch, or a parameter,": all(map(_alike, map(on_host, tensors), before)),
-        "What hooks a parameter has": not any(
-            parameter._backward_hooks or parameter._post_accumulate_grad_hooks
-            for parameter in model.parameters()
-        ),
-        "Which tensors of micro-batches, or parameters, require grad": trained
-        == [t.requires_grad for t in tensors],
-    }
+        result = answer(model, micro_batches, functional.cross_entropy)
+    kept = [*map(id, micro_batches)] == [*map(id, given)] and all(
+        map(torch.equal, map(on_host, tensors), before)
+    )
     gradients = [None if p.grad is None else on_host(p.grad) for p in model.parameters()]
-    seen = plain(result), _has_history(result), gradients, model.log, model.kept, model.modes
-    changed = [what for what, same in kept.items() if not same]
-    return AccumulationReply(*seen, changed, mode_of(model), waits)
-
-
-def _alike(one: Tensor, other: Tensor) -> bool:
-    """Whether two tensors of one shape have the same numbers, NaN too."""
-    return torch.equal(one.nan_to_num(), other.nan_to_num())
+    how = model.log, model.modes, mode_of(model), waits, kept
+    return AccumulationReply(plain(result), _has_history(result), gradients, *how)
 
 
 def throughput(answer: AnswerFunction, batch_size: int, warmup: int, steps: int) -> ThroughputReply:

@@ -1,26 +1,83 @@
 """The grader of `fit`."""
 
-from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
+import torch
 from torch import Tensor
+from torch.nn import functional
 
-from graders.grading.cases import both, vary
-from graders.grading.kit import Criterion, Finding, compare
+from graders.grading.cases import vary
+from graders.grading.judging import feature
+from graders.grading.kit import Answer, Criterion, Finding, Rng, compare
 from graders.units.gpu import HOST, WAITS, gpu
-from graders.units.unit_01.cases import each, watched
-from graders.units.unit_01.courses import Course, Epochs, draw_course
-from graders.units.unit_01.histories import history_right
-from graders.units.unit_01.losses import close_to_all, first_wait, nan_in_all
+from graders.units.models import copies_of
+from graders.units.one_by_one import one_by_one
+from graders.units.unit_01 import drivers
+from graders.units.unit_01.problems import Problem, close_to_all, each, joined, no_waits
 from graders.units.unit_01.replies import FitReply
-from graders.units.unit_01.seeds import untouched
-from graders.units.unit_01.watched import NOT_CALLED
+from graders.units.unit_01.watched import Batch, in_words
 
-PATIENCE = 13
-"""Epochs: more than people, or a scheduler, usually wait for a validation to get better."""
+Epoch = tuple[float, float, float]
+NAMES = ("training loss", "validation loss", "validation accuracy")
 
 
-def modes_right(_: Course, seen: FitReply) -> Finding:
+@dataclass(frozen=True, slots=True)
+class Epochs:
+    """gpu: which device is given; if not a GPU, the host."""
+
+    epochs: int = feature(1, "{} epochs")
+    training: bool = feature(True, lambda training: "" if training else "the model in evaluation mode")
+    gpu: bool = feature(False, lambda gpu: "a GPU" if gpu else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """history: of each epoch what NAMES say. parameters: the last ones, of their shapes."""
+
+    how: Epochs
+    train: list[Batch]
+    history: list[Epoch]
+    parameters: list[Tensor]
+
+
+def given(how: Epochs, problem: Problem, train: list[Batch], validation: list[Batch]) -> Given:
+    """What is expected of this training."""
+    model, history = problem.model(), []
+    optimizer = drivers.used_before(model, how.gpu)
+    inputs, labels = joined(validation)
+    for epoch in range(how.epochs):
+        total = 0.0
+        for samples, targets in drivers.turned(train, epoch):
+            optimizer.zero_grad()
+            loss = functional.cross_entropy(model(samples), targets)
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            total += float(loss.detach()) * len(targets)
+        with torch.no_grad():
+            logits = model(inputs)
+        hits = float((logits.argmax(1) == labels).double().mean())
+        lost = float(functional.cross_entropy(logits, labels))
+        history.append((total / sum(len(targets) for _, targets in train), lost, hits))
+    return Given(how, train, history, copies_of(model.parameters()))
+
+
+def history_right(given: Given, seen: FitReply) -> Finding:
+    """Passes if there are three floats for each epoch, and the right ones."""
+    if type(seen.history) is not list or len(seen.history) != len(given.history):
+        return Finding(False, f"fit returned {seen.history!r:.80}; expected a list with a tuple an epoch.")
+    for number, (told, expected) in enumerate(zip(seen.history, given.history, strict=True)):
+        if type(told) is not tuple or len(told) != len(NAMES):
+            return Finding(False, f"epoch {number} is {told!r:.80}; expected a tuple of three floats.")
+        for name, got, wanted in zip(NAMES, told, expected, strict=True):
+            found = compare.near(got, wanted, f"the {name} of epoch {number}", 1e-5)
+            if not found.passed:
+                return found
+    return Finding(True, "all losses and accuracies are right.")
+
+
+def modes_right(_: Given, seen: FitReply) -> Finding:
     """Passes if whatever goes backward went forward in training mode, and all else in evaluation mode and
     without a graph.
     """
@@ -30,36 +87,28 @@ def modes_right(_: Course, seen: FitReply) -> Finding:
         for entry, following in pairwise(passes)
         if entry.startswith("forward")
     ]
-    if [*seen.modes] == trains:
-        if [*seen.graphs] != trains:
-            return Finding(False, "forward passes of the validation recorded a graph for backward.")
-        return Finding(True, "every step was in training mode, every validation in evaluation mode.")
-    names = {True: "training", False: "evaluation", None: "both"}
-    if len({*seen.modes}) == 1:
-        text = f"all forward passes, of training and validation, ran in {names[seen.modes[0]]} mode"
-        return Finding(False, f"{text} ({len(seen.modes)}).")
-    told = ", ".join(names[mode] for mode in seen.modes)
-    return Finding(False, f"the forward passes ran in these modes: {told:.200}.")
+    if seen.modes != trains:
+        told = ", ".join(in_words(mode) for mode in seen.modes)
+        return Finding(
+            False, f"the forward passes ran {told:.200}; expected training mode in every step only."
+        )
+    text = "every step was in training mode, every validation in evaluation mode"
+    return Finding(seen.graphs == trains, f"{text}; expected no graph for backward there.")
 
 
-def waits_at_the_end(course: Course, seen: FitReply) -> Finding | None:
+def waits_at_the_end(given: Given, seen: FitReply) -> Finding | None:
     """Passes if nobody asked for numbers between the first and the last step of an epoch."""
-    if course.how.device != "gpu":
+    if not given.how.gpu:
         return None
-    steps, done = 0, 0
-    inside: list[str] = []
-    passes = [*(entry for entry in seen.log if not entry.startswith(WAITS)), ""]
+    steps, inside = 0, []
     for entry in seen.log:
-        if not entry.startswith(WAITS):
-            done += 1
-            steps += entry.startswith("backward")
-        elif steps % len(course.train) > 0 or passes[done].startswith("backward"):
+        steps += entry.startswith("backward")
+        if entry.startswith(WAITS) and steps % len(given.train):
             inside.append(entry)
-    text = f"within the epochs' steps fit, or train_step, {first_wait(inside)}"
-    return Finding(not inside, f"{text}; expected no wait before the epoch's last step is done.")
+    return no_waits("within the epochs' steps fit, or train_step,", inside)
 
 
-@watched(
+@one_by_one(
     base=Epochs(),
     minutes=20,
     difficulty=3,
@@ -76,10 +125,7 @@ def waits_at_the_end(course: Course, seen: FitReply) -> Finding | None:
             1,
             "Go through both loaders once in every epoch; a list made once repeats the first epoch's order. "
             "All epochs are run, and the weights of the last one stay.",
-            vary=vary(epochs=(3, 0))
-            + both(epochs=PATIENCE, kind="validates best at first")
-            + both(epochs=PATIENCE, kind="gets worse")
-            + both(epochs=PATIENCE, kind="has NaN in a sample"),
+            vary=vary(epochs=(3, 0)),
         ),
         Criterion(
             "history",
@@ -102,7 +148,7 @@ def waits_at_the_end(course: Course, seen: FitReply) -> Finding | None:
             "on the device",
             1,
             "Move the model before the first step, and every batch before it is used, also for validation.",
-            vary=vary(device=("gpu", "host, from a GPU")),
+            vary=vary(gpu=(True,)),
         ),
         Criterion(
             "waits once an epoch",
@@ -110,7 +156,6 @@ def waits_at_the_end(course: Course, seen: FitReply) -> Finding | None:
             "loss.item() in every step makes the program wait for the device in every step. Add the losses "
             "up as tensors, and make a number of the sum when the epoch is over.",
             needs=("one epoch", "on the device"),
-            vary=both(kind="has 101 steps", device="gpu", epochs=1),
             how=each(waits_at_the_end),
         ),
     ),
@@ -120,62 +165,26 @@ def waits_at_the_end(course: Course, seen: FitReply) -> Finding | None:
         "evaluate takes any iterable: a generator expression can move each batch as it comes. It can be gone "
         "through only once, so every epoch needs a new one.",
     ),
-    draw=draw_course,
     # The simulated GPU takes the processor long: one epoch there.
-    possible=lambda how: (how.device == "host" or how.epochs == 1) and (how.training or not how.kind),
+    possible=lambda how: not how.gpu or how == Epochs(gpu=True),
 )
-def fit(course: Course, seen: FitReply) -> Finding:
+def fit(answer: Answer, how: Epochs, rng: Rng) -> tuple[Finding, Any]:
     """One pass over each loader an epoch, and at the end the weights that torch's own SGD leads to, on the
     device that was given.
     """
-    epochs = course.how.epochs
-    train, validation = (compare.counted(passes, "time") for passes in seen.passes)
-    text = f"in {compare.counted(epochs, 'epoch')} fit went through train_loader {train}"
-    once = Finding(
-        seen.passes == (epochs, epochs), f"{text}, through validation_loader {validation}; expected {epochs}."
+    problem, size = Problem.draw(rng), rng.integer(6, 7)
+    train, validation = problem.batches(rng, [size, size, size, 1]), problem.batches(rng, [size + 5, 1])
+    expected = given(how, problem, train, validation)
+    epochs = how.epochs
+    seen = answer.call(drivers.fitting, problem.values, (train, validation), epochs, how.training, how.gpu)
+    device = gpu() if how.gpu else HOST
+    passes = "fit goes {} times through train_loader and {} times through validation_loader".format(
+        *seen.passes
     )
-    return compare.first_failure(
-        [once, _weights_right(course, seen), *_left_alone(course, seen), *_on_the_device(course, seen)]
-    )
-
-
-def _weights_right(course: Course, seen: FitReply) -> Finding:
-    """Passes if the weights are the last ones; tells those of an earlier epoch."""
-    if course.how.nan:
-        return nan_in_all(course.problem, seen.parameters, "afterwards")
-    epochs = course.how.epochs
-    _, expected = course.right
-    found = _weights_after(course, seen, epochs, expected)
-    for earlier in range(1, epochs) if not found.passed else ():
-        if _weights_after(course, seen, earlier, course.expected(earlier)[1]).passed:
-            text = f"the weights after {epochs} epochs are those after {compare.counted(earlier, 'epoch')}"
-            return Finding(False, f"{text}; expected the last ones.")
-    return found
-
-
-def _weights_after(course: Course, seen: FitReply, epochs: int, expected: Sequence[Tensor]) -> Finding:
-    what = f"{{}} after {compare.counted(epochs, 'epoch')}"
-    return close_to_all(course.problem, seen.parameters, expected, what)
-
-
-def _left_alone(course: Course, seen: FitReply) -> list[Finding]:
-    text = "fit has changed the optimizer's settings; its learning rate is the caller's."
-    drawn = Finding(
-        seen.drawn == untouched(len(seen.drawn)),
-        "fit has set a random seed, put a random state back, or drawn: shuffling would repeat itself.",
-    )
-    return [Finding(seen.settings, text), drawn]
-
-
-def _on_the_device(course: Course, seen: FitReply) -> list[Finding]:
-    given = gpu() if course.how.device == "gpu" else HOST
-    elsewhere = sum(device != given.type for device in seen.devices)
-    text = f"{elsewhere} of {len(seen.devices)} forward passes ran on another device than the one given"
-    left = f"fit has left the model on {' and '.join(seen.left)}; expected it on the device given, {given}."
-    return [
-        Finding(
-            bool(seen.modes) or not course.how.epochs, f"fit {NOT_CALLED}; expected train_step and evaluate."
-        ),
-        Finding(not elsewhere, f"{text}; expected none."),
-        Finding(seen.left == [given.type], left),
+    found = [
+        Finding(seen.passes == (epochs, epochs), f"{passes}; expected {epochs} each."),
+        close_to_all(seen.parameters, expected.parameters, f"{{}} after {compare.counted(epochs, 'epoch')}"),
+        Finding(seen.kept, "fit has set a random seed, or drawn; expected random states as they were."),
+        Finding(seen.left == [device.type], f"fit has left the model on {seen.left}; expected {device}."),
     ]
+    return compare.first_failure(found), (expected, seen)

@@ -1,20 +1,20 @@
-"""Drawn classifiers and batches, for the graders of unit 01.
+"""Drawn classifiers and batches, for the graders of unit 01, and what several exercises ask of losses.
 
 Shapes: B samples a batch, F features, H hidden units, K classes. Inputs have a third dimension, of 1: whoever
 takes them for vectors is wrong.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from graders.grading.kit import Rng
+from graders.grading.explanation import Tried
+from graders.grading.kit import Finding, PlainData, Rng, compare
+from graders.units.gpu import WAITS
 from graders.units.unit_01.watched import Batch, Watched
-
-STEEP = 100
-"""By this the second layer's weights are larger where a model is to be sure of itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,41 +34,42 @@ class Problem:
     def model(self) -> Watched:
         return Watched(self.values)
 
-    @property
-    def names(self) -> list[str]:
-        """Of the parameters."""
-        return [name for name, _ in self.model().named_parameters()]
-
-    def draw_steep(self, rng: Rng, sizes: Sequence[int], by: float = STEEP) -> list[Batch]:
-        """Batches of which the model takes every sample for another class. Its second layer is made
-        larger, so that it is sure of that.
-        """
-        self.values[2].mul_(by)
-        drawn = [self.draw_inputs(rng, size) for size in sizes]
-        return [(inputs, self.draw_mistaken(rng, inputs)) for inputs in drawn]
-
-    def draw_batch(self, rng: Rng, size: int) -> Batch:
-        """Inputs [size, F, 1] and labels [size]."""
-        return self.draw_inputs(rng, size), rng.integers(0, self.classes - 1, size)
-
-    def draw_inputs(self, rng: Rng, size: int) -> Tensor:
-        """[size, F, 1]."""
-        return rng.normal(size, self.features, 1)
-
-    def draw_mistaken(self, rng: Rng, inputs: Tensor) -> Tensor:
-        """Labels [B] of inputs [B, F, 1], each another one than the model takes for the right one. One
-        is 0, which some take for no label at all.
-        """
-        with torch.no_grad():
-            taken: Tensor = self.model()(inputs).argmax(1)
-        labels = (taken + rng.integers(1, self.classes - 1, len(inputs))) % self.classes
-        labels[taken.nonzero()[:1]] = 0
-        return labels
-
-    def draw_batches(self, rng: Rng, sizes: Sequence[int]) -> list[Batch]:
-        return [self.draw_batch(rng, size) for size in sizes]
+    def batches(self, rng: Rng, sizes: Sequence[int]) -> list[Batch]:
+        """Inputs [size, F, 1] and labels [size] each."""
+        return [
+            (rng.normal(size, self.features, 1), rng.integers(0, self.classes - 1, size)) for size in sizes
+        ]
 
 
 def joined(batches: Sequence[Batch]) -> Batch:
     """All samples of the batches as one: inputs [N, F, 1], labels [N]."""
     return torch.cat([inputs for inputs, _ in batches]), torch.cat([targets for _, targets in batches])
+
+
+def each(check: Callable[[Any, Any], Finding | None]) -> Callable[[Tried[Any]], Finding | None]:
+    """For a row that asks how: a look at the case's problem and what the answer did with it."""
+    return lambda tried: check(*tried.seen)
+
+
+def close_to_all(seen: Sequence[PlainData], expected: Sequence[Tensor], what: str) -> Finding:
+    """Passes if there is one of these tensors for each parameter. what: such as `{} after step 1`."""
+    names = ("first.weight", "first.bias", "second.weight", "second.bias")
+    return compare.first_failure(
+        compare.close(got, wanted, what.format(name), rtol=1e-4, atol=1e-5)
+        for name, (got, wanted) in zip(names, compare.side_by_side(seen, expected), strict=True)
+    )
+
+
+def loss_near(seen: PlainData, history: bool, expected: Tensor, what: str) -> Finding:
+    """Passes if that loss was returned, a scalar tensor, of single precision or double, without a graph."""
+    if history:
+        return Finding(False, f"{what} requires grad: it keeps its graph in memory.")
+    single = seen.float() if isinstance(seen, Tensor) and seen.dtype is torch.float64 else seen
+    return compare.close(single, expected, what, rtol=1e-4)
+
+
+def no_waits(who: str, waits: Sequence[str]) -> Finding:
+    """Passes if nobody waited for the device. waits: where somebody did, as in Gpu's log."""
+    text = f"{who} waits for the device {compare.counted(len(waits), 'time')}"
+    first = f", first in {waits[0].removeprefix(WAITS):.200}" if waits else ""
+    return Finding(not waits, f"{text}{first}; expected never there (.item(), .cpu(), print, if, ...).")

@@ -1,49 +1,82 @@
 """The grader of `train_step`."""
 
-from graders.grading.cases import both, vary
-from graders.grading.kit import Criterion, Finding, compare
-from graders.units.unit_01.cases import each, watched
-from graders.units.unit_01.drawn_steps import Steps, Training, mistake_in, some_steps
-from graders.units.unit_01.losses import asks_for_no_number, close_to_all, nan_in_all, no_history, scalar_near
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from graders.grading.cases import vary
+from graders.grading.judging import feature
+from graders.grading.kit import Answer, Criterion, Finding, Rng, compare
+from graders.units.models import copies_of
+from graders.units.one_by_one import one_by_one
+from graders.units.unit_01 import drivers
+from graders.units.unit_01.problems import Problem, close_to_all, each, loss_near, no_waits
 from graders.units.unit_01.replies import StepReply
-from graders.units.unit_01.watched import NOT_CALLED, in_words
+from graders.units.unit_01.watched import Batch, in_words
 
 
-def losses_returned(training: Training, seen: list[StepReply]) -> Finding:
-    """Passes if every step returned its loss before the update."""
-    losses, _ = training.right
-    return compare.first_failure(
-        scalar_near(step.loss, loss, f"the loss that step {number} returned")
-        for number, (step, loss) in enumerate(compare.side_by_side(seen, losses), start=1)
-    )
-
-
-def no_graph_kept(_: Training, seen: list[StepReply]) -> Finding:
-    """Passes if no loss that a step returned holds on to a graph."""
-    return no_history(any(step.history for step in seen))
-
-
-def waits_for_nothing(_: Training, seen: list[StepReply]) -> Finding:
-    """Passes if no step needed a number of the device's."""
-    return asks_for_no_number("The step", [wait for step in seen for wait in step.waits])
-
-
-def mode_kept(training: Training, seen: list[StepReply]) -> Finding:
-    """Passes if every step went forward in the mode in which the model came, and left it in this mode.
-
-    It may come in evaluation mode, as with frozen batch norms.
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """Steps of gradient descent: one for each size of a batch. stale: gradients that are there before the
+    first.
     """
-    came = training.how.training
+
+    sizes: tuple[int, ...] = feature((6,), lambda sizes: f"batches of {[*sizes]} samples")
+    stale: bool = feature(False, lambda stale: "old gradients in .grad" if stale else "")
+    training: bool = feature(True, lambda training: "" if training else "the model in evaluation mode")
+    gpu: bool = feature(False, lambda gpu: "a GPU" if gpu else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """losses: of each step before its update, scalars. parameters: after it, of their shapes."""
+
+    how: Steps
+    batches: list[Batch]
+    losses: list[Tensor]
+    parameters: list[list[Tensor]]
+
+
+def given(how: Steps, problem: Problem, batches: list[Batch]) -> Given:
+    """What is expected of these steps."""
+    model, losses, after = problem.model(), [], []
+    optimizer = torch.optim.SGD(model.parameters(), **drivers.RATES)
+    for inputs, targets in batches:
+        optimizer.zero_grad()
+        loss = functional.cross_entropy(model(inputs), targets)
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        losses.append(loss.detach())
+        after.append(copies_of(model.parameters()))
+    return Given(how, batches, losses, after)
+
+
+def losses_returned(given: Given, seen: list[StepReply]) -> Finding:
+    """Passes if every step returned its loss before the update, without a graph, and waited for nothing."""
+    pairs = enumerate(compare.side_by_side(seen, given.losses), start=1)
+    waits = [wait for step in seen for wait in step.waits]
+    losses = (
+        loss_near(step.loss, step.history, loss, f"the loss that step {number} returned")
+        for number, (step, loss) in pairs
+    )
+    return compare.first_failure([*losses, no_waits("the step", waits)])
+
+
+def mode_kept(given: Given, seen: list[StepReply]) -> Finding:
+    """Passes if every step went forward in the mode in which the model came, and left it in this mode."""
+    came = given.how.training
     for number, step in enumerate(seen, start=1):
-        ways = [("went forward", mode) for mode in step.modes] + [("left the model", step.left)]
-        for did, mode in ways:
+        for did, mode in [*(("goes forward", mode) for mode in step.modes), ("leaves the model", step.left)]:
             if mode is not came:
                 text = f"step {number} {did} {in_words(mode)}; the model came {in_words(came)}."
                 return Finding(False, text)
-    return Finding(True, "Every step goes forward in the mode in which the model comes, and leaves it.")
+    return Finding(True, "every step goes forward in the mode in which the model comes, and leaves it.")
 
 
-@watched(
+@one_by_one(
     base=Steps(),
     minutes=8,
     difficulty=2,
@@ -53,13 +86,13 @@ def mode_kept(training: Training, seen: list[StepReply]) -> Finding:
             1,
             "One forward, one backward, one optimizer.step(), and nothing between backward and step. "
             "functional.cross_entropy takes logits (no softmax before it) and gives the mean.",
-            vary=both(sizes=(3, 8, 1), steep=False) + vary(nan=(True,)),
+            vary=vary(sizes=((3, 8, 1),)),
         ),
         Criterion(
             "gradients start at zero",
             1,
             "backward() adds to the gradients that are there. Clear them before it, in every step.",
-            vary=both(sizes=(5, 7, 4), steep=False, stale=True),
+            vary=vary(stale=(True,)),
         ),
         Criterion(
             "loss",
@@ -67,7 +100,7 @@ def mode_kept(training: Training, seen: list[StepReply]) -> Finding:
             "Return the loss before the update as a tensor, by loss.detach(): with its history it would keep "
             "its whole graph in memory. `.item()`, `print` and `if` would wait for the device.",
             vary=vary(gpu=(True,)),
-            how=each(losses_returned, no_graph_kept, waits_for_nothing),
+            how=each(losses_returned),
         ),
         Criterion(
             "the model's mode",
@@ -84,33 +117,21 @@ def mode_kept(training: Training, seen: list[StepReply]) -> Finding:
         "The model's call gives logits [B, classes]; functional.cross_entropy(logits, targets) the loss.",
         "optimizer.zero_grad() clears; optimizer.step() updates.",
     ),
-    draw=some_steps,
     # The simulated GPU takes the processor long: it meets nothing else.
     possible=lambda how: not how.gpu or how == Steps(gpu=True),
 )
-def train_step(training: Training, seen: list[StepReply]) -> Finding:
+def train_step(answer: Answer, how: Steps, rng: Rng) -> tuple[Finding, Any]:
     """One pass each way a step, and the parameters after it are those that torch's own SGD leads to."""
-    _, expected = training.right
-    if training.how.nan:
-        updates = [nan_in_all(training.problem, step.parameters, "afterwards") for step in seen]
-    else:
-        updates = [
-            close_to_all(training.problem, step.parameters, parameters, f"{{}} after step {number}")
-            for number, (step, parameters) in enumerate(compare.side_by_side(seen, expected), start=1)
-        ]
-    updated = compare.first_failure(updates)
-    mistake = (
-        "" if updated.passed or training.how.nan else mistake_in(training, seen[0].parameters, expected[0])
-    )
-    if mistake:
-        updated = Finding(False, f"in the first step {mistake}.", updated.kind)
-    return compare.first_failure([updated, _one_pass_each_way(training, seen)])
-
-
-def _one_pass_each_way(training: Training, seen: list[StepReply]) -> Finding:
-    for number, (step, (inputs, _)) in enumerate(compare.side_by_side(seen, training.batches), start=1):
-        expected = [f"forward {len(inputs)}", f"backward {len(inputs)}"]
-        if step.log != expected:
-            made = f"made the passes {', '.join(step.log)} (with samples)" if step.log else NOT_CALLED
-            return Finding(False, f"step {number} {made}; expected {', '.join(expected)}.")
-    return Finding(True, "Every step goes forward once and backward once.")
+    problem = Problem.draw(rng)
+    expected = given(how, problem, problem.batches(rng, how.sizes))
+    stale = [rng.normal(*value.shape) for value in problem.values] if how.stale else None
+    seen = answer.call(drivers.steps, problem.values, stale, expected.batches, how.training, how.gpu)
+    found = [
+        close_to_all(step.parameters, parameters, f"{{}} after step {number}")
+        for number, (step, parameters) in enumerate(compare.side_by_side(seen, expected.parameters), start=1)
+    ]
+    for number, (step, (inputs, _)) in enumerate(zip(seen, expected.batches, strict=True), start=1):
+        passes = [f"forward {len(inputs)}", f"backward {len(inputs)}"]
+        text = f"step {number} makes the passes {step.log} (with samples); expected {passes}."
+        found.append(Finding(step.log == passes, text))
+    return compare.first_failure(found), (expected, seen)

@@ -1,12 +1,11 @@
 """What the exercises of unit 02 share: what replicas may send, and how buckets are filled."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from graders.grading.explanation import Tried
 from graders.grading.kinds import Kind
 from graders.grading.kit import Finding
-from graders.units.ranks.features import Ranks
 
 ANY_CALL = (
     "all_reduce",
@@ -26,24 +25,17 @@ ANY_CALL = (
 """Which of them is needed, a row of its own says."""
 
 
-def sends_once(op: str, nbytes: Callable[[Any], int]) -> Callable[[Tried[Any]], Finding | None]:
-    """A row that passes if every rank makes only `op` calls, of so many bytes in all. nbytes: of a case;
-    below 0 where it cannot be said.
-    """
-
-    def how(tried: Tried[Ranks]) -> Finding | None:
-        expected = nbytes(tried.case.features)
-        for rank, events in enumerate(tried.seen.by_rank):
-            others = sorted({event.op for event in events} - {op})
-            if others:
-                return Finding(False, f"rank {rank} calls {', '.join(others)}; only {op} is needed.")
-            seen = sum(event.nbytes for event in events)
-            if seen != expected and expected >= 0:
-                text = f"rank {rank} gives {op} {seen:,} bytes in all; expected {expected:,}."
-                return Finding(False, text, Kind.TOO_MUCH if seen > expected else Kind.OTHER)
-        return Finding(True, f"every rank gives {op} what is needed, once.") if expected >= 0 else None
-
-    return how
+def sends_once(op: str, nbytes: int, tried: Tried[Any]) -> Finding:
+    """Passes if every rank makes only `op` calls, of so many bytes in all."""
+    for rank, events in enumerate(tried.seen.by_rank):
+        others = sorted({event.op for event in events} - {op})
+        if others:
+            return Finding(False, f"rank {rank} calls {', '.join(others)}; only {op} is needed.")
+        seen = sum(event.nbytes for event in events)
+        if seen != nbytes:
+            text = f"rank {rank} gives {op} {seen:,} bytes in all; expected {nbytes:,}."
+            return Finding(False, text, Kind.TOO_MUCH if seen > nbytes else Kind.OTHER)
+    return Finding(True, f"every rank gives {op} what is needed, once.")
 
 
 def filled(sizes: Sequence[tuple[int, int]], limit: int) -> list[list[int]]:

@@ -36,12 +36,6 @@ def right_of_all(rng: Rng, case: Counted) -> list[Arguments]:
     ]
 
 
-def typed_counts(case: Counted) -> str:
-    """Such counts, of which the rank takes its own."""
-    counts = [(total if place % 2 else total // 9, total) for place, total in enumerate(case.totals)]
-    return f"*{counts}[dist.get_rank()]"
-
-
 @on_ranks(
     base=Counted(),
     minutes=5,
@@ -75,7 +69,6 @@ def typed_counts(case: Counted) -> str:
     ),
     arguments=right_of_all,
     calls=("all_reduce", "all_gather", "all_gather_into_tensor", "broadcast", "gather", "all_to_all"),
-    written=typed_counts,
 )
 def global_accuracy(case: Counted, given: list[Arguments]) -> list[Expected]:
     """All that is right over all there is."""

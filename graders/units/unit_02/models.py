@@ -12,10 +12,8 @@ from graders.units.models import load_values, mark_in_backward
 
 
 class Normed(nn.Module):
-    """Two trainable layers round a batch norm, one of whose weights has two names, one frozen layer in half
-    precision, and a buffer outside the state dict, which is in double precision and has two names, too.
-
-    Inputs [B, 5], outputs [B, 2].
+    """Two trainable layers round a batch norm, one frozen layer in half precision, and a buffer outside the
+    state dict. Inputs [B, 5], outputs [B, 2].
     """
 
     positions: Tensor
@@ -26,11 +24,7 @@ class Normed(nn.Module):
         self.norm = nn.BatchNorm1d(4)
         self.last = nn.Linear(4, 3)
         self.frozen = nn.Linear(3, 2).half().requires_grad_(False)
-        self.again = nn.Linear(4, 3, bias=False)
-        self.again.weight = self.last.weight
-        positions = torch.zeros(2, 4, dtype=torch.float64)
-        for module in (self, self.last):
-            module.register_buffer("positions", positions, persistent=False)
+        self.register_buffer("positions", torch.zeros(2, 4, dtype=torch.float64), persistent=False)
 
     def forward(self, inputs: Tensor) -> Tensor:
         hidden = self.last(self.norm(self.first(inputs)) + self.positions[0].float())
@@ -39,13 +33,11 @@ class Normed(nn.Module):
 
 
 def chain_of(values: list[Tensor]) -> nn.Sequential:
-    """Linear layers with the given weights [out, in] and biases [out], in turn, and a scalar if one more is
-    given. The first weight has a second name, in a module of its own, which the scalar is in, too.
+    """Linear layers with the given weights [out, in] and biases [out], in turn. The first weight has a second
+    name, in a module of its own.
     """
-    pairs = zip(values[::2], values[1::2], strict=False)
-    layers = [Linear(weight.shape[1], weight.shape[0], dtype=weight.dtype) for weight, _ in pairs]
-    scalars = [nn.Parameter(torch.zeros_like(value)) for value in values[2 * len(layers) :]]
-    model = nn.Sequential(*layers, nn.ParameterList([layers[0].weight, *scalars]))
+    layers = [Linear(weight.shape[1], weight.shape[0], dtype=weight.dtype) for weight in values[::2]]
+    model = nn.Sequential(*layers, nn.ParameterList([layers[0].weight]))
     load_values(model.parameters(), values)
     return model
 
@@ -72,26 +64,18 @@ class Layers(nn.Module):
 
     shift: Tensor
 
-    def __init__(
-        self, seed: int, double: bool = False, tied: bool = False, frozen: Sequence[int] = ()
-    ) -> None:
-        """seed: of its values. double: whether they are float64. tied: whether the first layer and the last
-        have one weight. frozen: numbers of layers.
-        """
+    def __init__(self, seed: int, frozen: Sequence[int] = ()) -> None:
+        """seed: of its values. frozen: numbers of layers."""
         super().__init__()
-        self.dtype = torch.float64 if double else torch.float32
-        drawn = normal(seed, LAYERS, WIDTH + 1, WIDTH, dtype=self.dtype)
+        drawn = normal(seed, LAYERS, WIDTH + 1, WIDTH)
         self.register_buffer("shift", drawn.mean((0, 1)))
         self.layers: list[tuple[nn.Parameter, nn.Parameter]] = []
-        for number, values in enumerate(drawn.unbind()):
-            first = tied and number == LAYERS - 1
-            weight = self.layers[0][0] if first else nn.Parameter(values[:-1].clone())
-            bias = nn.Parameter(values[-1].clone())
-            self.register_parameter(f"weight_{number}", weight)
-            self.register_parameter(f"bias_{number}", bias)
-            self.layers.append((weight, bias))
-            for parameter in (weight, bias) if number in frozen else ():
-                parameter.requires_grad_(False)
+        for number, values in enumerate(drawn):
+            pair = nn.Parameter(values[:-1].clone()), nn.Parameter(values[-1].clone())
+            self.layers.append(pair)
+            for name, parameter in zip(("weight", "bias"), pair, strict=True):
+                self.register_parameter(f"{name}_{number}", parameter)
+                parameter.requires_grad_(number not in frozen)
 
     def forward(self, inputs: Tensor, way: Sequence[int]) -> Tensor:
         """way: the numbers of the layers, each once at most."""
@@ -107,26 +91,14 @@ def reaches(layer: int) -> str:
     return f"backward reaches layer {layer}"
 
 
-def inputs_of(model: Layers, seed: int, step: int, turn: int) -> Tensor:
+def inputs_of(seed: int, step: int, turn: int) -> Tensor:
     """[3, WIDTH]. seed: a rank's. turn: the number of a pass in the step."""
-    return normal(seed + 10 * step + turn, 3, WIDTH, dtype=model.dtype)
+    return normal(seed + 10 * step + turn, 3, WIDTH)
 
 
-def older_gradients(model: Layers, seed: int) -> list[Tensor]:
-    """What .grad of a rank with this seed holds before the first step; of each one number is infinite, as in
-    an overflow, and one is NaN.
-    """
-    drawn = []
-    for number, parameter in enumerate(model.parameters(), 1):
-        gradient = normal(seed + 100 * number, *parameter.shape, dtype=model.dtype)
-        gradient.view(-1)[0], gradient.view(-1)[-1] = torch.inf, torch.nan
-        drawn.append(gradient)
-    return drawn
-
-
-def normal(seed: int, *shape: int, dtype: torch.dtype) -> Tensor:
+def normal(seed: int, *shape: int) -> Tensor:
     """Standard normal numbers, which a driver and its grader can draw both."""
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
 def names_of(model: nn.Module) -> list[str]:

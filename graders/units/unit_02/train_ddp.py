@@ -1,15 +1,13 @@
 """The grader of `train_ddp`."""
 
 from collections.abc import Iterator
-from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 
 from graders.grading.kit import Answer, Criterion, Finding, Findings, Rng, compare, exercise
 from graders.units.gpu import gpu
 from graders.units.raised import on_a_gpu
-from graders.units.unit_02.training_told import printed, tells_nan, told
-from graders.units.unit_02.training_traffic import needed_traffic
-from graders.units.unit_02.trainings import NAMES, DrawnTraining, Run
+from graders.units.shuffles import drawn_anew
+from graders.units.unit_02.trainings import NAMES, Run, Training, sent
 
 
 @exercise(
@@ -19,45 +17,28 @@ from graders.units.unit_02.trainings import NAMES, DrawnTraining, Run
         Criterion(
             "every sample once an epoch",
             2,
-            "Give the DataLoader the rank's samples, not shuffle=True. All ranks take equally many steps: "
-            "take them all, however the losses go.",
+            "Give the DataLoader the rank's samples, not shuffle=True. All ranks take equally many steps.",
         ),
         Criterion(
             "another order in each epoch",
-            1,
+            2,
             "Draw a new permutation in every epoch, and from every seed: DistributedSampler needs "
-            "set_epoch(epoch), shard_indices the epoch and the seed.",
-        ),
-        Criterion(
-            "random state kept",
-            1,
-            "torch.manual_seed gives all ranks the same random numbers from then on, so dropout is alike "
-            "everywhere; random.seed and numpy.random.seed do so for augmentation. Use a torch.Generator.",
-        ),
-        Criterion(
-            "same weights on all ranks",
-            1,
-            "The replicas have to start equal, and then to take equal steps: broadcast, and average.",
+            "set_epoch(epoch), shard_indices the epoch and the seed. Draw it from a torch.Generator of its "
+            "own: torch.manual_seed would give all ranks the same dropout.",
         ),
         Criterion(
             "the step of the whole batch",
-            2,
-            "Older gradients do not count: clear them before each step. The mean over ranks of the gradients "
-            "has to be that of the mean loss over the whole batch.",
-            needs=("every sample once an epoch", "same weights on all ranks"),
+            3,
+            "Replicas start equal, and take equal steps: broadcast, clear the gradients, average. The mean "
+            "over ranks of the gradients has to be that of the mean loss over the whole batch.",
+            needs=("every sample once an epoch",),
         ),
         Criterion(
             "losses",
-            1,
+            2,
             "An epoch's loss is the mean over all its samples, of all ranks: add up sums, and divide at the "
-            "end. A float an epoch, the same on every rank.",
+            "end. A float an epoch, the same on every rank. Rank 0 prints a line an epoch, and nobody else.",
             needs=("the step of the whole batch",),
-        ),
-        Criterion(
-            "one rank prints",
-            1,
-            "Rank 0 prints a line an epoch, and nobody else. What every rank has to call stays out of that "
-            "`if`.",
         ),
         Criterion(
             "no more communication than needed",
@@ -76,8 +57,7 @@ from graders.units.unit_02.trainings import NAMES, DrawnTraining, Run
             "any number of samples",
             1,
             "Deal without padding (DistributedSampler pads). Every rank takes part in every step, also one "
-            "that has no batch left. A sample counts the same, however many its rank has in the step. Do not "
-            "clip the gradient, skip or undo a step, or repair a NaN.",
+            "that has no batch left. A sample counts the same, however many its rank has in the step.",
             needs=("the step of the whole batch", "losses"),
         ),
     ),
@@ -94,98 +74,106 @@ from graders.units.unit_02.trainings import NAMES, DrawnTraining, Run
     ),
 )
 def train_ddp(answer: Answer, rng: Rng) -> Findings:
-    """Trainings with equal batches, on two ranks, on one, where .grad holds something older at the beginning,
-    and of many samples and epochs, in which the loss grows; then all others.
+    """Trainings with equal batches, of two ranks, of one, and long ones that differ in their seeds; one on a
+    GPU; and two with unequal batches.
     """
-    drawn = DrawnTraining.draw
-    # On one rank so many that an order which is not drawn shows; a product with a seed of 0 says nothing of
-    # the epoch.
-    long = replace(drawn(rng, 3, 2, 0, 5, 8), uphill=True, seed=0)
-    cases = [replace(drawn(rng, 2, 2, 0, 1), older=False), drawn(rng, 1, 3, 0, 3, 8), long]
-    runs = [case.launch(answer) for case in cases]
-    both = list(zip(cases, runs, strict=True))
-    yield "every sample once an epoch", compare.first_failure(case.dealt(run) for case, run in both)
-    other_seed = replace(long, seed=1, epochs=1).launch(answer)
-    anew = [long.reshuffled(runs[2]), long.dealt_otherwise(runs[2], other_seed), cases[1].reshuffled(runs[1])]
-    yield "another order in each epoch", compare.first_failure(anew)
-    yield "random state kept", compare.first_failure(map(_still_differ, runs))
-    yield "same weights on all ranks", compare.first_failure(map(_same_weights, runs))
-    # What one process does is worked out when it is first asked for, and once.
-    alone = [cache(partial(case.alone, run)) for case, run in both]
-    situations = ("", "On one rank, where .grad holds something older at the beginning: ", "")
-    steps = (
-        case.stepped(run, of()[1], where)
-        for (case, run), of, where in zip(both, alone, situations, strict=True)
-    )
-    yield "the step of the whole batch", compare.first_failure(steps)
-    losses = (told(case, run, of()[0]) for (case, run), of in zip(both, alone, strict=True))
-    yield "losses", compare.first_failure(losses)
-    yield "one rank prints", compare.first_failure(printed(case, run) for case, run in both)
-    yield (
-        "no more communication than needed",
-        compare.first_failure(needed_traffic(case, run) for case, run in both),
-    )
-    yield "on the device", on_a_gpu(lambda: _moved(drawn(rng, 2, 1, 0, 1), answer))
-    yield "any number of samples", compare.first_failure(_of_any_number(answer, rng), _ANY_NUMBER)
+    short, one = Training.draw(rng, 2, 2, 0), Training.draw(rng, 1, 2, 0, epochs=2)
+    long = Training.draw(rng, 3, 2, 0, epochs=3, batch_size=8)
+    other = long.with_another_seed()
+    runs = [(case, case.launch(answer)) for case in (short, one, long, other)]
+    yield "every sample once an epoch", compare.first_failure(_dealt(*each) for each in runs)
+    yield "another order in each epoch", compare.first_failure(_in_drawn_orders(runs))
+    yield "the step of the whole batch", compare.first_failure(_stepped(*each) for each in runs)
+    yield "losses", compare.first_failure(_told(*each) for each in runs)
+    yield "no more communication than needed", compare.first_failure(sent(*each) for each in runs)
+    yield "on the device", on_a_gpu(partial(_moved, Training.draw(rng, 2, 1, 0), answer))
+    yield "any number of samples", compare.first_failure(_of_any_number(answer, rng))
 
 
-_ANY_NUMBER = "Unequal batches, empty ones, and a rank without samples: each sample counts the same."
+def _dealt(case: Training, run: Run) -> Finding:
+    """Passes if in every epoch each sample is on one rank once, in as many steps on all ranks."""
+    ranks, samples = len(run.results), list(range(len(case.labels)))
+    where = f"{len(samples)} samples on {compare.counted(ranks, 'rank')} in batches of {case.batch_size}"
+    for rank, reply in enumerate(run.results):
+        taken, wanted = len(reply.batches), case.epochs * case.steps
+        if taken != wanted:
+            text = f"{where}: rank {rank} takes {taken} steps in {compare.counted(case.epochs, 'epoch')}"
+            return Finding(False, f"{text}; expected {wanted}.")
+        largest = max(map(len, reply.batches))
+        if largest > case.batch_size:
+            return Finding(False, f"{where}: rank {rank} goes forward with {largest} samples in a step.")
+    for epoch, order in enumerate(case.orders(run)):
+        seen = sorted(number for part in order for number in part)
+        if seen != samples:
+            twice = sorted({number for number in seen if seen.count(number) > 1})
+            missing = sorted({*samples} - {*seen})
+            text = f"in epoch {epoch} more than once: {twice or 'none'}; never: {missing or 'none'}"
+            return Finding(False, f"{where}: {text}.")
+    return Finding(True, f"{where}: each once an epoch, in {case.steps} steps.")
+
+
+def _in_drawn_orders(runs: list[tuple[Training, Run]]) -> Iterator[Finding]:
+    """Of the last two, which differ in their seeds: each epoch's order is drawn, and not from a random state
+    that ranks then have in common.
+    """
+    (long, run), (other, rerun) = runs[-2:]
+    yield drawn_anew(long.orders(run), len(long.labels))
+    first = [sorted(part) for part in long.orders(run)[0]]
+    alike = first == [sorted(part) for part in other.orders(rerun)[0]]
+    seeds = f"the seeds {long.seed} and {other.seed}"
+    yield Finding(not alike, f"{seeds} give the ranks the same samples in epoch 0: {first}.")
+    for library, drawn in zip(
+        ("torch", "numpy"), zip(*(r.draws for r in run.results), strict=True), strict=True
+    ):
+        text = f"afterwards ranks draw the same random numbers from {library}"
+        yield Finding(len({*drawn}) == len(drawn), f"{text}; before, each had its own random state.")
+
+
+def _stepped(case: Training, run: Run) -> Finding:
+    """Passes if every rank's weights are those of one process that had the whole batches."""
+    last = [len(reply.batches[-1]) for reply in run.results]
+    where = f"after {case.epochs * case.steps} steps, the last of {last} samples on the ranks,"
+    _, expected = case.alone(run)
+    # Numbers of the size of the largest were added up, however near to zero a sum ended.
+    return compare.first_failure(
+        compare.close(
+            seen, wanted, f"{where} {name} on rank {rank}", 1e-4, 1e-5 * max(1, float(wanted.abs().max()))
+        )
+        for rank, reply in enumerate(run.results)
+        for name, (seen, wanted) in compare.side_by_side(
+            NAMES, [*compare.side_by_side(reply.parameters, expected)]
+        )
+    )
+
+
+def _told(case: Training, run: Run) -> Finding:
+    """Passes if every rank returned each epoch's mean loss over all samples, and rank 0 printed them."""
+    expected, _ = case.alone(run)
+    for rank, reply in enumerate(run.results):
+        if type(reply.history) is not list or len(reply.history) != case.epochs:
+            return Finding(False, f"rank {rank} returned {reply.history!r:.80}; expected a float an epoch.")
+        for epoch, (loss, wanted) in enumerate(zip(reply.history, expected, strict=True)):
+            found = compare.near(loss, wanted, f"the loss of epoch {epoch} on rank {rank}", 1e-4)
+            if not found.passed:
+                return found
+    lines = [len(text.split("\n")) - 1 for text in run.outputs]
+    wanted_lines = [case.epochs] + [0] * (len(lines) - 1)
+    text = f"in {compare.counted(case.epochs, 'epoch')} the ranks print {lines} lines"
+    return Finding(lines == wanted_lines, f"{text}; expected {wanted_lines}.")
+
+
+def _moved(case: Training, answer: Answer) -> Finding:
+    """Passes if every rank moves its model to the device that it is given, a GPU."""
+    for rank, reply in enumerate(case.launch(answer, on_gpu=True).results):
+        if reply.devices != [gpu().type]:
+            return Finding(
+                False, f"rank {rank} computes with a model that was not moved to the device, a GPU."
+            )
+    return Finding(True, "Every rank computes where it was told to.")
 
 
 def _of_any_number(answer: Answer, rng: Rng) -> Iterator[Finding]:
-    """What is found of trainings with unequal batches, some of them empty; of one with a NaN; and of one in
-    which a rank never has a sample, with gradients longer than any that one would clip to.
-    """
-    uneven = DrawnTraining.draw(rng, 3, 2, 1, 3)
-    uphill = replace(DrawnTraining.draw(rng, 2, 1, 3, 2, 3), uphill=True)
-    for case in (uneven, uphill, DrawnTraining.draw(rng, 3, 0, 2, 1).steep()):
+    """Unequal batches, some of them empty; and a rank that never has a sample."""
+    for case in (Training.draw(rng, 3, 2, 1, epochs=2), Training.draw(rng, 3, 0, 2)):
         run = case.launch(answer)
-        yield case.dealt(run)
-        yield _same_weights(run)
-        losses, parameters = case.alone(run)
-        last = [len(batch) for reply in run.results for batch in reply.batches[-1:]]
-        yield case.stepped(run, parameters, f"With {last} samples in the last step: ")
-        yield told(case, run, losses)
-    diverging = uneven.diverging()
-    run = diverging.launch(answer)
-    yield from (diverging.dealt(run), diverging.shows_nan(run), tells_nan(diverging, run))
-
-
-def _same_weights(run: Run) -> Finding:
-    """Passes if every rank ends with the same bits, and has the same weights after each of its steps."""
-    first = run.results[0].parameters
-    for rank, reply in enumerate(run.results):
-        pairs = compare.side_by_side(reply.parameters, first)
-        for name, (seen, wanted) in compare.side_by_side(NAMES, list(pairs)):
-            if not compare.same(seen.nan_to_num(), wanted.nan_to_num()):
-                text = f"{name} is {compare.shown(seen)} on rank {rank}"
-                return Finding(False, f"{text} and {compare.shown(wanted)} on rank 0.")
-        steps = zip(reply.sums, run.results[0].sums, strict=False)
-        apart = [number for number, (own, wanted) in enumerate(steps) if own != wanted]
-        if apart:
-            text = f"rank {rank} and rank 0 leave the optimizer's step {apart[0]} with different weights"
-            return Finding(False, f"{text}; expected the same gradients there. Later they are made equal.")
-    return Finding(True, f"All {len(run.results)} ranks end with the same weights, bit by bit.")
-
-
-_LIBRARIES = ("torch in training", "torch afterwards", "random afterwards", "numpy.random afterwards")
-"""Whose random numbers a reply's draws are, and of when, in this order."""
-
-
-def _still_differ(run: Run) -> Finding:
-    """Passes if the ranks draw different random numbers in training and afterwards, as they did before."""
-    draws_by_library = zip(*(reply.draws for reply in run.results), strict=True)
-    for library, drawn in zip(_LIBRARIES, draws_by_library, strict=True):
-        if len(set(drawn)) < len(drawn):
-            return Finding(False, f"Ranks draw the same random numbers from {library}.")
-    return Finding(True, "The ranks draw different random numbers in training and afterwards, as before.")
-
-
-def _moved(case: DrawnTraining, answer: Answer) -> Finding:
-    """Passes if every rank moves its model and its batches to the device that it is given, a GPU."""
-    run, there = case.launch(answer, on_gpu=True), [gpu().type]
-    for rank, reply in enumerate(run.results):
-        if reply.devices != there or reply.left != there:
-            part = "with a batch" if reply.left == there else "with a model"
-            return Finding(False, f"rank {rank} computes {part} that was not moved to the device, a GPU.")
-    return Finding(True, "Every rank computes where it was told to.")
+        yield from (check(case, run) for check in (_dealt, _stepped, _told))

@@ -1,6 +1,5 @@
 """The grader of `balance_stages`."""
 
-import re
 from bisect import bisect_left
 from dataclasses import dataclass
 from functools import partial
@@ -22,36 +21,27 @@ ROUNDING = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Layers:
-    """layers, stages: how many. scale: of the costs. free: every so many layers cost something. costs: some
-    that tell; none: they are drawn, and a few are far larger than the others.
-    """
+    """layers, stages: how many. scale: of the costs. free: every so many layers cost something."""
 
     layers: int = feature(24, "{} layers")
     stages: int = feature(5, "{} stages")
     scale: float = feature(1.0, "costs around {:g}")
     free: int = 1
-    costs: tuple[float, ...] = ()
 
 
 def costs_and_stages(rng: Rng, case: Layers) -> Arguments:
-    """What each layer takes, and how many stages there are to be."""
+    """What each layer takes, a few far more than the others, and how many stages there are to be."""
     drawn = [case.scale * abs(cost) ** 3 for cost in rng.normal(case.layers).tolist()]
-    costs = [*case.costs] or [cost * (place % case.free == 0) for place, cost in enumerate(drawn)]
-    return [costs, case.stages]
+    return [[cost * (place % case.free == 0) for place, cost in enumerate(drawn)], case.stages]
 
 
-def names_both_numbers(answer: Answer, rng: Rng) -> Finding:
-    """Passes if fewer layers than stages make it raise a ValueError that has both numbers in it."""
+def too_few_layers(answer: Answer, rng: Rng) -> Finding:
+    """Passes if fewer layers than stages make it raise a ValueError."""
     layers = rng.integer(1, 4)
-    case = f"{layers} layers in {layers + 1} stages"
     seen = answer.call(outcome, [1.0] * layers, layers + 1)
-    if "raised" not in seen:
-        return Finding(False, f"{case}: got {compare.shown(seen['gave'])}, where a ValueError was expected.")
-    said = f"{seen['raised'][0]}: {seen['said']}"
-    if "ValueError" not in seen["raised"]:
-        return Finding(False, f"{case}: expected a ValueError, got {said}.")
-    named = {str(layers), str(layers + 1)} <= set(re.findall(r"\d+", seen["said"]))
-    return Finding(named, f"{case}: {said!r} has to name both numbers.")
+    got = f"raised {seen['raised'][0]}" if "raised" in seen else f"gave {compare.shown(seen['gave'])}"
+    text = f"{layers} layers in {layers + 1} stages {got}; expected a ValueError."
+    return Finding("ValueError" in seen.get("raised", ()), text)
 
 
 def in_time(answer: Answer, rng: Rng) -> Finding:
@@ -71,25 +61,20 @@ def in_time(answer: Answer, rng: Rng) -> Finding:
             4,
             "No cut into as many stages has a faster slowest stage. Filling one stage after the other up to "
             "the mean is not enough: the last one gets what is left.",
-            vary=vary(stages=(1, 2, 4), layers=(7, 8, 25, 26), scale=(1e-6, 1e9))
-            # Where equal parts, or parts that differ little, are not those of which the slowest is fastest.
-            + both(costs=(1.0, 1.0, 1.0, 1.0, 1.0, 4.0), layers=6, stages=3)
-            + both(costs=(5.0, 1.0, 1.0, 1.0, 1.0), layers=5, stages=2)
-            + both(costs=(2.0, 3.0, 5.0, 1.0), layers=4, stages=3),
+            vary=vary(stages=(1, 2, 4), layers=(7, 8, 25), scale=(1e-6,)),
         ),
         Criterion("arguments unchanged", 1, "The caller still needs the costs.", how=kept),
         Criterion(
             "no empty stage",
             1,
             "Every stage gets a layer, or the rank would have nothing to compute.",
-            vary=vary(free=(4, 30)) + both(layers=4, stages=4) + both(layers=3, stages=3, free=4),
+            vary=vary(free=(4,)) + both(layers=4, stages=4),
         ),
         Criterion(
             "too few layers",
             1,
-            "More stages than layers: raise a ValueError that says how many of each there are. (DeepSpeed "
-            "leaves stages empty.)",
-            ask=names_both_numbers,
+            "More stages than layers: raise a ValueError. (DeepSpeed leaves stages empty.)",
+            ask=too_few_layers,
         ),
         Criterion(
             "many layers",
@@ -107,7 +92,6 @@ def in_time(answer: Answer, rng: Rng) -> Finding:
         "find the cut again.",
     ),
     arguments=costs_and_stages,
-    possible=lambda case: not case.costs or (len(case.costs) == case.layers and case.free == 1),
 )
 def balance_stages(case: Layers, given: Arguments) -> Expected:
     """Any cut whose slowest stage is as fast as can be."""

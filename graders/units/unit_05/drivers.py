@@ -1,6 +1,7 @@
 """Drivers of unit 05: they run beside the student's code, which could read an expected value here."""
 
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -8,12 +9,12 @@ import torch.distributed as dist
 from torch import Tensor
 
 from course_lib.training.pipeline.actions import COMPUTING, Action
-from graders.grading.answer import AnswerFunction, PlainData
+from graders.grading.answer import AnswerFunction, DriverReply, PlainData
 from graders.grading.called import Called
-from graders.units.models import copies_of, gradients_of
+from graders.units.models import copies_of, floating_bytes, gradients_of
+from graders.units.optimizers import PlainSGD
 from graders.units.ranks.drivers import call_once
-from graders.units.unit_05.pieces import Descent, HeldBytes, Piece, Twice, lopsided_loss
-from graders.units.unit_05.replies import PlanReply, StashReply, UnknownReply
+from graders.units.unit_05.pieces import Piece, lopsided_loss, twice
 
 
 def by_hand(
@@ -59,6 +60,8 @@ def by_hand(
 
 # --- Schedules
 
+KINDS = {kind.__name__: kind for kind in COMPUTING}
+
 
 def plain_action(action: object) -> PlainData:
     """Kind, micro-batch and chunk of an action; of anything else a few words."""
@@ -67,12 +70,17 @@ def plain_action(action: object) -> PlainData:
     return repr(action)[:80]
 
 
-def actions_from(plain: list[PlainData]) -> list[Action]:
-    """The actions of which `plain_action` would make this."""
-    return [_KINDS[kind](micro_batch, chunk) for kind, micro_batch, chunk in plain]
+def action_of(plain: Any) -> Any:
+    """The action that `plain_action` made plain; anything else as it is."""
+    if type(plain) is not list or [type(part) for part in plain] != [str, int, int]:
+        return plain
+    kind, *where = plain
+    return KINDS[kind](*where) if kind in KINDS else plain
 
 
-_KINDS = {kind.__name__: kind for kind in COMPUTING}
+def of_each(value: Any, change: Callable[[Any], Any]) -> Any:
+    """A list with each of its items changed; anything else as it is."""
+    return [change(item) for item in value] if isinstance(value, list) else value
 
 
 def schedules(answer: AnswerFunction, cases: list[list[int]]) -> list[list[list[PlainData]]]:
@@ -86,26 +94,35 @@ def schedules(answer: AnswerFunction, cases: list[list[int]]) -> list[list[list[
 def of_actions(answer: AnswerFunction, calls: list[list[PlainData]]) -> list[Called]:
     """What calls with these lists of actions, one after the other, leave behind."""
     earlier: list[Any] = []
-    told = [call_once(answer, [*map(actions_from, given)], {}, "contiguous", earlier) for given in calls]
-    return [
-        replace(each, result=_plain(each.result), arguments=[*map(_plain, each.arguments)]) for each in told
-    ]
-
-
-def _plain(value: Any) -> PlainData:
-    if isinstance(value, list):
-        return [plain_action(action) for action in value]
-    return value if isinstance(value, int) else repr(value)[:80]
+    told = []
+    for given in calls:
+        called = call_once(answer, [of_each(each, action_of) for each in given], {}, "contiguous", earlier)
+        left = [of_each(each, plain_action) for each in called.arguments]
+        told.append(replace(called, result=of_each(called.result, plain_action), arguments=left))
+    return told
 
 
 def planned(
-    answer: AnswerFunction, seconds: list[list[float]], micro_batches: int, memory: list[int]
-) -> PlanReply:
+    answer: AnswerFunction, seconds: list[tuple[float, float, float]], micro_batches: int, memory: list[int]
+) -> list[list[PlainData]]:
     """The answer's schedule, stage by stage."""
-    given = [(forward, first, second) for forward, first, second in seconds]
-    stages = answer(given, micro_batches, memory)
-    listed = [[plain_action(action) for action in actions] for actions in stages]
-    return PlanReply(listed, [*map(list, given)], memory)
+    return [[*map(plain_action, actions)] for actions in answer(seconds, micro_batches, memory)]
+
+
+@dataclass(frozen=True, slots=True)
+class StashReply(DriverReply):
+    """What a stash did, action by action.
+
+    told: of a forward the output, of a backward the gradient of its input. attached: whether one of them
+    still has its graph. versions: what the stash said after each action. held: bytes of all tensors that it
+    keeps then, the stage's parameters among them. weights: the stage's, in the end.
+    """
+
+    told: list[PlainData]
+    attached: bool
+    versions: list[PlainData]
+    held: list[int]
+    weights: list[Tensor]
 
 
 def stash(
@@ -115,53 +132,20 @@ def stash(
     options: list[float],
     actions: list[tuple[str, int, Tensor]],
 ) -> StashReply:
-    """Have a stash of a `Twice` with these values do the actions, each ("forward", batch, x [B, I]) or
-    ("backward", batch, gradient [B, O]). options: of `Descent`.
+    """Have a stash of `twice` with these values do the actions, each ("forward", batch, x [B, I]) or
+    ("backward", batch, gradient [B, O]). options: of `PlainSGD`.
     """
-    stage = Twice(values, frozen)
+    stage = twice(values, frozen)
     trained = [parameter for parameter in stage.parameters() if parameter.requires_grad]
-    stashed = answer(stage, Descent(trained, *options))
-    told: list[PlainData] = []
-    versions, held, attached, kept = [], [], False, True
-    with HeldBytes(stage.parameters()) as memory:
-        for kind, batch, tensor in actions:
-            given = tensor.clone()
-            result = getattr(stashed, kind)(batch, given)
-            kept = kept and torch.equal(given, tensor) and not given.requires_grad
-            attached = attached or (isinstance(result, Tensor) and result.requires_grad)
-            # As a list, so that it is not counted among the tensors.
-            told.append(result.detach().tolist() if isinstance(result, Tensor) else None)
-            del result, given
-            versions.append(stashed.versions)
-            gradients = [p.grad for p in stage.parameters() if p.grad is not None]
-            held.append(memory.count() - sum(each.untyped_storage().nbytes() for each in gradients))
-            del gradients
-    asking = [parameter.requires_grad for parameter in stage.parameters()]
-    return StashReply(
-        [None if one is None else torch.tensor(one) for one in told],
-        attached,
-        kept,
-        versions,
-        held,
-        copies_of(stage.parameters()),
-        asking,
-        [p.grad is not None for p in stage.parameters() if all(p is not other for other in trained)],
-    )
-
-
-def unknown_batch(answer: AnswerFunction, values: list[Tensor], order: list[int]) -> UnknownReply:
-    """What backwards of these batches do, after the forward of batch 0."""
-    stage = Twice(values, False)
-    stashed = answer(stage, Descent(list(stage.parameters()), 0.1, decay=0.1))
-    width, out = values[0].shape[0], values[1].shape[1]
-    stashed.forward(0, torch.ones(1, width))
-    raised, changed = [], False
-    for batch in order:
-        before = copies_of(stage.parameters())
-        try:
-            stashed.backward(batch, torch.ones(1, out))
-            raised.append("")
-        except Exception as error:
-            raised.append(type(error).__name__)
-            changed = changed or not all(map(torch.equal, before, stage.parameters()))
-    return UnknownReply(raised, changed)
+    stashed = answer(stage, PlainSGD(trained, *options))
+    everything = torch.nn.Module()
+    vars(everything)["kept"] = vars(stashed)
+    reply = StashReply([], False, [], [], [])
+    attached = False
+    for kind, batch, tensor in actions:
+        result = getattr(stashed, kind)(batch, tensor)
+        attached = attached or (isinstance(result, Tensor) and result.requires_grad)
+        reply.told.append(result.detach().clone() if isinstance(result, Tensor) else None)
+        reply.versions.append(stashed.versions)
+        reply.held.append(floating_bytes(everything))
+    return replace(reply, attached=attached, weights=copies_of(stage.parameters()))

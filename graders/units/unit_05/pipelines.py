@@ -11,45 +11,28 @@ from graders.grading.kit import Rng, compare
 from graders.units.ranks.features import Ranks
 from graders.units.ranks.stage import Arguments
 
-ALL = ("weight", "bias")
-FROZEN = {
-    "some parameters are frozen": (("weight",), ("bias",), ALL, ()),
-    "the first stages are frozen": (ALL, ALL, (), ("bias",)),
-    "stages in the middle are frozen": ((), ALL, ALL, ()),
-}
-"""By rank, which parameters are not trained."""
+FROZEN = (("weight", "bias"), ("bias",))
+"""Parameters of the first stages that are not trained, if some are frozen."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pipeline(Ranks):
-    """times: calls, each for a batch of its own, which has this share of a whole one. tokens: the batch is of
-    whole numbers. doubled: stage 0 makes float64 of it. turned: what stages return lies column by column.
-    frozen: of FROZEN. bare: the stage that has no weights. training: the mode of the stages.
+    """times: calls, each for a batch of its own, which has this share of a whole one. doubled: stage 0 makes
+    float64 of it. turned: what stages return lies column by column. training: the mode of the stages.
     """
 
     ranks: int = feature(3, lambda ranks: compare.counted(ranks, "stage"))
     times: int = feature(1, lambda times: f"{times} calls" * (times > 1))
     share: float = feature(1.0, lambda share: f"share={share:.3g}" * (share < 1))
-    tokens: bool = feature(False, lambda tokens: "a batch of tokens" * tokens)
     doubled: bool = feature(False, lambda doubled: "float64 from the first stage on" * doubled)
     turned: bool = feature(False, lambda turned: "outputs that lie column by column" * turned)
-    frozen: str = feature("", "{}")
-    bare: int | None = feature(None, lambda bare: "" if bare is None else f"no weights on stage {bare}")
+    frozen: bool = feature(False, lambda frozen: "the first stages are frozen" * frozen)
     training: bool = feature(True, lambda training: "" if training else "stages in evaluation")
 
 
-def possible(pipeline: Pipeline) -> bool:
-    """Something is trained, and a stage without weights is there."""
-    bare = pipeline.bare is None or pipeline.bare < pipeline.ranks
-    return bare and (pipeline.ranks > 2 or not pipeline.frozen)
-
-
 def shapes(case: Pipeline) -> list[list[int]]:
-    """What comes into each stage, and what leaves the last; of tokens there are several a sample."""
-    widths = [4, 2, 5, 3, 6, 4][: case.ranks + 1]
-    if case.bare is not None:
-        widths[case.bare + 1] = widths[case.bare]
-    return [[3, *([2] if case.tokens else []), width] for width in widths]
+    """What comes into each stage, and what leaves the last."""
+    return [[3, width] for width in [4, 2, 5, 3, 6][: case.ranks + 1]]
 
 
 def a_pipeline(rng: Rng, case: Pipeline) -> list[Arguments]:
@@ -59,25 +42,14 @@ def a_pipeline(rng: Rng, case: Pipeline) -> list[Arguments]:
     given: list[Arguments] = []
     for rank, (x, y) in enumerate(pairwise([*inputs, output])):
         of_rank = dtype if rank else torch.float32
-        weights = [rng.normal(x[-1], y[-1], dtype=of_rank), rng.normal(y[-1], dtype=of_rank)]
-        values = weights * (rank != case.bare)
+        values = [rng.normal(x[-1], y[-1], dtype=of_rank), rng.normal(y[-1], dtype=of_rank)]
         xs = [torch.full(x, -7.0, dtype=of_rank)]
         if rank == 0:
             xs = [rng.normal(*x) for _ in range(case.times)]
-        if rank == 0 and case.tokens:
-            values.append(rng.normal(9, x[-1]))
-            xs = [rng.integers(0, 8, *x[:-1]) for _ in range(case.times)]
         targets: list[Tensor | None] = [None] * case.times
         if rank == case.ranks - 1:
             targets = [rng.normal(*output, dtype=dtype) for _ in range(case.times)]
-        frozen = list(FROZEN[case.frozen][rank]) if case.frozen else []
-        given.append(
-            [
-                [values, case.turned, case.doubled and rank == 0, frozen],
-                xs,
-                targets,
-                case.training,
-                case.share,
-            ]
-        )
+        frozen = [*FROZEN[rank]] if case.frozen and rank < len(FROZEN) else []
+        stage = [values, case.turned, case.doubled and rank == 0, frozen]
+        given.append([stage, xs, targets, case.training, case.share])
     return given

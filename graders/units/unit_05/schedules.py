@@ -13,7 +13,7 @@ from graders.grading.explanation import Tried
 from graders.grading.judging import ByCases, Stage, by_cases, feature
 from graders.grading.kit import Answer, Criterion, Finding, Rng, compare
 from graders.units.unit_05 import drivers
-from graders.units.unit_05.actions import action_of
+from graders.units.unit_05.drivers import action_of
 from graders.units.unit_05.peak_activations import peak
 
 Kinds = tuple[type[Action], ...]

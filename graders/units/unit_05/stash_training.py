@@ -3,11 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from graders.grading.judging import feature
 from graders.grading.kit import Rng
-from graders.units.unit_05.pieces import Descent, Twice
+from graders.units.optimizers import PlainSGD
+from graders.units.unit_05.pieces import twice
 
 Action = tuple[str, int, Tensor]
 """("forward", batch, x [B, I]) or ("backward", batch, gradient [B, O])."""
@@ -31,7 +32,7 @@ class Training:
 
     def drawn(self, rng: Rng) -> tuple[list[Tensor], list[Action]]:
         """The stage's parameters, and what it is to do."""
-        values = [rng.normal(WIDTH, INNER) / 6, rng.normal(INNER, OUT) / 7, rng.normal(OUT)]
+        values = [rng.normal(INNER, WIDTH) / 6, rng.normal(OUT, INNER) / 7, rng.normal(OUT)]
         waiting: list[int] = []
         actions: list[Action] = []
         for _ in range(self.depth + 5):
@@ -55,14 +56,14 @@ class Expected:
 
 def trained(training: Training, values: Sequence[Tensor], actions: Sequence[Action]) -> Expected:
     """The same with all weights kept for ever: a new stage for every forward."""
-    stage = Twice(values, training.frozen)
+    stage = twice(values, training.frozen)
     asking = [parameter for parameter in stage.parameters() if parameter.requires_grad]
-    optimizer = Descent(asking, RATE, *training.extra)
+    optimizer = PlainSGD(asking, RATE, *training.extra)
     steps, told, versions = 0, [], []
-    under_way: dict[int, tuple[Twice, Tensor, Tensor, int]] = {}
+    under_way: dict[int, tuple[nn.Sequential, Tensor, Tensor, int]] = {}
     for kind, batch, given in actions:
         if kind == "forward":
-            then, x = Twice(list(stage.parameters()), training.frozen), given.clone().requires_grad_()
+            then, x = twice(list(stage.parameters()), training.frozen), given.clone().requires_grad_()
             output = then(x)
             under_way[batch] = (then, x, output, steps)
             told.append(output.detach())

@@ -3,18 +3,9 @@
 from course_lib.training.pipeline.actions import Action, Backward, BackwardInput, Forward, Recompute
 from graders.grading.cases import vary
 from graders.grading.expected import Expected
-from graders.grading.kit import Criterion, Rng
+from graders.grading.kit import Criterion
 from graders.units.functions.stage import Arguments, kept, of_function
 from graders.units.unit_05.actions import OfActions, Order, drawn_order
-
-
-def order_with_neighbours(rng: Rng, order: Order) -> Arguments:
-    """A drawn order; of several chunks, at its end a backward directly after another chunk's forward."""
-    [actions] = drawn_order(rng, order)
-    if order.chunks > 1:
-        last = order.micro_batches
-        actions += [Forward(last), Forward(last, 1), Backward(last), Backward(last, 1)]
-    return [actions]
 
 
 @of_function(
@@ -33,7 +24,7 @@ def order_with_neighbours(rng: Rng, order: Order) -> Arguments:
             "in halves, in chunks",
             2,
             "BackwardInput needs the activations already. A chunk's Recompute is of that chunk.",
-            vary=vary(halves=(0.7, 1.0), chunks=(2, 3)),
+            vary=vary(halves=(True,), chunks=(2, 3)),
         ),
         Criterion("a new list", 1, "The list that came in stays as it is.", how=kept),
         Criterion(
@@ -47,7 +38,7 @@ def order_with_neighbours(rng: Rng, order: Order) -> Arguments:
         "When is the latest moment for a Recompute, in terms of the action that needs it?",
         "Whether there is anything between a forward and its backward you can see from the action before.",
     ),
-    arguments=order_with_neighbours,
+    arguments=drawn_order,
     kind=OfActions,
 )
 def with_recomputation(order: Order, given: Arguments) -> Expected:

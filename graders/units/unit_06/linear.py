@@ -14,21 +14,13 @@ LAYER = Case(ranks=3, shape=(8,))
 """shape: of x in front of its last dimension. Few sums might by chance be rounded alike on all ranks."""
 
 
-SHAPES_AND_GROUPS = (
-    Criterion(
-        "other shapes",
-        1,
-        "Dimensions in front of the last are kept, however many, and in whatever order they stand in "
-        "memory; and a layer may have no bias.",
-        needs=("outputs", "gradients"),
-        vary=vary(bias=(False,), shape=((),)) + both(layout=SPREAD, shape=(2, 3)),
-    ),
+WIDTHS_AND_GROUPS = (
     Criterion(
         "widths that do not divide",
         1,
-        "The first ranks' parts are one longer where a width cannot be shared out evenly. Megatron refuses "
-        "such widths, and RowwiseParallel fails at them; but a model's widths are not for the number of "
-        "ranks to choose.",
+        "The first ranks' parts are one longer where a width cannot be shared out evenly. Megatron "
+        "refuses such widths, and RowwiseParallel fails at them; but a model's widths are not for the "
+        "number of ranks to choose.",
         needs=("outputs", "gradients"),
         vary=vary(rest=(2,)),
     ),
@@ -51,36 +43,33 @@ def rubric(outputs: str, gradients: str, calls: str, *, by_outputs: bool) -> tup
         return (["all_reduce"], nbytes) if phase == phase_of_sum else ([], 0)
 
     return (
-        Criterion("outputs", 2, outputs),
+        Criterion("outputs", 3, outputs, how=kept),
         Criterion("gradients", 3, gradients, vary=vary(asked=(GRADIENTS,))),
         Criterion(
             "initial values",
-            2,
+            3,
             "Together the parts are what nn.Linear draws from the same random state, and what is drawn after "
             "that is the same too. A part's own nn.Linear draws other numbers. Megatron begins with biases "
-            "of 0, as its model has them; as nn.Linear's, a run can be held against one on a single device.",
+            "of 0. And a slice of a tensor keeps the whole tensor's memory alive.",
             vary=vary(asked=(PARAMETERS,)),
-        ),
-        Criterion(
-            "memory",
-            1,
-            "A slice of a tensor keeps the whole tensor's memory alive: p.untyped_storage().nbytes(). So "
-            "does whatever attribute still has the whole.",
             how=small,
         ),
         Criterion("calls and bytes", 2, calls, needs=("outputs", "gradients"), how=calls_of(one_sum)),
         Criterion(
-            "arguments unchanged", 1, "What comes in may be somebody else's, in both passes.", how=kept
+            "other shapes",
+            1,
+            "Dimensions in front of the last are kept, however many, and in whatever order they stand in "
+            "memory; and a layer may have no bias.",
+            needs=("outputs", "gradients"),
+            vary=vary(bias=(False,)) + both(layout=SPREAD, shape=(2, 3)),
         ),
-        *SHAPES_AND_GROUPS,
+        *WIDTHS_AND_GROUPS,
     )
 
 
 def possible(case: Case) -> bool:
-    """A vector cannot be transposed, and what a layer is made with has nothing to do with x's shape."""
-    if case.asked == PARAMETERS and case.shape != LAYER.shape:
-        return False
-    return case.layout != SPREAD or bool(case.shape)
+    """What a layer is made with has nothing to do with x's shape."""
+    return case.asked != PARAMETERS or case.shape == LAYER.shape
 
 
 def layer(rng: Rng, case: Case, *, by_outputs: bool) -> list[Place]:

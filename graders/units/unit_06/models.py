@@ -7,10 +7,10 @@ from torch import Tensor
 
 from graders.grading.cases import both, vary
 from graders.grading.judging import feature
-from graders.grading.kit import Criterion, Rng
+from graders.grading.kit import Criterion, Rng, compare
 from graders.units.models import load_values, sent
 from graders.units.unit_06.cases import GRADIENTS, PARAMETERS, Case, Place, by_place, nbytes_of
-from graders.units.unit_06.drivers.makers import whole_half
+from graders.units.unit_06.drivers.makers import CHANGED, whole_half
 from graders.units.unit_06.passes import calls_of, kept, small
 
 
@@ -20,7 +20,6 @@ class Half(Case):
 
     shape: tuple[int, ...] = (2, 3)
     ranks: int = feature(2, "{} ranks")
-    training: bool = feature(False, lambda training: "in training, where all is dropped" if training else "")
 
 
 PARTS_AND_GRADIENTS = ("outputs", "parts", "gradients")
@@ -52,8 +51,12 @@ def uneven(name: str, hint: str) -> Criterion:
     return Criterion(name, 1, hint, needs=PARTS_AND_GRADIENTS, vary=both(rest=2, ranks=3))
 
 
-MEMORY = Criterion("memory", 1, "What is returned has this rank's part alone.", how=small)
-UNCHANGED = Criterion("arguments unchanged", 1, "What is given is somebody's model: change a copy.", how=kept)
+MEMORY = Criterion(
+    "memory",
+    2,
+    "What is returned has this rank's part alone. What is given is somebody's model: change a copy.",
+    how=lambda tried: compare.first_failure((small(tried), kept(tried))),
+)
 GROUP = Criterion(
     "group",
     1,
@@ -68,8 +71,7 @@ def halves(rng: Rng, case: Half, kind: str) -> list[Place]:
     units = case.divided(2)
     each = 1 if kind == "mlp" else 2  # Rows of a weight that a hidden unit has, or a head.
     sizes = [2 * units, units, units]
-    training = case.training or kind == "mlp"  # Which drops nothing.
-    whole = whole_half(kind, sizes).to(case.dtype).train(training)
+    whole = whole_half(kind, sizes).to(case.dtype)
     load_values(whole.parameters(), [0.3 * case.drawn(rng, *p.shape) for p in whole.parameters()])
     x, arriving = case.drawn(rng, *case.shape, sizes[0]), case.arriving(rng, *case.shape, sizes[0])
     named = {"x": x.clone().requires_grad_(), **dict(whole.named_parameters())}
@@ -85,12 +87,12 @@ def halves(rng: Rng, case: Half, kind: str) -> list[Place]:
             arriving,
             result.detach(),
             {**wanted[place], "x": of_x},
-            {"kind": kind, "sizes": sizes, "training": training},
+            {"kind": kind, "sizes": sizes},
             values,
             held[place],
             alike=True,
             nbytes=nbytes_of(held[place]),
-            given={**given, "What has changed of what was given": "nothing"},
+            given={**given, CHANGED: [False, False]},
         )
         for place in range(case.ranks)
     ]

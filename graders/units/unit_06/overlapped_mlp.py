@@ -9,22 +9,21 @@ from torch import Tensor
 from torch.nn import functional
 
 from course_lib.runtime.communication.events import Kind
-from graders.grading.expected import same
 from graders.grading.kit import (
     Answer,
     Criterion,
     Finding,
     Findings,
     Observed,
+    PlainData,
     Rng,
     compare,
     exercise,
     per_rank,
 )
 from graders.units.unit_06 import drivers
-from graders.units.unit_06.drivers import OverlapReply
 
-Replies = Observed[OverlapReply]
+Replies = Observed[PlainData]
 
 
 @exercise(
@@ -107,39 +106,22 @@ class Case:
         return answer.launch(drivers.overlapped, *given, ranks=len(self.up), cluster=machine)
 
     def right(self, run: Replies) -> Finding:
-        """Passes if every rank has what the whole MLP makes of x, and the arguments are what they were."""
+        """Passes if every rank has what the whole MLP makes of x."""
         hidden = functional.gelu(functional.linear(self.x, torch.cat(self.up), torch.cat(self.up_bias)))
         expected = functional.linear(hidden, torch.cat(self.down, 1), self.down_bias)
-        seen = [reply.result for reply in run.results]
-        layers = zip(self.up, self.up_bias, self.down, strict=True)
-        given = [[self.x, *parts, self.down_bias] for parts in layers]
-        return compare.first_failure(
-            (
-                compare.close_on_all_ranks(seen, [expected] * len(seen), "the result", 1e-3, 1e-3),
-                same([reply.given for reply in run.results], given, "what is left of x, up and down", 0),
-            ),
-            "Every rank has what the whole MLP makes of x, and the arguments are what they were.",
-        )
+        wanted = [expected] * len(run.results)
+        return compare.close_on_all_ranks(run.results, wanted, "the result", 1e-3, 1e-3)
 
     def within(self, run: Replies, allowed: float) -> Finding:
-        """Passes if the last rank had its result in time, and no sooner than the products alone allow."""
+        """Passes if the last rank had its result in time."""
         spans = [event for event in run.events if event.kind is Kind.SPAN]
         begins = min((event.end for event in spans if event.op == "begins"), default=0.0)
         taken = max((event.end for event in spans if event.op == "done"), default=begins) - begins
-        least = self.mlp(len(self.x))
-        text = f"{self.words()} it takes {taken * 1e6:.1f} µs"
-        if taken < least:
-            return Finding(
-                False, f"{text}; the products alone take {least * 1e6:.1f} µs. Use tensor operations."
-            )
+        latency, bandwidth, flops, _ = self.machine
+        machine = f"{latency * 1e6:.2f} µs, {bandwidth / 1e6:.0f} MB/s and {flops / 1e9:.0f} GFLOP/s"
+        text = f"with {len(self.x)} tokens on {len(self.up)} ranks, {machine} it takes {taken * 1e6:.1f} µs"
         known = f"all at once {self.at_once() * 1e6:.1f} µs, the best known {self.best * 1e6:.1f} µs"
         return Finding(taken <= allowed, f"{text}; {allowed * 1e6:.1f} µs are allowed here ({known}).")
-
-    def words(self) -> str:
-        """The machine, for a sentence."""
-        latency, bandwidth, flops, _ = self.machine
-        numbers = f"{latency * 1e6:.2f} µs, {bandwidth / 1e6:.0f} MB/s and {flops / 1e9:.0f} GFLOP/s"
-        return f"with {len(self.x)} tokens on {len(self.up)} ranks, {numbers}"
 
     def mlp(self, rows: int) -> float:
         """Seconds that a rank takes for so many tokens, as the simulator reckons."""

@@ -2,13 +2,12 @@
 
 import torch
 
-from graders.grading.cases import both
+from graders.grading.cases import vary
 from graders.grading.kit import Criterion, Rng
-from graders.units.unit_06.cases import OUTPUTS, Place
+from graders.units.unit_06.cases import Place
 from graders.units.unit_06.models import (
     GROUP,
     MEMORY,
-    UNCHANGED,
     Half,
     calls,
     gradients,
@@ -28,10 +27,10 @@ from graders.units.unit_06.stage import both_passes
         Criterion(
             "outputs",
             3,
-            "Heads work side by side; only the output layer mixes them. In training, weights are dropped.",
+            "Heads work side by side; only the output layer mixes them.",
             # The whole module gives these too.
             needs=("parts",),
-            vary=both(training=True, dtype=torch.float64),
+            vary=vary(dtype=(torch.float64,)),
         ),
         parts("Head h has the rows h K to (h + 1) K of query, key and value. And of the output?"),
         gradients(3, "Query, key and value are three branches of one x, on each rank."),
@@ -41,7 +40,6 @@ from graders.units.unit_06.stage import both_passes
             "Cut between heads: a head has K rows. (parallelize_module wants equal parts.)",
         ),
         MEMORY,
-        UNCHANGED,
         GROUP,
     ),
     hints=(
@@ -50,7 +48,6 @@ from graders.units.unit_06.stage import both_passes
         "What can do something to x before the module's own forward sees it? Look for forward_pre_hook.",
         "Where does tensor_split cut the 12 rows of 3 heads for 2 ranks, and where do you want it to?",
     ),
-    possible=lambda case: not case.training or case.asked == OUTPUTS,
 )
 def parallel_attention(rng: Rng, case: Half) -> list[Place]:
     """An attention, cut by heads."""

@@ -8,7 +8,6 @@ from graders.units.unit_06.cases import Place
 from graders.units.unit_06.models import (
     GROUP,
     MEMORY,
-    UNCHANGED,
     Half,
     calls,
     gradients,
@@ -42,7 +41,6 @@ from graders.units.unit_06.stage import both_passes
             "The first ranks may have one hidden unit more. (parallelize_module wants equal parts.)",
         ),
         MEMORY,
-        UNCHANGED,
         GROUP,
     ),
     hints=(

@@ -1,6 +1,6 @@
 """What an answer calls in each pass, and the rows that ask how: of cases that came out right."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -11,7 +11,7 @@ from graders.grading.communication import in_words
 from graders.grading.expected import same
 from graders.grading.explanation import Tried
 from graders.grading.kit import AnswerFailed, FailureKind, Finding, Kind, Observed, compare
-from graders.units.unit_06.cases import GRADIENTS, OUTPUTS, Case, Place
+from graders.units.unit_06.cases import GRADIENTS, Case, Place
 from graders.units.unit_06.drivers.passing import PassedReply
 
 Calls = list[tuple[str, list[Event]]]
@@ -29,29 +29,18 @@ class Seen:
 
 def calls_by_pass(observed: Observed[Any], rank: int, cases: list[tuple[int, Case]]) -> dict[int, Calls]:
     """By case what this rank called in each pass. Raises AnswerFailed if the marks are not the driver's."""
-    expected = [f"{number} {label}" for number, case in cases for label in _labels(case)]
-    mine = [event for event in observed.events if event.rank == rank]
-    marks = [event for event in mine if event.kind is EventKind.SPAN]
-    if [mark.op for mark in marks] != expected:
+    passes = {True: ["making", *["forward", "backward"] * 2], False: ["making", "forward"]}
+    expected = [(number, label) for number, case in cases for label in passes[case.asked == GRADIENTS]]
+    marks = [event for event in observed.events if event.rank == rank and event.kind is EventKind.SPAN]
+    if [mark.op for mark in marks] != [f"{number} {label}" for number, label in expected]:
         raise AnswerFailed(FailureKind.UNREADABLE, f"The passes of rank {rank} are not the grader's.")
     last = max((event.sequence for event in observed.events), default=0) + 1
     told: dict[int, Calls] = {number: [] for number, _ in cases}
     calls = observed.communication(rank)
     bounds = [*(mark.sequence for mark in marks), last]
-    for label, (first, end) in zip(expected, pairwise(bounds), strict=True):
-        number, _, name = label.partition(" ")
-        told[int(number)].append((name, [call for call in calls if first <= call.sequence < end]))
+    for (number, label), (first, end) in zip(expected, pairwise(bounds), strict=True):
+        told[number].append((label, [call for call in calls if first <= call.sequence < end]))
     return told
-
-
-def _labels(case: Case) -> Iterator[str]:
-    both = case.asked == GRADIENTS
-    yield "making"
-    for step in ("first", "second") if both else ("first",):
-        yield from (f"{step} forward", f"{step} backward")
-        yield from (f"{step} backward begins",) * both
-    if case.asked == OUTPUTS:
-        yield from ("without gradients", "x without gradient")
 
 
 def kept(tried: Tried[Any]) -> Finding:
@@ -83,16 +72,10 @@ def in_each_pass(
     def check(tried: Tried[Any]) -> Finding:
         seen: Seen = tried.seen
         for number, (place, passes) in enumerate(zip(seen.places, seen.calls, strict=True)):
-            for label, calls in passes:
-                if label.endswith("backward"):
-                    # Between the passes the driver may ask for another forward.
-                    continue
-                phase = "backward" if "backward" in label else "making" if label == "making" else "forward"
+            for phase, calls in passes:
                 found = look(tried.case.features, place, phase, calls)
                 if not found.passed:
-                    pass_of = label.removesuffix(" begins")
-                    where = f"In the {pass_of} pass, place {number}"
-                    return Finding(False, f"{where} {found.seen}", found.kind)
+                    return Finding(False, f"In {phase}, place {number} {found.seen}", found.kind)
         return Finding(True, "Every place calls what is needed, and no more.")
 
     return check

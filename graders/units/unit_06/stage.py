@@ -10,7 +10,7 @@ from graders.grading.exercise import Exercise
 from graders.grading.expected import of_another
 from graders.grading.judging import ByCases, Stage, by_cases
 from graders.grading.kit import Answer, Criterion, Finding, Rng, compare, per_rank
-from graders.units.unit_06.cases import GRADIENTS, OUTPUTS, PARAMETERS, Case, Place
+from graders.units.unit_06.cases import GRADIENTS, PARAMETERS, Case, Place
 from graders.units.unit_06.drivers import passing
 from graders.units.unit_06.passes import Seen, calls_by_pass
 
@@ -62,61 +62,39 @@ def _given(rank: int, case: Case, places: list[Place]) -> dict[str, Any] | None:
         "layout": case.layout,
         "beside": case.beside,
         "backward": case.asked == GRADIENTS,
-        "again": case.asked == OUTPUTS,
     }
 
 
 def _found(case: Case, seen: Seen) -> Iterator[Finding]:
-    yield from _results(case, seen)
+    results = [told.result for told in seen.told]
+    for number, (result, place) in enumerate(zip(results, seen.places, strict=True)):
+        yield _returned(case, result, number, seen.places)
+        if place.alike:
+            what = f"what place {number} returned, which all places have to have to the last bit,"
+            yield compare.close(result, results[0], what, 0, 0)
     for number, (told, place) in enumerate(zip(seen.told, seen.places, strict=True)):
         if case.asked == PARAMETERS:
-            yield _names(told.held, place.held, number)
+            yield compare.equal(sorted(told.held), sorted(place.held), f"Names at place {number}")
             for name, wanted in place.held.items():
                 yield compare.close(told.held.get(name), wanted, f"{name} of place {number}", 0, 0)
-        elif case.asked != OUTPUTS:
+        elif case.asked == GRADIENTS:
             for name, of_one_step in place.gradients.items():
-                wanted = 2 * of_one_step
                 what = f"the gradient of {name} at place {number}, summed over two steps,"
-                tolerance = case.tolerance
-                yield compare.close(told.gradients.get(name), wanted, what, tolerance, tolerance)
+                found = told.gradients.get(name)
+                yield compare.close(found, 2 * of_one_step, what, case.tolerance, case.tolerance)
 
 
-def _results(case: Case, seen: Seen) -> Iterator[Finding]:
-    """Of each place, with gradients and without; whether all are alike, where they have to be."""
-    results = [("what place {} returned", [told.result for told in seen.told])]
-    if case.asked == OUTPUTS:
-        ways = ("under torch.no_grad()", "for an x without gradient")
-        again = [compare.column([told.again for told in seen.told], each, 2) for each in (0, 1)]
-        results += [(f"what place {{}} returned {way}", each) for way, each in zip(ways, again, strict=True)]
-    for what, given in results:
-        for number, (result, place) in enumerate(zip(given, seen.places, strict=True)):
-            yield _with_owner(
-                compare.close(result, place.result, what.format(number), case.tolerance, case.tolerance),
-                result,
-                number,
-                seen.places,
-                case.tolerance,
-            )
-            if place.alike:
-                same = f"{what.format(number)}, which all places have to have to the last bit,"
-                yield compare.close(result, given[0], same, 0, 0)
+def _returned(case: Case, result: Any, place: int, places: Sequence[Place]) -> Finding:
+    """Passes if this is the place's result; if it is what another place must return, that is said."""
 
+    def found_at(other: int) -> Finding:
+        what = f"what place {place} returned"
+        return compare.close(result, places[other].result, what, case.tolerance, case.tolerance)
 
-def _with_owner(
-    finding: Finding, result: Any, place: int, places: Sequence[Place], tolerance: float
-) -> Finding:
-    """If it is what another place must return, that is said."""
+    finding = found_at(place)
     if finding.passed or not isinstance(result, Tensor):
         return finding
-
-    def matches(other: int) -> bool:
-        return compare.close(result, places[other].result, "", tolerance, tolerance).passed
-
-    return of_another(finding, place, len(places), matches) or finding
-
-
-def _names(seen: dict[str, Any], wanted: dict[str, Any], place: int) -> Finding:
-    return compare.equal(sorted(seen), sorted(wanted), f"The names of place {place}'s parameters")
+    return of_another(finding, place, len(places), lambda other: found_at(other).passed) or finding
 
 
 def both_passes(

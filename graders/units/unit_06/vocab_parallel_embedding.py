@@ -5,6 +5,7 @@ import torch
 from graders.grading.cases import vary
 from graders.grading.kit import Criterion, Rng, compare
 from graders.units.unit_06.cases import GRADIENTS, PARAMETERS, Case, Place, at_borders
+from graders.units.unit_06.drivers.makers import CHANGED
 from graders.units.unit_06.passes import calls_of, kept, small
 from graders.units.unit_06.stage import both_passes
 
@@ -84,7 +85,7 @@ def vocab_parallel_embedding(rng: Rng, case: Case) -> list[Place]:
             held={"weight": part},
             # A row of zeros for strangers may stand beside its own.
             nbytes=part.nbytes + weight[0].nbytes,
-            given={"weight of what was given": weight, "What has changed of what was given": "nothing"},
+            given={"weight of what was given": weight, CHANGED: [False, False]},
         )
         for part, of_part in zip(case.parts(weight, 0), case.parts(gradient, 0), strict=True)
     ]

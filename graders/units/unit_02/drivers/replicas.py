@@ -5,31 +5,24 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 
 from graders.grading.answer import AnswerFunction, PlainData
 from graders.grading.called import Called
 from graders.units.models import copies_of, load_values, state_of, transposed
-from graders.units.unit_02.models import Linear, Normed, chain_of, numbers_in
+from graders.units.unit_02.models import Normed, chain_of, numbers_in
 
 
-def broadcast(
-    answer: AnswerFunction,
-    cases: list[list[PlainData]],
-    options: list[dict[str, PlainData]],
-    layouts: list[str],
-    members: list[None],
-    meet: list[bool],
-) -> list[Called]:
+def broadcast(answer: AnswerFunction, cases: list[list[PlainData]], *how: Any) -> list[Called]:
     """What a broadcast leaves of this rank's models: of each its state by names; then, as arguments, which
     parameters are trainable, and whether all tensors are those that they were, in the same memory.
 
-    cases: widths of linear layers, none for a `Normed`, and the values of its state. options, layouts, meet:
-    see `graders.units.ranks.drivers.calls`. There are no groups.
+    cases: the values of a `Normed`'s state. how: what else `graders.units.ranks.drivers.calls` is told; there
+    are no groups.
     """
     told = []
-    for (widths, values), named, layout in in_turn(cases, options, layouts, meet):
-        model = model_of(widths, values, layout)
+    for (values,), named, layout in in_turn(cases, *how):
+        model = normed(values, layout)
         before = _places(state_of(model))
         answer(model, **named)
         names = [*dict(model.named_parameters()), *dict(model.named_buffers())]
@@ -40,16 +33,7 @@ def broadcast(
 
 
 def autograd_of(answer: AnswerFunction, values: list[Tensor]) -> list[bool]:
-    """Whether autograd saw a broadcast of a `Normed` with these values, and whether it records afterwards."""
-    model = model_of([], values, "contiguous")
-    recorded = broadcasts_in_autograd()
-    with torch.enable_grad():
-        answer(model, 0)
-        return [any(recorded), torch.is_grad_enabled()]
-
-
-def broadcasts_in_autograd() -> list[bool]:
-    """A list that gets, with each tensor that this rank broadcasts from now on, whether autograd sees it.
+    """Whether autograd saw a broadcast of a `Normed` with these values, and whether it records afterwards.
 
     Simulated ranks run what PyTorch has above the group. Below it, on processes, autograd notes the operation
     and warns in the next backward.
@@ -63,60 +47,39 @@ def broadcasts_in_autograd() -> list[bool]:
         return broadcast(tensors, *options)
 
     group.broadcast = noted
-    return seen
+    with torch.enable_grad():
+        answer(normed(values, "contiguous"), 0)
+        return [any(seen), torch.is_grad_enabled()]
 
 
-def model_of(widths: Sequence[int], values: list[Tensor], layout: str) -> nn.Module:
-    """Linear layers of which the last is frozen, or without widths a `Normed`. layout: of the first weight,
-    and of a buffer: a contiguous copy of a transposed one is another tensor. values: none leaves it as made.
-    """
-    model: Any = nn.Sequential(*map(Linear, widths, widths[1:])) if widths else Normed()
-    if widths:
-        model[-1].requires_grad_(False)
+def normed(values: list[Tensor], layout: str) -> Normed:
+    """layout: of the first weight, and of a buffer."""
+    model = Normed()
     if layout == "transposed":
-        turned = [next(model.parameters()), *(() if widths else (model.positions,))]
-        for tensor in turned:
+        for tensor in (model.first.weight, model.positions):
             tensor.data = transposed(tensor.data)
-    if values:
-        load_values(state_of(model), values)
-    made: nn.Module = model
-    return made
+    load_values(state_of(model), values)
+    return model
 
 
-def average(
-    answer: AnswerFunction,
-    cases: list[list[PlainData]],
-    options: list[dict[str, PlainData]],
-    layouts: list[str],
-    members: list[None],
-    meet: list[bool],
-) -> list[Called]:
+def average(answer: AnswerFunction, cases: list[list[PlainData]], *how: Any) -> list[Called]:
     """What averaging leaves of this rank's models: of each the gradients by names; then, as arguments, its
     parameters, and whether the gradients are the tensors that they were, in the same memory.
 
     cases: values, see `chain_of`; gradients, of the same shapes, those of frozen ones too; numbers of the
-    parameters that are frozen; and whether the answer has averaged others of this model before, of which
-    none was missing: there each parameter's was its own value. layouts: of gradients. options, meet: see
-    `graders.units.ranks.drivers.calls`. There are no groups.
+    parameters that are frozen. how: as above; layouts are those of gradients.
     """
     told = []
-    for (values, gradients, frozen, again), _, layout in in_turn(cases, options, layouts, meet):
+    for (values, gradients, frozen), _, layout in in_turn(cases, *how):
         model = chain_of(values)
         parameters = list(model.parameters())
         for number in frozen:
             parameters[number].requires_grad_(False)
-        if again:
-            for parameter in parameters:
-                parameter.grad = parameter.detach().clone()
-            answer(model)
         for parameter, gradient in zip(parameters, gradients, strict=True):
-            turned = layout == "transposed" and gradient is not None and gradient.dim()
+            turned = layout == "transposed" and gradient is not None
             parameter.grad = transposed(gradient) if turned else gradient
         given = [parameter for parameter in parameters if parameter.grad is not None]
         before = _places(parameter.grad for parameter in given)
-        # Memory that torch.empty finds next: not by chance zeros.
-        freed = [torch.full_like(parameter, torch.nan) for parameter in parameters for _ in range(4)]
-        del freed
         answer(model)
         kept = before == _places(parameter.grad for parameter in given)
         left = {
@@ -130,7 +93,7 @@ def average(
 
 
 def in_turn(
-    cases: Sequence[Any], options: Sequence[dict[str, Any]], layouts: Sequence[str], meet: Sequence[bool]
+    cases: Sequence[Any], options: Sequence[Any], layouts: Sequence[str], members: Any, meet: Sequence[bool]
 ) -> Iterator[tuple[Any, dict[str, Any], str]]:
     """Each case, before which all ranks meet if they are to."""
     for case, named, layout, together in zip(cases, options, layouts, meet, strict=True):

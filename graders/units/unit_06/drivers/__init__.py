@@ -1,7 +1,6 @@
 """Drivers of unit 06: they run beside the student's code, which could read an expected value here."""
 
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 
 import torch
@@ -19,51 +18,41 @@ REFUSED = "ValueError"
 
 @dataclass(frozen=True, slots=True)
 class DrawnReply(DriverReply):
-    """drawn: what a rank drew outside of own() and within, float64, in turn. came_out: how many exceptions
-    left their blocks. again: as much as within, by a new object, in one block. other: with another seed.
+    """outside, within: what a rank drew outside of own() and within, in turn, float64. came_out: how many
+    exceptions left their blocks. again: as much as within, by a new object, in one block. other: with another
+    seed.
     """
 
-    drawn: list[list[Tensor]]
+    outside: Tensor
+    within: Tensor
     came_out: int
     again: Tensor
     other: Tensor
 
 
-@dataclass(frozen=True, slots=True)
-class OverlapReply(DriverReply):
-    """result: y [T, D]. given: x and the layers' weights and biases, afterwards."""
-
-    result: PlainData
-    given: list[Tensor]
-
-
 def random_streams(
-    answer: AnswerFunction, seeds: list[int], apart: int, counts: list[tuple[int, int]], raises: bool
+    answer: AnswerFunction, seeds: list[int], counts: list[tuple[int, int]], raises: bool
 ) -> DrawnReply:
     """Draw so many numbers outside of own() and within, in turn. raises: whether an exception ends each block
-    within. apart: from the number that a rank is given to the next one's.
+    within.
     """
-    seed, another = seeds
-    number = apart * dist.get_rank()
-    streams = answer(seed, number)
-    drawn: list[list[Tensor]] = []
-    came_out = 0
-    for outside, within in counts:
-        drawn.append([torch.rand(outside, dtype=torch.float64)])
-        went_on = False
-        with suppress(InterruptedError):
+    rank = dist.get_rank()
+    streams = answer(seeds[0], rank)
+    outside, within, came_out = [], [], 0
+    for count, own in counts:
+        outside.append(torch.rand(count, dtype=torch.float64))
+        try:
             with streams.own():
-                drawn[-1].append(torch.rand(within, dtype=torch.float64))
+                within.append(torch.rand(own, dtype=torch.float64))
                 if raises:
                     raise InterruptedError
-            went_on = True
-        came_out += not went_on
-    total = sum(within for _, within in counts)
+        except InterruptedError:
+            came_out += 1
     once_more = []
-    for each in (seed, another):
-        with answer(each, number).own():
-            once_more.append(torch.rand(total, dtype=torch.float64))
-    return DrawnReply(drawn, came_out, *once_more)
+    for seed in seeds:
+        with answer(seed, rank).own():
+            once_more.append(torch.rand(sum(own for _, own in counts), dtype=torch.float64))
+    return DrawnReply(torch.cat(outside), torch.cat(within), came_out, *once_more)
 
 
 def einsums(
@@ -88,7 +77,7 @@ def overlapped(
     down: Tensor,
     down_bias: Tensor,
     numbers: tuple[float, float, float, float],
-) -> OverlapReply:
+) -> PlainData:
     """What the answer makes of x [T, D] with a part of an MLP, between two marks. numbers: see `machine`."""
     layers = [nn.Linear(part.shape[1], part.shape[0]) for part in (up, down)]
     with torch.no_grad():
@@ -97,7 +86,7 @@ def overlapped(
         mark("begins")
         result = answer(x, *layers, machine(dist.get_world_size(), *numbers))
     mark("done")
-    return OverlapReply(result, [x, *(each.detach() for layer in layers for each in layer.parameters())])
+    return result
 
 
 def machine(ranks: int, latency: float, bandwidth: float, flops: float, memory: float) -> Cluster:

@@ -1,6 +1,6 @@
 """What the passes of unit 06's answers go through: they run beside the student's code."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -46,15 +46,12 @@ def _layer(answer: AnswerFunction, given: Given, options: Options) -> Made:
     held = {**named_copies(module), "torch.rand(3)": torch.rand(3)}
     kept = floating_bytes(module)
     load_named(module, given["parameters"])
-    if not bias and module.bias is not None:
-        raise LookupError("With bias=False, the attribute bias is to be None.")
     return Made(module, dict(module.named_parameters()), held, kept)
 
 
 def _half(answer: AnswerFunction, given: Given, options: Options) -> Made:
-    """A part of a half of a block, of the whole. rest: see `whole_half`, and whether it is in training."""
-    kind, sizes, training = given["rest"].values()
-    whole = whole_half(kind, sizes).to(given["x"].dtype).train(training)
+    """A part of a half of a block, of the whole. rest: see `whole_half`."""
+    whole = whole_half(*given["rest"].values()).to(given["x"].dtype)
     return _part_of(whole, answer, given, options)
 
 
@@ -81,39 +78,24 @@ def _sequence(answer: AnswerFunction, given: Given, options: Options) -> Made:
 
 def _part_of(whole: nn.Module, answer: AnswerFunction, given: Given, options: Options) -> Made:
     """What the answer makes of a whole module with these parameters."""
-    training = whole.training
     load_named(whole, given["parameters"])
-    cut = answer(whole, **options).train(training)
+    cut = answer(whole, **options)
 
     def afterwards() -> dict[str, PlainData]:
         held = {f"{name} of what was given": each for name, each in named_copies(whole).items()}
-        changes = ", ".join(_changes(whole, cut, training)) or "nothing"
-        return {**held, "What has changed of what was given": changes}
+        trained = all(parameter.requires_grad for parameter in whole.parameters())
+        return {**held, CHANGED: [not trained, bool(whole._forward_pre_hooks)]}
 
     return Made(cut, dict(cut.named_parameters()), named_copies(cut), floating_bytes(cut), afterwards)
 
 
-def _changes(whole: nn.Module, cut: nn.Module, training: bool) -> Iterator[str]:
-    """What is no longer as it was with the module given, of which `cut` is this rank's part."""
-    own = {each.untyped_storage().data_ptr() for each in cut.parameters()}
-    for name, parameter in whole.named_parameters():
-        if parameter.untyped_storage().data_ptr() in own:
-            yield f"{name} is shared"
-        if not parameter.requires_grad:
-            yield f"{name} gets no gradient"
-        if parameter.grad is not None:
-            yield f"{name} has a gradient"
-    for module in whole.modules():
-        if module.training is not training:
-            yield f"training is {not training}"
-        if module._forward_pre_hooks or module._forward_hooks:
-            yield f"{type(module).__name__} has a hook"
+CHANGED = "Whether what was given is frozen, and has a hook,"
 
 
 def whole_half(kind: str, sizes: list[int]) -> nn.Module:
-    """An "mlp" or an "attention", which in training drops everything. sizes: D, heads, F."""
+    """An "mlp" or an "attention". sizes: D, heads, F."""
     width, heads, inner = sizes
-    config = TransformerConfig(width=width, heads=heads, mlp_width=inner, dropout=1.0)
+    config = TransformerConfig(width=width, heads=heads, mlp_width=inner, dropout=0.0)
     return MLP(config) if kind == "mlp" else Attention(config)
 
 
