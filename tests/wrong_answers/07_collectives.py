@@ -69,31 +69,13 @@ def forgets_its_own_part(x, parts=None, src=0, group=None):
     return x
 
 
-@wrong("scatter_from", fails="any root")
+@wrong("scatter_from", fails="any root, any number of ranks")
 def root_is_always_rank_0(x, parts=None, src=0, group=None):
     """Ignores src."""
     return _scatter(x, parts, 0, group)
 
 
-@wrong("scatter_from", fails="any length")
-def all_parts_as_long_as_the_first(x, parts=None, src=0, group=None):
-    """Makes its own buffer, as long as the root's longest part would be if all were equal."""
-    rank, _size = _place(group)
-    root = _root(group, src)
-    if rank == root:
-        longest = max(len(part) for part in parts)
-        for place, part in enumerate(parts):
-            if place != root:
-                padded = part.new_zeros(longest)
-                padded[: len(part)] = part
-                dist.send(padded, group_dst=place, group=group)
-        return x.copy_(parts[root])
-    arriving = x.contiguous()
-    dist.recv(arriving, group_src=root, group=group)
-    return x.copy_(arriving)
-
-
-@wrong("scatter_from", fails="any dtype and layout")
+@wrong("scatter_from", fails="any tensor")
 def buffer_of_float32(x, parts=None, src=0, group=None):
     """Sends and receives in PyTorch's default dtype."""
     if parts is not None:
@@ -103,55 +85,12 @@ def buffer_of_float32(x, parts=None, src=0, group=None):
     return x.copy_(arriving)
 
 
-@wrong("scatter_from", fails="any length")
-def as_many_numbers_as_rows(x, parts=None, src=0, group=None):
-    """As many numbers as x has elements in its first dimension: of a matrix these are its rows."""
-    if parts is not None:
-        return _scatter(x, parts, _root(group, src), group)
-    arriving = x.new_empty(x.shape[:1])
-    dist.recv(arriving, src, group=group)
-    return x.copy_(arriving)
-
-
 @wrong("scatter_from", fails="on a subgroup")
 def alone_by_the_global_rank(x, parts=None, src=0, group=None):
     """Alone it takes parts[src], though src is no place; where there is no group, nobody sees it."""
     if dist.get_world_size(group) == 1:
         return x.copy_(parts[src])
     return _scatter(x, parts, _root(group, src), group)
-
-
-@wrong("scatter_from", fails="any root")
-def from_whoever_sends(x, parts=None, src=0, group=None):
-    """Only the root sends; but the next call's root may begin before this one's comes to this rank."""
-    rank, root = dist.get_rank(group), _root(group, src)
-    if rank == root:
-        return _scatter(x, parts, root, group)
-    arriving = x.contiguous()
-    dist.recv(arriving, group=group)
-    return x.copy_(arriving)
-
-
-@wrong("scatter_from", fails="bytes and messages")
-def passes_the_rest_on(x, parts=None, src=0, group=None):
-    """A chain: each rank takes its part and sends all others on."""
-    rank, size = _place(group)
-    root = _root(group, src)
-    place = (rank - root) % size
-    if place == 0:
-        ordered = [parts[(root + i) % size] for i in range(size)]
-        lengths = torch.tensor([part.numel() for part in ordered])
-        rest = torch.cat([part.reshape(-1) for part in ordered])
-    else:
-        lengths = torch.zeros(size, dtype=torch.int64)
-        dist.recv(lengths, group_src=(rank - 1) % size, group=group)
-        rest = x.new_empty(int(lengths[place - 1 :].sum()))
-        dist.recv(rest, group_src=(rank - 1) % size, group=group)
-        rest = rest[int(lengths[place - 1]) :]
-    if place < size - 1:
-        dist.send(lengths, group_dst=(rank + 1) % size, group=group)
-        dist.send(rest.contiguous(), group_dst=(rank + 1) % size, group=group)
-    return x.copy_(rest[: int(lengths[place])].view(x.shape))
 
 
 # ---------------------------------------------------------------------------------------------- gather_to
@@ -170,7 +109,7 @@ def _gather(x, parts, root, group):
     return parts
 
 
-@wrong("gather_to", fails="any root")
+@wrong("gather_to", fails="any root, any number of ranks")
 def takes_whoever_comes_first(x, parts=None, dst=0, group=None):
     """Receives from anyone, and files what comes in the order in which it comes."""
     if parts is None:
@@ -182,36 +121,11 @@ def takes_whoever_comes_first(x, parts=None, dst=0, group=None):
     return parts
 
 
-@wrong("gather_to", fails="any root")
-def from_whichever_rank_comes(x, parts=None, dst=0, group=None):
-    """Files what comes under the rank that ought to come, but a fast one may send for the next call first."""
-    rank, root = dist.get_rank(group), _root(group, dst)
-    if rank != root:
-        return _gather(x, parts, root, group)
-    for place, part in enumerate(parts):
-        arriving = x if place == root else part.contiguous()
-        if place != root:
-            dist.recv(arriving, group=group)
-        part.copy_(arriving)
-    return parts
-
-
 @wrong("gather_to", fails="every part on the root")
 def returns_parts_everywhere(x, parts=None, dst=0, group=None):
     """The other ranks return their own tensor."""
     result = _gather(x, parts, _root(group, dst), group)
     return x if result is None else result
-
-
-@wrong("gather_to", fails="every part on the root")
-def receives_from_itself(x, parts=None, dst=0, group=None):
-    """The root waits for a message from itself."""
-    if parts is None:
-        dist.send(x.contiguous(), dst, group=group)
-        return None
-    for place, part in enumerate(parts):
-        dist.recv(part, group_src=place, group=group)
-    return parts
 
 
 @wrong("gather_to", fails="in place")
@@ -222,7 +136,7 @@ def a_list_of_its_own(x, parts=None, dst=0, group=None):
     return _gather(x, parts, _root(group, dst), group)
 
 
-@wrong("gather_to", fails="any dtype and layout")
+@wrong("gather_to", fails="any tensor")
 def sends_x_with_gaps(x, parts=None, dst=0, group=None):
     """A message needs a contiguous tensor."""
     if parts is None:
@@ -231,56 +145,10 @@ def sends_x_with_gaps(x, parts=None, dst=0, group=None):
     return _gather(x, parts, _root(group, dst), group)
 
 
-@wrong("gather_to", fails="bytes and messages")
-def rows_if_there_are_gaps(x, parts=None, dst=0, group=None):
-    """What has gaps goes item by item, each in a message of its own."""
-    rank, root = dist.get_rank(group), _root(group, dst)
-    if rank != root:
-        for item in [x] if x.is_contiguous() else x:
-            dist.send(item.contiguous(), group_dst=root, group=group)
-        return None
-    for place, part in enumerate(parts):
-        if place == root:
-            part.copy_(x)
-            continue
-        for item in [part] if part.is_contiguous() else part:
-            arriving = item.contiguous()
-            dist.recv(arriving, group_src=place, group=group)
-            item.copy_(arriving)
-    return parts
-
-
-"""Of the_root_of_the_first_call."""
-
-
 @wrong("gather_to", fails="on a subgroup")
 def dst_taken_for_a_place(x, parts=None, dst=0, group=None):
     """A global rank is no place in the group."""
     return _gather(x, parts, dst, group)
-
-
-@wrong("gather_to", fails="in place")
-def other_tensors_in_the_list(x, parts=None, dst=0, group=None):
-    """Whoever holds the tensors that were to be filled sees nothing of it: views of a larger one."""
-    root = _root(group, dst)
-    gathered = _gather(x, parts and [part.clone() for part in parts], root, group)
-    if gathered is None:
-        return None
-    parts[:] = gathered
-    return parts
-
-
-@wrong("gather_to", fails="any length")
-def one_tensor_cut_in_parts(x, parts=None, dst=0, group=None):
-    """Receives into the parts of a tensor_split, which need not be as long as those that come."""
-    if parts is None:
-        return _gather(x, parts, _root(group, dst), group)
-    whole = x.new_empty(sum(len(part) for part in parts), *x.shape[1:])
-    for part, arrived in zip(
-        parts, _gather(x, list(whole.tensor_split(len(parts))), _root(group, dst), group), strict=True
-    ):
-        part.copy_(arrived)
-    return parts
 
 
 # --------------------------------------------------------------------------------------------- broadcast_tree
@@ -300,13 +168,13 @@ def _tree(x, root, group, rounds=None):
     return x.copy_(data)
 
 
-@wrong("broadcast_tree", fails="any root")
+@wrong("broadcast_tree", fails="any root, any number of ranks")
 def root_0_only(x, src=0, group=None):
     """Ignores src."""
     return _tree(x, 0, group)
 
 
-@wrong("broadcast_tree", fails="any number of ranks")
+@wrong("broadcast_tree", fails="any root, any number of ranks")
 def a_hypercube(x, src=0, group=None):
     """rank ^ distance needs a power of two: some partners do not exist, and some ranks get nothing."""
     rank, size = _place(group)
@@ -325,7 +193,7 @@ def a_hypercube(x, src=0, group=None):
     return x.copy_(data)
 
 
-@wrong("broadcast_tree", fails="any dtype and layout")
+@wrong("broadcast_tree", fails="any tensor")
 def through_float64(x, src=0, group=None):
     """Large integers lose their last digits."""
     data = x.double()
@@ -339,32 +207,10 @@ def broadcasts_a_copy(x, src=0, group=None):
     return _tree(x.clone(), _root(group, src), group)
 
 
-@wrong("broadcast_tree", fails="any root")
-def from_any_parent(x, src=0, group=None):
-    """A rank has one parent; but in the next call, from another root, it may be another, who comes before."""
-    rank, size = _place(group)
-    place, distance, data = (rank - _root(group, src)) % size, 1, x.contiguous()
-    while distance < size:
-        if place < distance and place + distance < size:
-            dist.send(data, group_dst=(rank + distance) % size, group=group)
-        elif distance <= place < 2 * distance:
-            dist.recv(data, group=group)
-        distance *= 2
-    return x.copy_(data)
-
-
 @wrong("broadcast_tree", fails="on a subgroup")
 def ranks_of_the_world(x, src=0, group=None):
     """Takes rank and size from the default group."""
     return _tree(x, src, None)
-
-
-@wrong("broadcast_tree", fails="the root's values on every rank")
-def the_librarys_broadcast(x, src=0, group=None):
-    """One line, and not the exercise."""
-    data = x.contiguous()
-    dist.broadcast(data, src, group=group)
-    return x.copy_(data)
 
 
 @wrong("broadcast_tree", fails="bytes and messages")
@@ -395,27 +241,6 @@ def along_a_chain(x, src=0, group=None):
     return x.copy_(data)
 
 
-@wrong("broadcast_tree", fails="the root's values on every rank")
-def adds_to_nothing(x, src=0, group=None):
-    """Adds what arrives to x times zero: what was in memory there may have been NaN."""
-    rank, size = _place(group)
-    place = (rank - _root(group, src)) % size
-    data = x.contiguous() if place == 0 else x.contiguous() * 0
-    distance = 1
-    while distance < size:
-        if place < distance and place + distance < size:
-            dist.send(data, group_dst=(rank + distance) % size, group=group)
-        elif distance <= place < 2 * distance:
-            arriving = torch.empty_like(data)
-            dist.recv(arriving, group_src=(rank - distance) % size, group=group)
-            data += arriving
-        distance *= 2
-    return x.copy_(data)
-
-
-"""Of the_places_of_the_first_group."""
-
-
 # ------------------------------------------------------------------------------------------------ reduce_tree
 
 
@@ -435,19 +260,11 @@ def _sum_tree(total, root, group):
     return total
 
 
-@wrong("reduce_tree", fails="any root")
+@wrong("reduce_tree", fails="any root, any number of ranks")
 def sum_on_rank_0(x, dst=0, group=None):
     """Ignores dst."""
     total = _sum_tree(x.clone(), 0, group)
     return x.copy_(total) if dist.get_rank(group) == 0 else x
-
-
-@wrong("reduce_tree", fails="any root")
-def to_the_first_calls_root(x, dst=0, group=None, roots={}):  # noqa: B006
-    """Looks up the root's place once a group; the next call may have another root."""
-    root = roots.setdefault(group, _root(group, dst))
-    total = _sum_tree(x.clone(memory_format=torch.contiguous_format), root, group)
-    return x.copy_(total) if dist.get_rank(group) == root else x
 
 
 @wrong("reduce_tree", fails="the sum on the root")
@@ -467,7 +284,7 @@ def replaces_instead_of_adding(x, dst=0, group=None):
     return x.copy_(total) if place == 0 else x
 
 
-@wrong("reduce_tree", fails="any number of ranks")
+@wrong("reduce_tree", fails="any root, any number of ranks")
 def receives_from_ranks_that_do_not_exist(x, dst=0, group=None):
     """Waits for place + distance whether or not there is one."""
     rank, size = _place(group)
@@ -483,14 +300,6 @@ def receives_from_ranks_that_do_not_exist(x, dst=0, group=None):
         total += arriving
         distance *= 2
     return x.copy_(total) if place == 0 else x
-
-
-@wrong("reduce_tree", fails="any dtype and layout")
-def adds_up_in_numpy(x, dst=0, group=None):
-    """NumPy has no bfloat16."""
-    total = torch.from_numpy(np.array(x.numpy(), order="C"))
-    _sum_tree(total, _root(group, dst), group)
-    return x.copy_(total) if dist.get_rank() == dst else x
 
 
 @wrong("reduce_tree", fails="in place")
@@ -514,44 +323,6 @@ def then_broadcasts_it(x, dst=0, group=None):
     total = _sum_tree(x.clone(memory_format=torch.contiguous_format), _root(group, dst), group)
     _tree(total, _root(group, dst), group)
     return x.copy_(total) if dist.get_rank() == dst else x
-
-
-@wrong("reduce_tree", fails="rounds")
-def from_two_children(x, dst=0, group=None):
-    """A binary tree, not a binomial one; that both receives wait at once hides it on some links."""
-    rank, size = _place(group)
-    root = _root(group, dst)
-    place, total = (rank - root) % size, x.clone(memory_format=torch.contiguous_format)
-    children = [child for child in (2 * place + 1, 2 * place + 2) if child < size]
-    arriving = [torch.empty_like(total) for _ in children]
-    works = [
-        dist.irecv(data, group_src=(child + root) % size, group=group)
-        for data, child in zip(arriving, children, strict=True)
-    ]
-    for work, data in zip(works, arriving, strict=True):
-        work.wait()
-        total += data
-    if place:
-        dist.send(total, group_dst=((place - 1) // 2 + root) % size, group=group)
-        return x
-    return x.copy_(total)
-
-
-@wrong("reduce_tree", fails="any number of ranks")
-def three_levels(x, dst=0, group=None):
-    """The rounds of eight ranks."""
-    rank, size = _place(group)
-    place = (rank - _root(group, dst)) % size
-    total = x.clone(memory_format=torch.contiguous_format)
-    for distance in (1, 2, 4):
-        if place % (2 * distance) == distance:
-            dist.send(total, group_dst=(rank - distance) % size, group=group)
-            break
-        if place + distance < size:
-            arriving = torch.empty_like(total)
-            dist.recv(arriving, group_src=(rank + distance) % size, group=group)
-            total += arriving
-    return x.copy_(total) if place == 0 else x
 
 
 # ---------------------------------------------------------------------------------------- ring_reduce_scatter
@@ -578,25 +349,6 @@ def the_next_ranks_chunk(x, group=None):
     return _reduce_scatter(_cut(x, group), group, shift=0)[dist.get_rank(group)].clone()
 
 
-@wrong("ring_reduce_scatter", fails="any dtype and layout")
-def nothing_is_float32(x, group=None):
-    """An empty chunk is made anew, and has the default dtype."""
-    mine = _reduce_scatter(_cut(x, group), group)[dist.get_rank(group)]
-    return mine.clone() if mine.numel() else torch.empty(0)
-
-
-@wrong("ring_reduce_scatter", fails="on a subgroup")
-def alone_in_the_world_only(x, group=None):
-    """A rank alone in its group sends to itself, and waits; get_world_size() is that of all ranks."""
-    (rank, size), chunks = _place(group), _cut(x, group)
-    for step in range(max(1, size - 1) if dist.get_world_size() > 1 else 0):
-        target = chunks[(rank - 2 - step) % size]
-        arriving = torch.empty_like(target)
-        _both(chunks[(rank - 1 - step) % size], (rank + 1) % size, arriving, (rank - 1) % size, group)
-        target += arriving
-    return chunks[rank].clone()
-
-
 @wrong("ring_reduce_scatter", fails="its chunk of the sum")
 def one_step_too_few(x, group=None):
     """p - 2 steps: the last rank's part is missing."""
@@ -610,25 +362,7 @@ def one_step_too_few(x, group=None):
     return chunks[rank].clone()
 
 
-@wrong("ring_reduce_scatter", fails="any number of ranks")
-def hangs_for_odd_sizes(x, group=None):
-    """Sends before it receives where p is odd: no pairing of neighbours comes out even there."""
-    rank, size = _place(group)
-    chunks = _cut(x, group)
-    for step in range(size - 1):
-        outgoing, target = chunks[(rank - 1 - step) % size], chunks[(rank - 2 - step) % size]
-        arriving = torch.empty_like(target)
-        right, left = (rank + 1) % size, (rank - 1) % size
-        if size % 2:
-            dist.send(outgoing, group_dst=right, group=group)
-            dist.recv(arriving, group_src=left, group=group)
-        else:
-            _both(outgoing, right, arriving, left, group)
-        target += arriving
-    return chunks[rank].clone()
-
-
-@wrong("ring_reduce_scatter", fails="any length")
+@wrong("ring_reduce_scatter", fails="any tensor")
 def only_where_p_divides_n(x, group=None):
     """view(p, -1) needs a length that divides."""
     size = dist.get_world_size(group)
@@ -636,39 +370,7 @@ def only_where_p_divides_n(x, group=None):
     return _reduce_scatter(chunks, group)[dist.get_rank(group)].clone()
 
 
-"""Of one_workspace_for_all_calls."""
-
-
 @wrong("ring_reduce_scatter", fails="bytes and messages")
-def two_ranks_swap_it_all(x, group=None):
-    """The neighbour on both sides is the same: each gets the other's tensor, and needs half of it."""
-    rank, size = _place(group)
-    if size != 2:
-        return _reduce_scatter(_cut(x, group), group)[rank].clone()
-    data = x.clone(memory_format=torch.contiguous_format)
-    arriving = torch.empty_like(data)
-    _both(data, 1 - rank, arriving, 1 - rank, group)
-    return torch.tensor_split((data + arriving).view(-1), 2)[rank].clone()
-
-
-@wrong("ring_reduce_scatter", fails="in place")
-def alone_it_returns_x(x, group=None):
-    """With one rank the sum is x, but a new tensor is asked for."""
-    rank, size = _place(group)
-    if size == 1:
-        return x.flatten()
-    chunks = _cut(x, group)
-    for step in range(size - 1):
-        target = chunks[(rank - 2 - step) % size]
-        arriving = torch.empty_like(target)
-        sending = dist.isend(chunks[(rank - 1 - step) % size], group_dst=(rank + 1) % size, group=group)
-        dist.recv(arriving, group_src=(rank - 1) % size, group=group)
-        sending.wait()
-        target += arriving
-    return chunks[rank].clone()
-
-
-@wrong("ring_reduce_scatter", fails="neighbours only")
 def straight_to_the_owner(x, group=None):
     """Sends each chunk to the rank that wants it: right, as cheap, and no ring."""
     rank, size = _place(group)
@@ -726,15 +428,6 @@ def sends_its_own_chunk_every_time(x, group=None):
     return x.copy_(data)
 
 
-@wrong("ring_all_gather", fails="on a subgroup")
-def gaps_round_all_ranks(x, group=None):
-    """Calls itself with a copy of what has gaps, and does not pass the group on."""
-    if not x.is_contiguous():
-        return x.copy_(gaps_round_all_ranks(x.contiguous()))
-    _all_gather(torch.tensor_split(x.view(-1), dist.get_world_size(group)), group)
-    return x
-
-
 @wrong("ring_all_gather", fails="every chunk on every rank")
 def forgets_the_last_chunk(x, group=None):
     """p - 2 steps."""
@@ -742,26 +435,6 @@ def forgets_the_last_chunk(x, group=None):
     size = dist.get_world_size(group)
     _all_gather(torch.tensor_split(data.view(-1), size), group, steps=size - 2)
     return x.copy_(data)
-
-
-@wrong("ring_all_gather", fails="any length")
-def torch_chunk_instead_of_tensor_split(x, group=None):
-    """torch.chunk makes fewer chunks than ranks, and other ones."""
-    data = x.contiguous()
-    size = dist.get_world_size(group)
-    chunks = list(torch.chunk(data.view(-1), size))
-    chunks += [data.view(-1)[:0]] * (size - len(chunks))
-    _all_gather(chunks, group)
-    return x.copy_(data)
-
-
-@wrong("ring_all_gather", fails="any length")
-def into_a_slice(x, group=None):
-    """A number without a dimension has no slices."""
-    data = x.contiguous()
-    _all_gather(torch.tensor_split(data.view(-1), dist.get_world_size(group)), group)
-    x[:] = data
-    return x
 
 
 @wrong("ring_all_gather", fails="in place")
@@ -772,14 +445,14 @@ def leaves_x_alone(x, group=None):
     return data
 
 
-@wrong("ring_all_gather", fails="any dtype and layout")
+@wrong("ring_all_gather", fails="any tensor")
 def flattens_and_forgets(x, group=None):
     """x.flatten() of a tensor with gaps is a copy."""
     _all_gather(torch.tensor_split(x.flatten(), dist.get_world_size(group)), group)
     return x
 
 
-@wrong("ring_all_gather", fails="neighbours only")
+@wrong("ring_all_gather", fails="bytes and messages")
 def own_chunk_to_everyone(x, group=None):
     """Sends its chunk to each other rank itself."""
     rank, size = _place(group)
@@ -805,20 +478,6 @@ def passes_on_all_that_it_has(x, group=None):
     return x.copy_(data)
 
 
-@wrong("ring_all_gather", fails="neighbours only")
-def short_ones_to_everyone(x, group=None):
-    """With fewer elements than ranks nobody goes round a ring."""
-    rank, size = _place(group)
-    chunks = _cut(x, group)
-    if x.numel() < size:
-        for step in range(1, size):
-            to, source = (rank + step) % size, (rank - step) % size
-            _both(chunks[rank], to, chunks[source], source, group)
-    else:
-        _all_gather(chunks, group)
-    return x.copy_(torch.cat(chunks).view_as(x))
-
-
 # -------------------------------------------------------------------------------------------- ring_all_reduce
 
 
@@ -827,27 +486,6 @@ def _all_reduce(data, group):
     _reduce_scatter(chunks, group)
     _all_gather(chunks, group)
     return data
-
-
-@wrong("ring_all_reduce", fails="neighbours only")
-def to_the_left(x, group=None):
-    """The ring the other way round: each rank sends to the one before it, not to the next."""
-    rank, size = _place(group)
-    chunks = list(torch.tensor_split(x.reshape(-1).clone(), size))
-    right_rank, left_rank = (rank + 1) % size, (rank - 1) % size
-    for step in range(size - 1):
-        give, take = (rank + step) % size, (rank + step + 1) % size
-        arriving = torch.empty_like(chunks[take])
-        sending = dist.isend(chunks[give], group_dst=left_rank, group=group)
-        dist.recv(arriving, group_src=right_rank, group=group)
-        sending.wait()
-        chunks[take] += arriving
-    for step in range(size - 1):
-        give, take = (rank + step - 1) % size, (rank + step) % size
-        sending = dist.isend(chunks[give], group_dst=left_rank, group=group)
-        dist.recv(chunks[take], group_src=right_rank, group=group)
-        sending.wait()
-    return x.copy_(torch.cat(chunks).view_as(x))
 
 
 @wrong("ring_all_reduce", fails="the sum on every rank")
@@ -860,23 +498,7 @@ def gathers_the_wrong_chunk(x, group=None):
     return x.copy_(data)
 
 
-@wrong("ring_all_reduce", fails="the sum on every rank")
-def averages(x, group=None):
-    """The mean, not the sum."""
-    data = _all_reduce(x.contiguous(), group)
-    return x.copy_(data / dist.get_world_size(group))
-
-
-@wrong("ring_all_reduce", fails="any number of ranks")
-def hangs_for_odd_rings(x, group=None):
-    """Waits for a partner that nobody is: odd p leaves one rank alone."""
-    rank, size = _place(group)
-    if size % 2 and size > 1:
-        dist.recv(x, group_src=(rank - 1) % size, group=group)
-    return x.copy_(_all_reduce(x.contiguous(), group))
-
-
-@wrong("ring_all_reduce", fails="any length")
+@wrong("ring_all_reduce", fails="any tensor")
 def drops_the_remainder(x, group=None):
     """Chunks of n // p elements: what is left over at the end is never added."""
     size = dist.get_world_size(group)
@@ -889,18 +511,10 @@ def drops_the_remainder(x, group=None):
     return x.copy_(data)
 
 
-@wrong("ring_all_reduce", fails="any dtype and layout")
+@wrong("ring_all_reduce", fails="any tensor")
 def sums_in_float64(x, group=None):
     """Accumulates in the wrong dtype: integers above 2**53 are rounded."""
     return x.copy_(_all_reduce(x.contiguous().double(), group))
-
-
-@wrong("ring_all_reduce", fails="in place")
-def gives_it_other_data(x, group=None):
-    """Who has a view of x, such as the bucket in which it lies, sees nothing of the sum."""
-    data = x.clone(memory_format=torch.contiguous_format)
-    x.data = _all_reduce(data, group)
-    return x
 
 
 @wrong("ring_all_reduce", fails="on a subgroup")
@@ -941,9 +555,6 @@ def rank_0_begins(x, group=None):
             dist.send(give, group_dst=right, group=group)
         take.copy_(take + arriving if step < size - 1 else arriving)
     return x.copy_(data)
-
-
-"""Of one_buffer_for_all_dtypes."""
 
 
 # ------------------------------------------------------------------------------ recursive_doubling_all_reduce
@@ -1007,7 +618,7 @@ def powers_of_two_are_taken_for_granted(x, group=None):
     return x.copy_(data)
 
 
-@wrong("recursive_doubling_all_reduce", fails="a slow rank")
+@wrong("recursive_doubling_all_reduce", fails="any number of ranks")
 def doubles_with_anybody(x, group=None):
     """recv without a source: if a rank is slow, the next round's message comes before this round's."""
 
@@ -1019,24 +630,6 @@ def doubles_with_anybody(x, group=None):
         return arriving
 
     return _doubling(x, group, swapped=swapped)
-
-
-@wrong("recursive_doubling_all_reduce", fails="in place")
-def halves_in_a_tensor_of_their_own(x, group=None):
-    """16-bit numbers are added up in another tensor, and x stays as it was."""
-    if x.is_floating_point() and x.itemsize == 2:
-        return _doubling(x.clone(), group)
-    return _doubling(x, group)
-
-
-@wrong("recursive_doubling_all_reduce", fails="any dtype and layout")
-def sends_it_as_it_lies(x, group=None):
-    """A message needs a contiguous tensor."""
-    size, rank = dist.get_world_size(group), dist.get_rank(group)
-    if x.is_contiguous() or size == 1:
-        return _doubling(x, group)
-    dist.send(x, group_dst=rank ^ 1, group=group)
-    return x
 
 
 @wrong("recursive_doubling_all_reduce", fails="on a subgroup")
@@ -1051,25 +644,6 @@ def partners_by_global_rank(x, group=None):
         return arriving
 
     return _doubling(x, group, swapped=swapped)
-
-
-@wrong("recursive_doubling_all_reduce", fails="bytes and messages")
-def swaps_two_halves(x, group=None):
-    """Two messages a round."""
-
-    def swapped(data, partner, group):
-        flat = data.view(-1)
-        middle = flat.numel() // 2
-        parts = [_swapped(part.clone(), partner, group) for part in (flat[:middle], flat[middle:])]
-        return torch.cat(parts).view_as(data)
-
-    return _doubling(x, group, swapped=swapped)
-
-
-@wrong("recursive_doubling_all_reduce", fails="nearest partner first")
-def farthest_partner_first(x, group=None):
-    """4, 2, 1: the right sum, in the order of halving."""
-    return _doubling(x, group, lambda core: _distances(core)[::-1])
 
 
 @wrong("recursive_doubling_all_reduce", fails="rounds")
@@ -1146,17 +720,6 @@ def only_halves(x, group=None):
     return _folded(x, group, halve)
 
 
-@wrong("halving_doubling_all_reduce", fails="the sum on every rank")
-def both_receive_first(x, group=None):
-    """Partners who both receive first wait for each other."""
-    partner = dist.get_rank(group) ^ 1
-    arriving = torch.empty_like(x)
-    dist.recv(arriving, group_src=partner, group=group)
-    dist.send(x, group_dst=partner, group=group)
-    x += arriving
-    return x
-
-
 @wrong("halving_doubling_all_reduce", fails="any number of ranks")
 def halves_with_anybody(x, group=None):
     """recv without a source: of five ranks one waits for its guest, while others go on."""
@@ -1172,7 +735,7 @@ def powers_of_two_only(x, group=None):
     return x.copy_(data)
 
 
-@wrong("halving_doubling_all_reduce", fails="any length")
+@wrong("halving_doubling_all_reduce", fails="any tensor")
 def lengths_that_halve_evenly(x, group=None):
     """Each partner cuts its own half of n // 2 elements: with an odd length they do not meet."""
 
@@ -1191,13 +754,6 @@ def lengths_that_halve_evenly(x, group=None):
             _both(kept, partner, given, partner, group)
 
     return _folded(x, group, work)
-
-
-@wrong("halving_doubling_all_reduce", fails="bytes and messages")
-def float16_travels_wide(x, group=None):
-    """float16 overflows early, so it is added up in float32, and travels so: twice the bytes."""
-    data = x.float() if x.dtype == torch.float16 else x
-    return x.copy_(_folded(data, group, _halving_doubling))
 
 
 @wrong("halving_doubling_all_reduce", fails="in place")
@@ -1220,59 +776,6 @@ def recursive_doubling(x, group=None):
             distance *= 2
 
     return _folded(x, group, double)
-
-
-@wrong("halving_doubling_all_reduce", fails="rounds")
-def one_direction_at_a_time(x, group=None):
-    """The lower partner sends, then receives: two messages one after another in each round."""
-
-    def work(flat, group, core):
-        rank = dist.get_rank(group)
-
-        def swap(outgoing, partner, incoming):
-            if rank < partner:
-                dist.send(outgoing, group_dst=partner, group=group)
-                dist.recv(incoming, group_src=partner, group=group)
-            else:
-                dist.recv(incoming, group_src=partner, group=group)
-                dist.send(outgoing, group_dst=partner, group=group)
-
-        part, rounds, distance = flat, [], core // 2
-        while distance:
-            lower, upper = part[: len(part) // 2], part[len(part) // 2 :]
-            kept, given = (upper, lower) if rank & distance else (lower, upper)
-            arriving = torch.empty_like(kept)
-            swap(given, rank ^ distance, arriving)
-            kept += arriving
-            rounds.append((rank ^ distance, kept, given))
-            part, distance = kept, distance // 2
-        for partner, kept, given in reversed(rounds):
-            swap(kept, partner, given)
-
-    return _folded(x, group, work)
-
-
-@wrong("halving_doubling_all_reduce", fails="any dtype and layout")
-def guests_bring_floats(x, group=None):
-    """Only what comes from a rank that folds is received in PyTorch's default dtype."""
-    rank, size = _place(group)
-    core = 1 << (size.bit_length() - 1)
-    if rank >= core or rank + core >= size:
-        return _folded(x, group, lambda flat, group, core: _halving_doubling(flat, group, core))
-    data = x.contiguous()
-    flat = data.view(-1)
-    arriving = torch.empty(flat.shape)
-    dist.recv(arriving, group_src=rank + core, group=group)
-    flat += arriving
-    _halving_doubling(flat, group, core)
-    dist.send(flat, group_dst=rank + core, group=group)
-    return x.copy_(data)
-
-
-def _doubles(flat, group, core):
-    """Whole tensors in each round."""
-    for distance in _distances(core):
-        flat += _swapped(flat, dist.get_rank(group) ^ distance, group)
 
 
 # ------------------------------------------------------------------------------------ hierarchical_all_reduce
@@ -1314,7 +817,7 @@ def within_nodes_only(x, gpus_per_node, group=None):
     return x.copy_(_hierarchy(x.contiguous(), gpus_per_node, group, stages=(1, 3)))
 
 
-@wrong("hierarchical_all_reduce", fails="a slow rank")
+@wrong("hierarchical_all_reduce", fails="any number of ranks")
 def takes_from_anybody(x, gpus_per_node, group=None):
     """recv without a source: of two stages the later one's message may come first, if a rank is slow."""
     return x.copy_(_hierarchy(x.contiguous(), gpus_per_node, group, anybody=True))
@@ -1330,21 +833,13 @@ def two_nodes_only(x, gpus_per_node, group=None):
     return x
 
 
-@wrong("hierarchical_all_reduce", fails="any length")
-def needs_divisible_lengths(x, gpus_per_node, group=None):
-    """Refuses what does not divide by the number of ranks."""
-    if x.numel() % 2:
-        raise ValueError("the length must divide")
-    return x.copy_(_hierarchy(x.contiguous(), gpus_per_node, group))
-
-
 @wrong("hierarchical_all_reduce", fails="in place")
 def sum_in_a_new_tensor(x, gpus_per_node, group=None):
     """x itself stays as it was."""
     return _hierarchy(x.clone(memory_format=torch.contiguous_format), gpus_per_node, group)
 
 
-@wrong("hierarchical_all_reduce", fails="any dtype and layout")
+@wrong("hierarchical_all_reduce", fails="any tensor")
 def flat_copy_lost(x, gpus_per_node, group=None):
     """Works on x.flatten(), which is a copy if there are gaps."""
     flat = x.view(-1) if x.is_contiguous() else x.flatten()
@@ -1352,38 +847,10 @@ def flat_copy_lost(x, gpus_per_node, group=None):
     return x
 
 
-@wrong("hierarchical_all_reduce", fails="bytes between nodes")
+@wrong("hierarchical_all_reduce", fails="bytes and messages")
 def one_big_ring(x, gpus_per_node, group=None):
     """A ring over all ranks crosses between nodes with all that it has: 2 (p - 1) / p of the tensor."""
     return x.copy_(_all_reduce(x.contiguous(), group))
-
-
-@wrong("hierarchical_all_reduce", fails="bytes within a node")
-def doubles_on_a_single_node(x, gpus_per_node, group=None):
-    """Where there is one node: whole tensors in log2 p rounds, and no ring."""
-    if gpus_per_node < dist.get_world_size(group):
-        return x.copy_(_hierarchy(x.contiguous(), gpus_per_node, group))
-    return x.copy_(_folded(x, group, _doubles))
-
-
-@wrong("hierarchical_all_reduce", fails="rounds")
-def one_rail_after_another(x, gpus_per_node, group=None):
-    """The GPUs of a node go to the other nodes by turns, as if they had one network card."""
-    rank, _ = _place(group)
-    local = rank % gpus_per_node
-    data, turn = _hierarchy(x.contiguous(), gpus_per_node, group, stages=(1,)), torch.zeros(0)
-    if local > 0:
-        dist.recv(turn, group_src=rank - 1, group=group)
-    _hierarchy(data, gpus_per_node, group, stages=(2,))
-    if local < gpus_per_node - 1:
-        dist.send(turn, group_dst=rank + 1, group=group)
-    return x.copy_(_hierarchy(data, gpus_per_node, group, stages=(3,)))
-
-
-@wrong("hierarchical_all_reduce", fails="on a subgroup")
-def a_ring_of_all_without_nodes(x, gpus_per_node, group=None):
-    """Where each node has one GPU, a ring of all ranks, also of those that are not in the group."""
-    return x.copy_(_hierarchy(x.contiguous(), gpus_per_node, None if gpus_per_node == 1 else group))
 
 
 # ---------------------------------------------------------------------------------------- all_to_all_pairwise
@@ -1398,7 +865,7 @@ def _exchange(outputs, inputs, group, steps):
         outputs[source].copy_(arriving)
 
 
-@wrong("all_to_all_pairwise", fails="a slow rank")
+@wrong("all_to_all_pairwise", fails="any number of ranks")
 def takes_what_comes_first(outputs, inputs, group=None):
     """recv without a source: right as long as no rank is slow."""
     size, rank = dist.get_world_size(group), dist.get_rank(group)
@@ -1410,40 +877,6 @@ def takes_what_comes_first(outputs, inputs, group=None):
         dist.recv(arriving, group=group)
         sending.wait()
         outputs[left].copy_(arriving)
-    return outputs
-
-
-@wrong("all_to_all_pairwise", fails="every part at its place")
-def one_buffer_for_all_that_arrives(outputs, inputs, group=None):
-    """Several irecv write into one tensor at the same time."""
-    rank, size = _place(group)
-    outputs[rank].copy_(inputs[rank])
-    buffer = inputs[0].new_empty(max(len(part) for part in outputs), *inputs[0].shape[1:])
-    others = [place for place in range(size) if place != rank]
-    arriving = {place: buffer[: len(outputs[place])] for place in others}
-    work = [dist.irecv(arriving[place], group_src=place, group=group) for place in others]
-    work += [dist.isend(inputs[place].contiguous(), group_dst=place, group=group) for place in others]
-    for each in work:
-        each.wait()
-    for place in others:
-        outputs[place].copy_(arriving[place])
-    return outputs
-
-
-@wrong("all_to_all_pairwise", fails="in place")
-def alone_it_returns_what_it_was_given(outputs, inputs, group=None):
-    """With one rank it returns at once, and outputs stay empty."""
-    rank, size = _place(group)
-    if size == 1:
-        return inputs
-    outputs[rank].copy_(inputs[rank])
-    for step in range(1, size):
-        target, source = (rank + step) % size, (rank - step) % size
-        arriving = outputs[source].contiguous()
-        sending = dist.isend(inputs[target].contiguous(), group_dst=target, group=group)
-        dist.recv(arriving, group_src=source, group=group)
-        sending.wait()
-        outputs[source].copy_(arriving)
     return outputs
 
 
@@ -1467,7 +900,7 @@ def by_exclusive_or(outputs, inputs, group=None):
     return outputs
 
 
-@wrong("all_to_all_pairwise", fails="any length")
+@wrong("all_to_all_pairwise", fails="any tensor")
 def parts_of_one_length(outputs, inputs, group=None):
     """Stacks the parts, which need not be equally long."""
     stacked = torch.stack([part.contiguous() for part in inputs])
@@ -1477,22 +910,7 @@ def parts_of_one_length(outputs, inputs, group=None):
     return outputs
 
 
-@wrong("all_to_all_pairwise", fails="any number of ranks")
-def by_exclusive_or_if_even(outputs, inputs, group=None):
-    """Pairs where the number of ranks is even; but of six ranks, rank 4 ^ 2 is no partner."""
-    rank, size = _place(group)
-    outputs[rank].copy_(inputs[rank])
-    for step in range(1, size):
-        right, left = (rank + step) % size, (rank - step) % size
-        if size % 2 == 0:
-            right = left = rank ^ step
-        arriving = outputs[left].contiguous()
-        _both(inputs[right].contiguous(), right, arriving, left, group)
-        outputs[left].copy_(arriving)
-    return outputs
-
-
-@wrong("all_to_all_pairwise", fails="any dtype and layout")
+@wrong("all_to_all_pairwise", fails="any tensor")
 def parts_with_gaps(outputs, inputs, group=None):
     """Sends and receives straight from and into tensors that are not contiguous."""
     rank, size = _place(group)
@@ -1500,23 +918,6 @@ def parts_with_gaps(outputs, inputs, group=None):
     for step in range(1, size):
         to, source = (rank + step) % size, (rank - step) % size
         _both(inputs[to], to, outputs[source], source, group)
-    return outputs
-
-
-@wrong("all_to_all_pairwise", fails="bytes and messages")
-def everything_to_everyone(outputs, inputs, group=None):
-    """Sends the whole input to each rank, which picks its part out."""
-    rank, size = _place(group)
-    outputs[rank].copy_(inputs[rank])
-    whole = torch.cat([part.reshape(-1) for part in inputs])
-    for step in range(1, size):
-        to, source = (rank + step) % size, (rank - step) % size
-        sizes = torch.tensor([part.numel() for part in inputs])
-        theirs = torch.empty_like(sizes)
-        _both(sizes, to, theirs, source, group)
-        arriving = whole.new_empty(int(theirs.sum()))
-        _both(whole, to, arriving, source, group)
-        outputs[source].copy_(arriving.split(theirs.tolist())[rank].view(outputs[source].shape))
     return outputs
 
 
@@ -1580,35 +981,11 @@ def a_ring_of_whole_tensors(algorithm, nbytes, ranks, alpha, beta, gamma=0.0):
     return _right_time(algorithm, nbytes, ranks, alpha, beta, gamma)
 
 
-@wrong("predict_time", fails="ring")
-def p_steps_instead_of_p_minus_1(algorithm, nbytes, ranks, alpha, beta, gamma=0.0):
-    """Nearly right for many ranks."""
-    if algorithm == "ring":
-        return 2 * ranks * (alpha + nbytes / ranks * beta)
-    return _right_time(algorithm, nbytes, ranks, alpha, beta, gamma)
-
-
-@wrong("predict_time", fails="halving_doubling")
-def whole_tensors_in_every_round(algorithm, nbytes, ranks, alpha, beta, gamma=0.0):
-    """Recursive doubling's bytes."""
-    if algorithm == "halving_doubling":
-        return 2 * math.log2(ranks) * (alpha + nbytes * beta)
-    return _right_time(algorithm, nbytes, ranks, alpha, beta, gamma)
-
-
-@wrong("predict_time", fails="ranks beyond a power of two")
+@wrong("predict_time", fails="any number of ranks")
 def a_logarithm_with_a_fraction(algorithm, nbytes, ranks, alpha, beta, gamma=0.0):
     """There is no half round."""
     if algorithm == "halving_doubling":
         return 2 * math.log2(ranks) * alpha + (ranks - 1) / ranks * nbytes * (2 * beta + gamma)
-    return _right_time(algorithm, nbytes, ranks, alpha, beta, gamma)
-
-
-@wrong("predict_time", fails="ranks beyond a power of two")
-def the_nearest_logarithm(algorithm, nbytes, ranks, alpha, beta, gamma=0.0):
-    """Rounds to the nearest number of rounds; a tree needs each that it has begun."""
-    if algorithm == "tree":
-        ranks = 2 ** round(math.log2(ranks))
     return _right_time(algorithm, nbytes, ranks, alpha, beta, gamma)
 
 
@@ -1622,12 +999,6 @@ def additions_are_free(algorithm, nbytes, ranks, alpha, beta, gamma=0.0):
 def copies_are_additions(algorithm, nbytes, ranks, alpha, beta, gamma=0.0):
     """Pays gamma for every byte that arrives, also for those that are only copied."""
     return _right_time(algorithm, nbytes, ranks, alpha, beta + gamma)
-
-
-@wrong("predict_time", fails="one rank, no bytes")
-def at_least_one_round(algorithm, nbytes, ranks, alpha, beta, gamma=0.0):
-    """One rank has nobody to send to."""
-    return _right_time(algorithm, nbytes, max(2, ranks), alpha, beta, gamma)
 
 
 # --------------------------------------------------------------------------------------------- fit_alpha_beta
@@ -1662,14 +1033,6 @@ def ordinary_least_squares(samples):
     return _weighted(samples, [1.0] * len(samples))
 
 
-@wrong("fit_alpha_beta", fails="noisy samples")
-def through_two_points(samples):
-    """Two samples make a line, and their noise too."""
-    (n1, t1), (n2, t2) = sorted(samples)[0], sorted(samples)[-1]
-    beta = (t2 - t1) / (n2 - n1)
-    return t1 - n1 * beta, beta
-
-
 @wrong("fit_alpha_beta", fails="samples unchanged")
 def sorts_the_samples(samples):
     """list.sort works in place."""
@@ -1677,13 +1040,7 @@ def sorts_the_samples(samples):
     return _weighted(samples, [1 / t for _, t in samples])
 
 
-@wrong("fit_alpha_beta", fails="samples unchanged")
-def a_list_instead_of_a_pair(samples):
-    """A list is no tuple."""
-    return list(_weighted(samples, [1 / t for _, t in samples]))
-
-
-@wrong("fit_alpha_beta", fails="alpha below 0")
+@wrong("fit_alpha_beta", fails="exact samples")
 def no_less_than_nothing(samples):
     """A latency below 0 makes no sense; but the nearest line may have one."""
     alpha, beta = _weighted(samples, [1 / t for _, t in samples])
@@ -1706,12 +1063,6 @@ CAUSES = {
 def senders_and_receivers_confused():
     """Waiting for a send means that nobody sends: all receive."""
     return CAUSES | {"swap": "all send first"}
-
-
-@wrong("causes_of_hangs", fails="swap")
-def a_list_of_causes():
-    """In the order of the programs, but without their names."""
-    return list(CAUSES.values())
 
 
 @wrong("causes_of_hangs", fails="report")
@@ -1762,18 +1113,6 @@ def now_both_send_first(x):
 
 
 @wrong("mend_swap", fails="the partner's tensor")
-def waits_too_late(x):
-    """Returns before the message has arrived: a copy of what was there."""
-    partner = dist.get_rank() ^ 1
-    arriving = torch.zeros_like(x)
-    receiving = dist.irecv(arriving, partner)
-    result = arriving.clone()
-    dist.send(x, partner)
-    receiving.wait()
-    return result - 1
-
-
-@wrong("mend_swap", fails="the partner's tensor")
 def returns_its_own(x):
     """Returns what it has sent."""
     partner = dist.get_rank() ^ 1
@@ -1800,18 +1139,6 @@ def gathers_everything(x):
     everyone = [torch.empty_like(x) for _ in range(dist.get_world_size())]
     dist.all_gather(everyone, x)
     return everyone[dist.get_rank() ^ 1]
-
-
-@wrong("mend_swap", fails="a tensor of its own")
-def two_ranks_swap_in_place(x):
-    """With two ranks, x is overwritten as well."""
-    rank, arriving = dist.get_rank(), torch.empty_like(x)
-    sending = dist.isend(x.clone(), rank ^ 1)
-    dist.recv(arriving, rank ^ 1)
-    sending.wait()
-    if dist.get_world_size() == 2:
-        x.copy_(arriving)
-    return arriving
 
 
 # ------------------------------------------------------------------------------------------------ mend_shift
@@ -1859,18 +1186,6 @@ def shifts_in_place(x):
     return x
 
 
-@wrong("mend_shift", fails="the left neighbour's tensor")
-def with_a_barrier_between(x):
-    """A barrier that mends nothing: isend has."""
-    rank, size = dist.get_rank(), dist.get_world_size()
-    arriving = torch.empty_like(x)
-    sending = dist.isend(x, (rank + 1) % size)
-    dist.recv(arriving, (rank - 1) % size)
-    sending.wait()
-    dist.barrier()
-    return arriving
-
-
 @wrong("mend_shift", fails="all at the same time")
 def rank_0_receives_first(x):
     """It ends, one message after another."""
@@ -1883,36 +1198,6 @@ def rank_0_receives_first(x):
         dist.send(x, (rank + 1) % size)
         dist.recv(arriving, (rank - 1) % size)
     return arriving
-
-
-@wrong("mend_shift", fails="the left neighbour's tensor")
-def two_ranks_keep_theirs(x):
-    """With two ranks left and right are the same, but not this rank."""
-    rank, size = dist.get_rank(), dist.get_world_size()
-    arriving = torch.empty_like(x)
-    sending = dist.isend(x, (rank + 1) % size)
-    dist.recv(arriving, (rank - 1) % size)
-    sending.wait()
-    return x.clone() if size == 2 else arriving
-
-
-@wrong("mend_shift", fails="the left neighbour's tensor")
-def room_for_a_matrix(x):
-    """Not every tensor has rows and columns."""
-    rank, size, (rows, columns) = dist.get_rank(), dist.get_world_size(), x.shape
-    arriving = x.new_empty(rows, columns)
-    sending = dist.isend(x, (rank + 1) % size)
-    dist.recv(arriving, (rank - 1) % size)
-    sending.wait()
-    return arriving
-
-
-@wrong("mend_shift", fails="the left neighbour's tensor")
-def gathers_from_all(x):
-    """Everyone's tensor, of which one is needed: more messages, and so no less time."""
-    everyone = [torch.empty_like(x) for _ in range(dist.get_world_size())]
-    dist.all_gather(everyone, x)
-    return everyone[dist.get_rank() - 1]
 
 
 # ----------------------------------------------------------------------------------------------- mend_report
@@ -1961,15 +1246,6 @@ def everyone_reports(loss):
     return total.item() / dist.get_world_size()
 
 
-@wrong("mend_report", fails="the mean on rank 0")
-def barrier_to_be_sure(loss):
-    """A barrier that an all_reduce makes needless."""
-    dist.barrier()
-    total = torch.tensor(loss)
-    dist.all_reduce(total)
-    return total.item() / dist.get_world_size() if dist.get_rank() == 0 else None
-
-
 # -------------------------------------------------------------------------------------------- mend_grid_sums
 
 
@@ -1980,7 +1256,7 @@ def _lines(columns):
     return rows, verticals
 
 
-@wrong("mend_grid_sums", fails="comes to an end")
+@wrong("mend_grid_sums", fails="row and column sums")
 def still_sorted(x, columns):
     """As it was: each rank makes its two groups in sorted order, which is not the same order everywhere."""
     rows, verticals = _lines(columns)
@@ -1993,25 +1269,12 @@ def still_sorted(x, columns):
     return row_sum, column_sum
 
 
-@wrong("mend_grid_sums", fails="comes to an end")
-def columns_first_on_odd_ranks(x, columns):
-    """All ranks make all groups, but not in one order."""
-    rows, verticals = _lines(columns)
-    rank = dist.get_rank()
-    lines = verticals + rows if rank % 2 else rows + verticals
-    groups = {tuple(line): dist.new_group(line) for line in lines}
-    row_sum, column_sum = x.clone(), x.clone()
-    dist.all_reduce(row_sum, group=groups[tuple(rows[rank // columns])])
-    dist.all_reduce(column_sum, group=groups[tuple(verticals[rank % columns])])
-    return row_sum, column_sum
-
-
 def _all_groups(columns):
     rows, verticals = _lines(columns)
     return [dist.new_group(line) for line in rows], [dist.new_group(line) for line in verticals]
 
 
-@wrong("mend_grid_sums", fails="row sums")
+@wrong("mend_grid_sums", fails="row and column sums")
 def columns_before_rows(x, columns):
     """The pair the wrong way round."""
     rows, verticals = _all_groups(columns)
@@ -2022,7 +1285,7 @@ def columns_before_rows(x, columns):
     return column_sum, row_sum
 
 
-@wrong("mend_grid_sums", fails="column sums")
+@wrong("mend_grid_sums", fails="row and column sums")
 def sums_of_sums(x, columns):
     """The column's sum of row sums is the sum over the whole grid."""
     rows, verticals = _all_groups(columns)
@@ -2034,7 +1297,7 @@ def sums_of_sums(x, columns):
     return row_sum, total
 
 
-@wrong("mend_grid_sums", fails="tensors of its own")
+@wrong("mend_grid_sums", fails="a tensor of its own")
 def reduces_x_itself(x, columns):
     """all_reduce works in place: x becomes the column's sum."""
     rows, verticals = _all_groups(columns)
@@ -2043,22 +1306,6 @@ def reduces_x_itself(x, columns):
     dist.all_reduce(row_sum, group=rows[rank // columns])
     dist.all_reduce(x, group=verticals[rank % columns])
     return row_sum, x.clone()
-
-
-@wrong("mend_grid_sums", fails="tensors of its own")
-def copies_by_numpy(x, columns):
-    """NumPy has no tensors on a GPU."""
-    return _grid_sums(torch.from_numpy(x.numpy().copy()), columns)
-
-
-@wrong("mend_grid_sums", fails="row sums")
-def one_copy_for_both(x, columns):
-    """Both sums in one tensor: the second is of what the first has made of it."""
-    rows, verticals = _all_groups(columns)
-    total = x.clone()
-    dist.all_reduce(total, group=rows[dist.get_rank() // columns])
-    dist.all_reduce(total, group=verticals[dist.get_rank() % columns])
-    return total, total
 
 
 @wrong("mend_grid_sums", fails="within groups")
@@ -2072,24 +1319,10 @@ def gathers_the_grid(x, columns):
     return torch.stack(row).sum(0), torch.stack(column).sum(0)
 
 
-def _grid_sums(x, columns):
-    rows, verticals = _all_groups(columns)
-    row_sum, column_sum = x.clone(), x.clone()
-    dist.all_reduce(row_sum, group=rows[dist.get_rank() // columns])
-    dist.all_reduce(column_sum, group=verticals[dist.get_rank() % columns])
-    return row_sum, column_sum
-
-
-@wrong("mend_grid_sums", fails="column sums")
-def one_column_has_no_sums(x, columns):
-    """A single column has rows of one rank; and yet it has the sum of a column."""
-    return (x.clone(), x.clone()) if columns == 1 else _grid_sums(x, columns)
-
-
 # ---------------------------------------------------------------------------------------------- mend_collect
 
 
-@wrong("mend_collect", fails="comes to an end")
+@wrong("mend_collect", fails="all rows on rank 0")
 def still_its_own_number(rows):
     """As it was: rank 0 expects of each rank as many rows as it has itself."""
     if dist.get_rank() != 0:
@@ -2099,25 +1332,6 @@ def still_its_own_number(rows):
     collected = list(rows)
     for rank in range(1, dist.get_world_size()):
         for _ in rows:
-            arriving = torch.empty(40)
-            dist.recv(arriving, rank)
-            collected.append(arriving)
-    return collected
-
-
-@wrong("mend_collect", fails="comes to an end")
-def the_shortest_of_all(rows):
-    """Everyone agrees on the least number: what is left over is never received."""
-    least = torch.tensor([len(rows)])
-    dist.all_reduce(least, op=dist.ReduceOp.MIN)
-    if dist.get_rank() != 0:
-        sending = [dist.isend(row, 0) for row in rows]
-        for work in sending[: int(least)]:
-            work.wait()
-        return None
-    collected = list(rows)
-    for rank in range(1, dist.get_world_size()):
-        for _ in range(int(least)):
             arriving = torch.empty(40)
             dist.recv(arriving, rank)
             collected.append(arriving)
@@ -2154,35 +1368,9 @@ def without_its_own_rows(rows):
 
 
 @wrong("mend_collect", fails="a new list")
-def an_empty_list_elsewhere(rows):
-    """Others than rank 0 have to return None."""
-    rank, collected = dist.get_rank(), list(rows)
-    if rank:
-        dist.send(torch.tensor([len(rows)]), 0)
-        for row in rows:
-            dist.send(row, 0)
-        return []
-    for other in range(1, dist.get_world_size()):
-        count = torch.zeros(1, dtype=torch.int64)
-        dist.recv(count, other)
-        for _ in range(count):
-            row = torch.empty(40)
-            dist.recv(row, other)
-            collected.append(row)
-    return collected
-
-
-@wrong("mend_collect", fails="a new list")
 def grows_the_list_it_was_given(rows):
     """The caller's own list is not the list to be returned."""
     return _collect(rows, lambda own, others: rows.extend(others) or rows)
-
-
-@wrong("mend_collect", fails="ranks without rows")
-def at_least_one_row(rows):
-    """A rank without rows has no rows[0]."""
-    rows[0].sum()
-    return _collect(rows, lambda own, others: own + others)
 
 
 @wrong("mend_collect", fails="each row sent once")
@@ -2207,33 +1395,6 @@ def pads_to_the_longest(rows):
     return collected
 
 
-@wrong("mend_collect", fails="each row sent once")
-def a_flag_before_each_row(rows):
-    """Says before each row that one comes, in 8 bytes: with eight rows these are more than 64."""
-    if dist.get_rank() != 0:
-        for row in rows:
-            dist.send(torch.tensor([1]), 0)
-            dist.send(row, 0)
-        dist.send(torch.tensor([0]), 0)
-        return None
-    collected = list(rows)
-    for rank in range(1, dist.get_world_size()):
-        flag = torch.tensor([0])
-        dist.recv(flag, rank)
-        while flag:
-            collected.append(torch.empty(40))
-            dist.recv(collected[-1], rank)
-            dist.recv(flag, rank)
-    return collected
-
-
-@wrong("mend_collect", fails="ranks without rows")
-def some_rank_has_a_row(rows):
-    """cat of no tensor at all raises."""
-    blocks = _collect(rows, lambda own, others: own + others)
-    return None if blocks is None else list(torch.cat([row[None] for row in blocks]))
-
-
 # ------------------------------------------------------------------------------------------------ mend_chain
 
 
@@ -2248,7 +1409,7 @@ def _chain(value, root):
     return total.item()
 
 
-@wrong("mend_chain", fails="comes to an end")
+@wrong("mend_chain", fails="the sums")
 def barrier_before_the_work_of_some(value):
     """Rank 0 meets nobody: the others come to their barrier only after its message."""
     if dist.get_rank() == 0:
@@ -2263,14 +1424,6 @@ def barrier_before_the_work_of_some(value):
 def adds_the_value(value):
     """Without the root nothing can raise."""
     total = _chain(value, lambda v: v)
-    dist.barrier()
-    return total
-
-
-@wrong("mend_chain", fails="the sums")
-def in_single_precision(value):
-    """A tensor of the default dtype keeps seven digits."""
-    total = _chain(value, lambda v: torch.tensor(v).sqrt().item())
     dist.barrier()
     return total
 
@@ -2299,30 +1452,6 @@ def wraps_the_error(value):
 def barrier_thrown_out(value):
     """No barrier, no hang; and nobody waits for the others any more."""
     return _chain(value, math.sqrt)
-
-
-@wrong("mend_chain", fails="comes to an end")
-def zero_has_no_root(value):
-    """It has: only what is negative has none."""
-
-    def root(value):
-        if value <= 0:
-            raise ValueError(f"{value} has no square root")
-        return math.sqrt(value)
-
-    total = _chain(value, root)
-    dist.barrier()
-    return total
-
-
-@wrong("mend_chain", fails="chain and barrier")
-def everyone_gathers_all(value):
-    """The right sums, but no chain: a collective brings every root to every rank."""
-    root, size = torch.tensor([math.sqrt(value)], dtype=torch.float64), dist.get_world_size()
-    roots = [torch.zeros_like(root) for _ in range(size)]
-    dist.all_gather(roots, root)
-    dist.barrier()
-    return float(sum(roots[: dist.get_rank() + 1]))
 
 
 # --------------------------------------------------------------------------------------- mpi_ring_all_reduce
@@ -2354,29 +1483,11 @@ def all_send_and_then_receive(comm, x):
     return x
 
 
-@wrong("mpi_ring_all_reduce", fails="the sum on every rank")
-def in_the_world(comm, x):
-    """Sends through COMM_WORLD: right as long as it has the ranks of the communicator that was given."""
-    from mpi4py import MPI
-
-    return _mpi_ring(MPI.COMM_WORLD, x)
-
-
 @wrong("mpi_ring_all_reduce", fails="any length")
 def mpi_drops_the_remainder(comm, x):
     """Chunks of n // p elements leave the rest out."""
     part = len(x) // comm.Get_size()
     return _mpi_ring(comm, x, [x[i * part : (i + 1) * part] for i in range(comm.Get_size())])
-
-
-@wrong("mpi_ring_all_reduce", fails="any dtype")
-def mpi_types_in_a_table(comm, x):
-    """MPI's name of a dtype is looked up among four; mpi4py knows more."""
-    from mpi4py import MPI
-
-    names = {"float64": MPI.DOUBLE, "float32": MPI.FLOAT, "int64": MPI.INT64_T, "int32": MPI.INT32_T}
-    assert names[str(x.dtype)].Get_size() == x.itemsize
-    return _mpi_ring(comm, x)
 
 
 @wrong("mpi_ring_all_reduce", fails="any dtype")
@@ -2398,29 +1509,7 @@ def mpi_returns_a_copy(comm, x):
     return _mpi_ring(comm, x.copy())
 
 
-@wrong("mpi_ring_all_reduce", fails="only messages")
-def mpi_persistent_requests(comm, x):
-    """Whole arrays go round the ring, and nobody sees a message, since none of comm's calls sends one."""
-    from mpi4py import MPI
-
-    rank, size = comm.Get_rank(), comm.Get_size()
-    outgoing, total, arriving = x.copy(), x.copy(), np.empty_like(x)
-    requests = [
-        comm.Send_init(outgoing, dest=(rank + 1) % size),
-        comm.Recv_init(arriving, source=(rank - 1) % size),
-    ]
-    for _ in range(size - 1):
-        MPI.Prequest.Startall(requests)
-        MPI.Request.Waitall(requests)
-        total += arriving
-        outgoing[:] = arriving
-    for request in requests:
-        request.Free()
-    x[:] = total
-    return x
-
-
-@wrong("mpi_ring_all_reduce", fails="to the next place")
+@wrong("mpi_ring_all_reduce", fails="bytes and messages")
 def mpi_straight_to_its_place(comm, x):
     """As many messages of a chunk, but each straight to the rank that adds it up, and back."""
     rank, size = comm.Get_rank(), comm.Get_size()
@@ -2448,12 +1537,6 @@ def mpi_whole_arrays(comm, x):
         passing = arriving
     x[:] = total
     return x
-
-
-@wrong("mpi_ring_all_reduce", fails="in place")
-def alone_it_returns_a_copy(comm, x):
-    """With one rank the sum is x, and x is what is asked for."""
-    return x.copy() if comm.Get_size() == 1 else _mpi_ring(comm, x)
 
 
 # ------------------------------------------------------------------------------------------ design_all_reduce
@@ -2573,12 +1656,3 @@ def never_whole_within_nodes(x, cluster):
     seconds = _plans(cluster.nodes, cluster.devices_per_node, *links, x.nbytes)
     del seconds["whole, whole"]
     return _fastest(x, cluster, seconds)
-
-
-@wrong("design_all_reduce", fails="within a thirtieth of the best known")
-def a_ring_where_there_is_one_node(x, cluster):
-    """On one node all links are alike; but a ring's messages wait for one latency each."""
-    if cluster.nodes == 1:
-        return _all_reduce(x, None)
-    links = cluster.intra_node, cluster.inter_node
-    return _fastest(x, cluster, _plans(cluster.nodes, cluster.devices_per_node, *links, x.nbytes))
