@@ -22,8 +22,8 @@ from graders.units.ranks.stage import Arguments, on_ranks
 
 
 def a_value_on_each(rng: Rng, case: Ranks) -> list[Arguments]:
-    """One value a rank, none below 0."""
-    return [[rng.integer(1, 900) / 10] for _ in range(case.ranks)]
+    """One value a rank, none below 0, and the last one 0."""
+    return [[rng.integer(1, 900) / 10 * (rank + 1 < case.ranks)] for rank in range(case.ranks)]
 
 
 def error_comes_out(answer: Answer, rng: Rng) -> Finding:

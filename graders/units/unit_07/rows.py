@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from graders.grading.cases import Values, both, vary
+from graders.grading.cases import both, vary
 from graders.grading.explanation import Tried
 from graders.grading.kit import Criterion, Finding
 from graders.units.ranks.rows import frugal, kept, quick
@@ -16,7 +16,7 @@ from graders.units.unit_07.cases import Setting, possible
 collective = partial(on_ranks, base=Setting(), possible=possible)
 """Registers one, see `on_ranks`."""
 
-RANKS = vary(ranks=(1, 2, 3, 6, 8))
+RANKS = vary(ranks=(1, 2, 3, 6, 9))
 A_SLOW_RANK = vary(slow=(True,))
 """In which a recv without a source takes what comes first."""
 
@@ -40,8 +40,8 @@ def any_tensor(hint: str) -> Criterion:
         "x.new_empty(n). Messages need contiguous tensors: work on x.contiguous(), a copy if x is not, then "
         "x.copy_(...)."
     )
-    changes: tuple[Values, ...] = vary(
-        length=(3, 13), shape=((5, 3),), dtype=(torch.int64, torch.bfloat16), layout=("meta", "strided")
+    changes = both(length=3, dtype=torch.int64) + vary(
+        length=(13,), shape=((5, 3),), dtype=(torch.bfloat16,), layout=("meta", "strided")
     )
     return Criterion("any tensor", 2, f"{hint} {of_all}", vary=changes)
 
