@@ -434,7 +434,7 @@ def the_last_loss():
 
 @instead(
     "local_sgd",
-    ("        optimizer.step()\n", "        optimizer.step()\n        dist.all_reduce(loss.detach().clone())\n"),
+    ("optimizer.step()", "optimizer.step()\n        dist.all_reduce(loss.detach().clone())"),
     fails="all-reduces",
 )
 def a_loss_more():

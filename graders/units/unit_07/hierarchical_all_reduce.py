@@ -19,7 +19,7 @@ from graders.units.unit_07.rows import (
     rounds,
 )
 
-NODES = ((1, 1), (2, 2), (3, 1), (6, 3), (8, 2))
+NODES = ((1, 1), (3, 3), (3, 1), (6, 3), (8, 2))
 """Numbers of ranks, and of ranks a node."""
 
 
