@@ -134,10 +134,9 @@ guesses = predict(
 # - **Chunks** are those of `torch.tensor_split(x.flatten(), p)`, of elements and not of rows: of 10 elements, 4 ranks get 3, 3,
 #   2, 2. Some may be empty.
 # - **Any tensor**: any length, dtype and device, the same dtype and device for all tensors of a call. So make your own
-#   tensors like x: `torch.empty_like(x)`, `x.new_empty(n)`. A tensor may be a single number without a dimension, such as a
-#   loss; it may have gaps in its memory (`x[::2]`) or lie in another order (`x.t()`), while messages need contiguous tensors.
-#   `x.contiguous()` returns x itself if it is contiguous, else a copy. So receive into `buffer = x.contiguous()`, and end with
-#   `x.copy_(buffer)`.
+#   tensors like x: `torch.empty_like(x)`, `x.new_empty(n)`. A tensor may have gaps in its memory (`x[::2]`), while messages
+#   need contiguous tensors. `x.contiguous()` returns x itself if it is contiguous, else a copy. So receive into
+#   `buffer = x.contiguous()`, and end with `x.copy_(buffer)`.
 # - **Any group.** `group=None` is all ranks. A group of $p$ ranks has the places 0 to $p - 1$. This rank's place is
 #   `dist.get_rank(group)`, $p$ is `dist.get_world_size(group)`, and `dist.send(t, group_dst=place, group=group)` and
 #   `dist.recv(t, group_src=place, group=group)` talk to a place; give both arguments. Only roots (`src`, `dst`) are global
@@ -145,8 +144,8 @@ guesses = predict(
 #   `None` for a group.
 # - **A send may have to wait.** Whether `send` returns before its receiver has taken the message depends on the network.
 #   Your functions have to be right if it does not; the simulator waits, unless told otherwise.
-# - **Calls may overlap.** A fast rank may already be in the next call, with another root or group, while you are still in
-#   this one. So name the source of each `recv`, and make groups and results anew in each call.
+# - **Name the source of each `recv`.** A fast rank may already be in the next round, or in the next call, while you are still
+#   in this one.
 # - **Messages only**: `send`, `recv`, `isend`, `irecv`, and no more of them than needed: the check counts messages and
 #   bytes. It also measures rounds, as virtual time on a slow link.
 #
@@ -559,7 +558,7 @@ def recursive_doubling_all_reduce(x: Tensor, group: dist.ProcessGroup | None = N
 
     x: of one shape and dtype on all ranks. Any number p of ranks: those from place c on fold (above).
     Among the places below c, log2 c rounds with one message each way, at the same time: a rank swaps
-    what it has added up with the partner at distance 1, then at distance 2, then 4, and so on.
+    what it has added up with the partners at distance 1, 2, 4, and so on.
     """
     ### BEGIN SOLUTION
     size, rank = dist.get_world_size(group), dist.get_rank(group)
@@ -942,8 +941,8 @@ def fit_alpha_beta(samples: list[tuple[int, float]]) -> tuple[float, float]:
     """The (alpha, beta) for which alpha + nbytes * beta is nearest to the measured seconds, in relative
     terms.
 
-    samples: pairs (nbytes, seconds), at least two different sizes, of which one may be 0, in any order;
-    the list stays as it is. Minimises the sum of squared relative errors (above); alpha may come out
+    samples: pairs (nbytes, seconds), at least two different sizes, in any order; the list stays as it
+    is. Minimises the sum of squared relative errors (above); alpha may come out
     negative. Returns two Python floats.
     """
     ### BEGIN SOLUTION
@@ -1525,8 +1524,7 @@ def mend_grid_sums(x: Tensor, columns: int) -> tuple[Tensor, Tensor]:
     """The sums of x over the ranks of this rank's row, and over those of its column.
 
     Rank r stands in row r // columns and column r % columns; the grid is full. x stays as it is.
-    Returns the two in a tuple or a list. One all_reduce in a group of the row's ranks, and one in a
-    group of the column's.
+    Returns the pair. One all_reduce in a group of the row's ranks, and one in a group of the column's.
     """
     ### BEGIN SOLUTION
     rank, size = dist.get_rank(), dist.get_world_size()
@@ -1571,7 +1569,7 @@ def mend_chain(value: float) -> float:
 
     Each rank receives the sum so far from the rank before it, adds its own root and sends the new sum
     on, in float64; all ranks meet in one barrier at the end. If a value is negative, its rank raises
-    math.sqrt's ValueError before it sends or waits for anything more, which ends the run.
+    math.sqrt's ValueError, which ends the run.
     """
     ### BEGIN SOLUTION
     rank, size = dist.get_rank(), dist.get_world_size()

@@ -476,8 +476,7 @@ assert 0.54 < equal < 0.6
 
 # %% exercise="deal_dynamically" points=9
 def deal_dynamically(batches: int, work: Callable[[int], None]) -> list[int]:
-    """Rank 0 deals the batches 0 to batches - 1 to the other ranks, in this order, each to whoever is
-    free first.
+    """Rank 0 deals the batches 0 to batches - 1 to the other ranks, each to whoever is free first.
 
     work(batch): this rank works on the batch. Every batch is worked on once, and nothing else; rank 0
     works on none. As long as there are batches left, no worker waits.

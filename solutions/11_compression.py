@@ -550,10 +550,10 @@ def top_k(x: Tensor, ratio: float, error: Tensor) -> tuple[Tensor, Tensor]:
 def sparse_all_reduce(values: Tensor, indices: Tensor, length: int) -> Tensor:
     """The sum over ranks of vectors that are 0 except in a few places.
 
-    values [k] and indices [k] (int32 or int64): this rank's vector. If a place comes several
-    times, its values add up. k may differ from rank to rank, and be 0. Returns the sum [length],
-    on all ranks the same to the last bit. For each other rank, a rank may send as many bytes as
-    the longest list of values and indices has, and 16 more.
+    values [k] and indices [k] (int32): this rank's vector. If a place comes several times, its
+    values add up. k may differ from rank to rank, and be 0. Returns the sum [length], on all ranks
+    the same to the last bit. For each other rank, a rank may send as many bytes as the longest list
+    of values and indices has, and 16 more.
     """
     ### BEGIN SOLUTION
     ranks = dist.get_world_size()

@@ -4,17 +4,20 @@ A file tests/wrong_answers/NN_name.py or tests/right_answers/NN_name.py decorate
 
     @wrong("average_gradients", fails="averages over ranks")
     def sums_without_dividing(model): ...   # docstring: the mistake in one line
+
+    @instead("average_gradients", ("/ size", ""), fails="averages over ranks")
+    def sums_without_dividing(): ...   # the solution but for a text
 """
 
 import importlib.util
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
-from graders.grading.registry import exercises
+from graders.grading.registry import exercises, load_all
 from graders.guest.run_cells import run_cells
 from graders.submissions.read import read_submission
 
@@ -43,6 +46,28 @@ _collected: list[Proof] = []
 def wrong(exercise: str, fails: str) -> Callable[[Definition], Definition]:
     """An answer that fails the criterion named, and passes those that the rubric lists before it."""
     return lambda answer: _collect(Proof(exercise, answer, fails), answer)
+
+
+def instead(exercise: str, *changes: tuple[str, str], fails: str) -> Callable[[Definition], Definition]:
+    """A wrong answer that is the solution with these texts, each there once, in the place of others.
+
+    What stands below it gives the answer its name and its docstring.
+    """
+    unit = next(unit for unit, found in load_all().items() if exercise in found)
+    submission = read_submission(TESTS.parent / "solutions" / f"{unit}.py")
+    cell = next(cell for cell in submission.cells if cell.defines(exercise))
+    for was, now in changes:
+        assert cell.source.count(was) == 1, f"{exercise}: {was!r} is there {cell.source.count(was)} times"
+        cell = replace(cell, source=cell.source.replace(was, now))
+
+    def register(named: Definition) -> Definition:
+        namespace = dict(solved(unit))
+        assert not (failures := run_cells([replace(cell, name=named.__name__)], namespace)), failures
+        answer = namespace[exercise]
+        answer.__name__, answer.__doc__ = named.__name__, named.__doc__
+        return _collect(Proof(exercise, answer, fails), named)
+
+    return register
 
 
 def right(exercise: str) -> Callable[[Definition], Definition]:

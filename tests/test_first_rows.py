@@ -30,8 +30,8 @@ def judged_by_cases() -> list[tuple[Exercise, ByCases[Any]]]:
 
 PARTS = ("sizes", "counts", "samples", "totals")
 """Features that say how much each rank has."""
-OF_UNLIKE_PARTS = {"mend_statistics", "average_metrics", "global_accuracy"}
-"""These are about the weights of parts that differ: with equal ones a plain mean would be right."""
+OF_UNLIKE_PARTS = {"mend_statistics", "average_metrics", "global_accuracy", "mend_collect"}
+"""These are about parts that differ: with equal ones a plain mean would be right, or nothing hang."""
 
 
 def divides(case: dict[str, Any]) -> bool:

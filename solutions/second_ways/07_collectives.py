@@ -56,7 +56,7 @@ def mend_shift(x):
 
 
 def mend_grid_sums(x, columns):
-    """The two sums in a list."""
+    """Rows and columns in one loop."""
     rank, size = dist.get_rank(), dist.get_world_size()
     rows = [[r for r in range(size) if r // columns == row] for row in range(size // columns)]
     lines = rows + [[r for r in range(size) if r % columns == column] for column in range(columns)]
@@ -67,7 +67,7 @@ def mend_grid_sums(x, columns):
             total = x.clone()
             dist.all_reduce(total, group=group)
             sums.append(total)
-    return sums
+    return tuple(sums)
 
 
 def mend_collect(rows):

@@ -102,26 +102,6 @@ def with_isend(x, parts=None, dst=0, group=None):
 
 
 @right("broadcast_tree")
-def far_ones_first(x, src=0, group=None):
-    """MPICH's order: the largest distance first; the parent is the place without its lowest bit."""
-    rank, size = _place(group)
-    root = _members(group).index(src)
-    place = (rank - root) % size
-    data = x.contiguous()
-    mask = 1
-    while mask < size and not place & mask:
-        mask *= 2
-    if place:
-        dist.recv(data, group_src=(place - mask + root) % size, group=group)
-    mask //= 2
-    while mask:
-        if place + mask < size:
-            dist.send(data, group_dst=(place + mask + root) % size, group=group)
-        mask //= 2
-    return x.copy_(data)
-
-
-@right("broadcast_tree")
 def all_children_at_once(x, src=0, group=None):
     """The same tree; all sends begin before one is waited for, that to the largest subtree first."""
     rank, size = _place(group)
@@ -139,36 +119,6 @@ def all_children_at_once(x, src=0, group=None):
     for work in works:
         work.wait()
     return x.copy_(data)
-
-
-@right("reduce_tree")
-def recursive_sum(x, dst=0, group=None):
-    rank, size = _place(group)
-    members = _members(group)
-    order = [*members[members.index(dst) :], *members[: members.index(dst)]]
-    me = order.index(members[rank])
-    total = x.clone(memory_format=torch.contiguous_format)
-
-    def add_up(first, last):
-        """The sum of the places first to last - 1 comes to `first`."""
-        if last - first <= 1:
-            return
-        middle = (first + last + 1) // 2
-        if me < middle:
-            add_up(first, middle)
-        else:
-            add_up(middle, last)
-        if me == first:
-            other = torch.empty_like(total)
-            dist.recv(other, order[middle], group=group)
-            total.add_(other)
-        elif me == middle:
-            dist.send(total, order[first], group=group)
-
-    add_up(0, size)
-    if me == 0:
-        x.copy_(total)
-    return x
 
 
 @right("reduce_tree")
@@ -275,81 +225,7 @@ def one_loop(x, group=None):
     return x.copy_(data)
 
 
-@right("ring_all_reduce")
-def chunks_in_reverse(x, group=None):
-    """Place r begins with chunk p - 1 - r: which chunk begins where is free."""
-    data = x.contiguous()
-    _ring(list(torch.tensor_split(data.view(-1), dist.get_world_size(group)))[::-1], group)
-    return x.copy_(data)
-
-
-_SEGMENT_BYTES = 2**22
-
-
-@right("ring_all_reduce")
-def pipelined(x, group=None):
-    """Chunks travel in segments: a segment is added and sent on while the next one arrives.
-
-    Two buffers of a segment serve all steps, where one of a whole chunk would be fresh memory in every call.
-    """
-    rank, size = _place(group)
-    if size == 1:
-        return x
-    right_place, left_place = (rank + 1) % size, (rank - 1) % size
-    data = x.contiguous()
-    chunks = torch.tensor_split(data.view(-1), size)
-    count = max(1, math.ceil(chunks[0].nbytes / _SEGMENT_BYTES))
-    segments = [torch.tensor_split(chunk, count) for chunk in chunks]
-    arrivals = [part for step in range(2 * (size - 1)) for part in segments[(rank - 2 - step) % size]]
-    adding = (size - 1) * count
-    buffers = torch.empty_like(segments[0][0]), torch.empty_like(segments[0][0])
-    sends = [dist.isend(part, group_dst=right_place, group=group) for part in segments[left_place]]
-
-    def receive(index):
-        landing = arrivals[index]
-        if index < adding:
-            landing = buffers[index % 2][: landing.numel()]
-        else:
-            sends[index - adding].wait()
-        return dist.irecv(landing, group_src=left_place, group=group), landing
-
-    coming = receive(0)
-    for index, part in enumerate(arrivals):
-        work, landing = coming
-        if index + 1 < len(arrivals):
-            coming = receive(index + 1)
-        work.wait()
-        if index < adding:
-            part += landing
-        if index + count < len(arrivals):
-            sends.append(dist.isend(part, group_dst=right_place, group=group))
-    for work in sends[adding:]:
-        work.wait()
-    return x.copy_(data)
-
-
 # ------------------------------------------------------------------------------------ hypercubes, hierarchies
-
-
-@right("ring_all_reduce")
-def asks_until_it_is_there(x, group=None):
-    """Asks each message whether it is over, and then only waits for it."""
-    rank, size = _place(group)
-    data = x.contiguous()
-    chunks = data.view(-1).tensor_split(size)
-    for step in range(2 * (size - 1)):
-        target = chunks[(rank - step - 1) % size]
-        arriving = torch.empty_like(target)
-        works = [
-            dist.irecv(arriving, group_src=(rank - 1) % size, group=group),
-            dist.isend(chunks[(rank - step) % size], group_dst=(rank + 1) % size, group=group),
-        ]
-        while not all(work.is_completed() for work in works):
-            pass
-        for work in works:
-            work.wait()
-        target.copy_(target + arriving if step < size - 1 else arriving)
-    return x.copy_(data)
 
 
 @right("recursive_doubling_all_reduce")
@@ -518,36 +394,6 @@ def three_stages(x, gpus_per_node, group=None):
     return x.copy_(flat.view_as(x))
 
 
-@right("hierarchical_all_reduce")
-def backwards_within_the_node(x, gpus_per_node, group=None):
-    """The ring within the node runs the other way."""
-    rank, size = _place(group)
-    node, local = divmod(rank, gpus_per_node)
-    data = x.contiguous()
-    mates = [node * gpus_per_node + i for i in reversed(range(gpus_per_node))]
-    rail = list(range(local, size, gpus_per_node))
-    chunks = list(torch.tensor_split(data.view(-1), gpus_per_node))[::-1]
-    mine = chunks[mates.index(rank)]
-    _ring_among(chunks, mates, rank, group, ("add",))
-    _ring_among(list(torch.tensor_split(mine, len(rail))), rail, rank, group)
-    _ring_among(chunks, mates, rank, group, ("copy",))
-    return x.copy_(data)
-
-
-@right("all_to_all_pairwise")
-def downwards(outputs, inputs, group=None):
-    rank, size = _place(group)
-    for step in range(size):
-        to, source = (rank - step) % size, (rank + step) % size
-        arriving = outputs[source].new_empty(outputs[source].shape)
-        if step == 0:
-            arriving.copy_(inputs[rank])
-        else:
-            _both(inputs[to].contiguous(), to, arriving, source, group)
-        outputs[source].copy_(arriving)
-    return outputs
-
-
 @right("all_to_all_pairwise")
 def receive_posted_first(outputs, inputs, group=None):
     rank, size = _place(group)
@@ -694,14 +540,6 @@ def in_another_order():
         "shift": "all send first",
         "swap": "all receive first",
     }
-
-
-@right("causes_of_hangs")
-def zipped():
-    programs = ["swap", "shift", "report", "grid_sums", "collect", "chain"]
-    causes = ["all receive first", "all send first", "a collective that some ranks skip"]
-    causes += ["groups made in different orders", "more receives than sends", "a barrier after an error"]
-    return dict(zip(programs, causes, strict=True))
 
 
 @right("causes_of_hangs")
@@ -861,52 +699,6 @@ def with_isend_and_recv(comm, x):
             chunks[take] += arriving
         else:
             chunks[take][:] = arriving
-    return x
-
-
-@right("mpi_ring_all_reduce")
-def with_irecv_first(comm, x):
-    rank, size = comm.rank, comm.size
-    chunks = np.array_split(x, size)
-    for step in range(2 * (size - 1)):
-        give, take = (rank - step) % size, (rank - step - 1) % size
-        arriving = np.zeros_like(chunks[take])
-        request = comm.Irecv(arriving, source=(rank - 1) % size)
-        comm.Send(chunks[give], dest=(rank + 1) % size)
-        request.Wait()
-        chunks[take][...] = chunks[take] + arriving if step < size - 1 else arriving
-    return x
-
-
-@right("mpi_ring_all_reduce")
-def neighbours_of_an_array(comm, x):
-    """NumPy's integers are ranks, too."""
-    rank, ring = comm.Get_rank(), np.arange(comm.Get_size())
-    left, right_rank = np.roll(ring, 1)[rank], np.roll(ring, -1)[rank]
-    chunks = np.array_split(x, len(ring))
-    for step in range(2 * (len(ring) - 1)):
-        target = chunks[(rank - step - 1) % len(ring)]
-        arriving = np.empty_like(target)
-        comm.Sendrecv(chunks[(rank - step) % len(ring)], dest=right_rank, recvbuf=arriving, source=left)
-        target[:] = target + arriving if step < len(ring) - 1 else arriving
-    return x
-
-
-@right("mpi_ring_all_reduce")
-def with_a_buffer_for_sends(comm, x):
-    """Bsend returns at once, whatever the length, if there is room for the message."""
-    from mpi4py import MPI
-
-    rank, size = comm.Get_rank(), comm.Get_size()
-    chunks = np.array_split(x, size)
-    MPI.Attach_buffer(bytearray(2 * x.nbytes + 2 * size * MPI.BSEND_OVERHEAD))
-    for step in range(2 * (size - 1)):
-        target = chunks[(rank - step - 1) % size]
-        arriving = np.empty_like(target)
-        comm.Bsend(chunks[(rank - step) % size], dest=(rank + 1) % size)
-        comm.Recv(arriving, source=(rank - 1) % size)
-        target[:] = target + arriving if step < size - 1 else arriving
-    MPI.Detach_buffer()
     return x
 
 

@@ -1,12 +1,12 @@
 """Mistakes that people make in unit 07."""
 
-import math
-
 import numpy as np
 import torch
 import torch.distributed as dist
 
-from tests.answers import wrong
+from tests.answers import instead, wrong
+
+RECEIVE = "            dist.recv(arriving, group_src=left, group=group)\n"
 
 
 def _place(group):
@@ -24,153 +24,52 @@ def _both(outgoing, to, incoming, source, group):
     sending.wait()
 
 
-# ------------------------------------------------------------------------------------------- scatter_from
-
-
-def _scatter(x, parts, root, group):
-    rank, size = _place(group)
-    if rank == root:
-        for place in range(size):
-            if place != root:
-                dist.send(parts[place].contiguous(), group_dst=place, group=group)
-        return x.copy_(parts[root])
-    arriving = x.contiguous()
-    dist.recv(arriving, group_src=root, group=group)
-    return x.copy_(arriving)
-
-
-@wrong("scatter_from", fails="in place")
-def alone_it_returns_the_part(x, parts=None, src=0, group=None):
-    """With one rank it returns the part that it was given, and x stays as it was."""
-    if dist.get_world_size(group) == 1:
-        return parts[0]
-    return _scatter(x, parts, _root(group, src), group)
-
-
-@wrong("scatter_from", fails="its part on every rank")
-def sends_to_itself(x, parts=None, src=0, group=None):
+@instead("scatter_from", ("if place != root:", "if True:"), fails="its part on every rank")
+def sends_to_itself():
     """The root waits for itself."""
-    if parts is not None:
-        for place, part in enumerate(parts):
-            dist.send(part.contiguous(), group_dst=place, group=group)
-    dist.recv(x, src, group=group)
-    return x
 
 
-@wrong("scatter_from", fails="its part on every rank")
-def forgets_its_own_part(x, parts=None, src=0, group=None):
+@instead("scatter_from", ("return x.copy_(parts[root])", "return x"), fails="its part on every rank")
+def forgets_its_own_part():
     """The root hands everything out and keeps nothing."""
-    if dist.get_rank() == src:
-        for place, part in enumerate(parts):
-            if place != _root(group, src):
-                dist.send(part.contiguous(), group_dst=place, group=group)
-        return x
-    dist.recv(x, src, group=group)
-    return x
 
 
-@wrong("scatter_from", fails="any root")
-def root_is_always_rank_0(x, parts=None, src=0, group=None):
+@instead(
+    "scatter_from",
+    ("dist.get_group_rank(group or dist.group.WORLD, src)", "0"),
+    fails="any root, any number of ranks",
+)
+def root_is_always_rank_0():
     """Ignores src."""
-    return _scatter(x, parts, 0, group)
 
 
-@wrong("scatter_from", fails="any length")
-def all_parts_as_long_as_the_first(x, parts=None, src=0, group=None):
-    """Makes its own buffer, as long as the root's longest part would be if all were equal."""
-    rank, _size = _place(group)
-    root = _root(group, src)
-    if rank == root:
-        longest = max(len(part) for part in parts)
-        for place, part in enumerate(parts):
-            if place != root:
-                padded = part.new_zeros(longest)
-                padded[: len(part)] = part
-                dist.send(padded, group_dst=place, group=group)
-        return x.copy_(parts[root])
-    arriving = x.contiguous()
-    dist.recv(arriving, group_src=root, group=group)
-    return x.copy_(arriving)
+@instead("scatter_from", ("x.contiguous()", "torch.empty(x.shape)"), fails="any tensor")
+def buffer_of_float32():
+    """Receives in PyTorch's default dtype."""
 
 
-@wrong("scatter_from", fails="any dtype and layout")
-def buffer_of_float32(x, parts=None, src=0, group=None):
-    """Sends and receives in PyTorch's default dtype."""
-    if parts is not None:
-        parts = [part.float() for part in parts]
-    arriving = torch.empty(x.shape)
-    _scatter(arriving, parts, _root(group, src), group)
-    return x.copy_(arriving)
+@instead(
+    "scatter_from",
+    ("return x.copy_(parts[root])", "return x.copy_(parts[root]) if parts[1:] else parts[0]"),
+    fails="in place",
+)
+def alone_it_returns_the_part():
+    """With one rank it returns the part that it was given, and x stays as it was."""
 
 
-@wrong("scatter_from", fails="any length")
-def as_many_numbers_as_rows(x, parts=None, src=0, group=None):
-    """As many numbers as x has elements in its first dimension: of a matrix these are its rows."""
-    if parts is not None:
-        return _scatter(x, parts, _root(group, src), group)
-    arriving = x.new_empty(x.shape[:1])
-    dist.recv(arriving, src, group=group)
-    return x.copy_(arriving)
+@instead(
+    "scatter_from", ("dist.get_group_rank(group or dist.group.WORLD, src)", "src"), fails="on a subgroup"
+)
+def src_taken_for_a_place():
+    """A global rank is no place in the group."""
 
 
-@wrong("scatter_from", fails="on a subgroup")
-def alone_by_the_global_rank(x, parts=None, src=0, group=None):
-    """Alone it takes parts[src], though src is no place; where there is no group, nobody sees it."""
-    if dist.get_world_size(group) == 1:
-        return x.copy_(parts[src])
-    return _scatter(x, parts, _root(group, src), group)
+@instead("gather_to", ("return None", "return x"), fails="every part on the root")
+def returns_x_elsewhere():
+    """The other ranks return their own tensor."""
 
 
-@wrong("scatter_from", fails="any root")
-def from_whoever_sends(x, parts=None, src=0, group=None):
-    """Only the root sends; but the next call's root may begin before this one's comes to this rank."""
-    rank, root = dist.get_rank(group), _root(group, src)
-    if rank == root:
-        return _scatter(x, parts, root, group)
-    arriving = x.contiguous()
-    dist.recv(arriving, group=group)
-    return x.copy_(arriving)
-
-
-@wrong("scatter_from", fails="bytes and messages")
-def passes_the_rest_on(x, parts=None, src=0, group=None):
-    """A chain: each rank takes its part and sends all others on."""
-    rank, size = _place(group)
-    root = _root(group, src)
-    place = (rank - root) % size
-    if place == 0:
-        ordered = [parts[(root + i) % size] for i in range(size)]
-        lengths = torch.tensor([part.numel() for part in ordered])
-        rest = torch.cat([part.reshape(-1) for part in ordered])
-    else:
-        lengths = torch.zeros(size, dtype=torch.int64)
-        dist.recv(lengths, group_src=(rank - 1) % size, group=group)
-        rest = x.new_empty(int(lengths[place - 1 :].sum()))
-        dist.recv(rest, group_src=(rank - 1) % size, group=group)
-        rest = rest[int(lengths[place - 1]) :]
-    if place < size - 1:
-        dist.send(lengths, group_dst=(rank + 1) % size, group=group)
-        dist.send(rest.contiguous(), group_dst=(rank + 1) % size, group=group)
-    return x.copy_(rest[: int(lengths[place])].view(x.shape))
-
-
-# ---------------------------------------------------------------------------------------------- gather_to
-
-
-def _gather(x, parts, root, group):
-    rank, size = _place(group)
-    if rank != root:
-        dist.send(x.contiguous(), group_dst=root, group=group)
-        return None
-    for place in range(size):
-        arriving = parts[place].contiguous()
-        if place != root:
-            dist.recv(arriving, group_src=place, group=group)
-        parts[place].copy_(x if place == root else arriving)
-    return parts
-
-
-@wrong("gather_to", fails="any root")
+@wrong("gather_to", fails="any root, any number of ranks")
 def takes_whoever_comes_first(x, parts=None, dst=0, group=None):
     """Receives from anyone, and files what comes in the order in which it comes."""
     if parts is None:
@@ -182,189 +81,57 @@ def takes_whoever_comes_first(x, parts=None, dst=0, group=None):
     return parts
 
 
-@wrong("gather_to", fails="any root")
-def from_whichever_rank_comes(x, parts=None, dst=0, group=None):
-    """Files what comes under the rank that ought to come, but a fast one may send for the next call first."""
-    rank, root = dist.get_rank(group), _root(group, dst)
-    if rank != root:
-        return _gather(x, parts, root, group)
-    for place, part in enumerate(parts):
-        arriving = x if place == root else part.contiguous()
-        if place != root:
-            dist.recv(arriving, group=group)
-        part.copy_(arriving)
-    return parts
-
-
-@wrong("gather_to", fails="every part on the root")
-def returns_parts_everywhere(x, parts=None, dst=0, group=None):
-    """The other ranks return their own tensor."""
-    result = _gather(x, parts, _root(group, dst), group)
-    return x if result is None else result
-
-
-@wrong("gather_to", fails="every part on the root")
-def receives_from_itself(x, parts=None, dst=0, group=None):
-    """The root waits for a message from itself."""
-    if parts is None:
-        dist.send(x.contiguous(), dst, group=group)
-        return None
-    for place, part in enumerate(parts):
-        dist.recv(part, group_src=place, group=group)
-    return parts
-
-
-@wrong("gather_to", fails="in place")
-def a_list_of_its_own(x, parts=None, dst=0, group=None):
-    """Returns what has arrived, and leaves parts as they were."""
-    if parts is not None:
-        parts = [part.clone() for part in parts]
-    return _gather(x, parts, _root(group, dst), group)
-
-
-@wrong("gather_to", fails="any dtype and layout")
-def sends_x_with_gaps(x, parts=None, dst=0, group=None):
+@instead("gather_to", ("dist.send(x.contiguous()", "dist.send(x"), fails="any tensor")
+def sends_x_with_gaps():
     """A message needs a contiguous tensor."""
-    if parts is None:
-        dist.send(x, dst, group=group)
-        return None
-    return _gather(x, parts, _root(group, dst), group)
 
 
-@wrong("gather_to", fails="bytes and messages")
-def rows_if_there_are_gaps(x, parts=None, dst=0, group=None):
-    """What has gaps goes item by item, each in a message of its own."""
-    rank, root = dist.get_rank(group), _root(group, dst)
-    if rank != root:
-        for item in [x] if x.is_contiguous() else x:
-            dist.send(item.contiguous(), group_dst=root, group=group)
-        return None
-    for place, part in enumerate(parts):
-        if place == root:
-            part.copy_(x)
-            continue
-        for item in [part] if part.is_contiguous() else part:
-            arriving = item.contiguous()
-            dist.recv(arriving, group_src=place, group=group)
-            item.copy_(arriving)
-    return parts
+@instead("gather_to", ("part.copy_(arriving)", "parts[place] = arriving.clone()"), fails="in place")
+def other_tensors_in_the_list():
+    """Whoever holds the tensors that were to be filled sees nothing of it."""
 
 
-"""Of the_root_of_the_first_call."""
-
-
-@wrong("gather_to", fails="on a subgroup")
-def dst_taken_for_a_place(x, parts=None, dst=0, group=None):
+@instead("gather_to", ("dist.get_group_rank(group or dist.group.WORLD, dst)", "dst"), fails="on a subgroup")
+def dst_taken_for_a_place():
     """A global rank is no place in the group."""
-    return _gather(x, parts, dst, group)
 
 
-@wrong("gather_to", fails="in place")
-def other_tensors_in_the_list(x, parts=None, dst=0, group=None):
-    """Whoever holds the tensors that were to be filled sees nothing of it: views of a larger one."""
-    root = _root(group, dst)
-    gathered = _gather(x, parts and [part.clone() for part in parts], root, group)
-    if gathered is None:
-        return None
-    parts[:] = gathered
-    return parts
-
-
-@wrong("gather_to", fails="any length")
-def one_tensor_cut_in_parts(x, parts=None, dst=0, group=None):
-    """Receives into the parts of a tensor_split, which need not be as long as those that come."""
-    if parts is None:
-        return _gather(x, parts, _root(group, dst), group)
-    whole = x.new_empty(sum(len(part) for part in parts), *x.shape[1:])
-    for part, arrived in zip(
-        parts, _gather(x, list(whole.tensor_split(len(parts))), _root(group, dst), group), strict=True
-    ):
-        part.copy_(arrived)
-    return parts
-
-
-# --------------------------------------------------------------------------------------------- broadcast_tree
-
-
-def _tree(x, root, group, rounds=None):
-    rank, size = _place(group)
-    place = (rank - root) % size
-    data = x.contiguous()
-    distance = 1
-    while distance < size:
-        if place < distance and place + distance < size:
-            dist.send(data, group_dst=(rank + distance) % size, group=group)
-        elif distance <= place < 2 * distance:
-            dist.recv(data, group_src=(rank - distance) % size, group=group)
-        distance *= 2
-    return x.copy_(data)
-
-
-@wrong("broadcast_tree", fails="any root")
-def root_0_only(x, src=0, group=None):
+@instead(
+    "broadcast_tree",
+    ("dist.get_group_rank(group or dist.group.WORLD, src)", "0"),
+    fails="any root, any number of ranks",
+)
+def root_0_only():
     """Ignores src."""
-    return _tree(x, 0, group)
 
 
-@wrong("broadcast_tree", fails="any number of ranks")
-def a_hypercube(x, src=0, group=None):
-    """rank ^ distance needs a power of two: some partners do not exist, and some ranks get nothing."""
-    rank, size = _place(group)
-    root = _root(group, src)
-    place = rank ^ root
-    data = x.contiguous()
-    distance = 1
-    while distance < size:
-        if place < 2 * distance:
-            partner = rank ^ distance
-            if place < distance:
-                dist.send(data, group_dst=partner, group=group)
-            else:
-                dist.recv(data, group_src=partner, group=group)
-        distance *= 2
-    return x.copy_(data)
+@instead("broadcast_tree", (" and place + distance < size", ""), fails="any root, any number of ranks")
+def to_places_that_do_not_exist():
+    """Sends whether or not there is such a place."""
 
 
-@wrong("broadcast_tree", fails="any dtype and layout")
-def through_float64(x, src=0, group=None):
+@instead("broadcast_tree", ("x.contiguous()", "x.double().contiguous()"), fails="any tensor")
+def through_float64():
     """Large integers lose their last digits."""
-    data = x.double()
-    _tree(data, _root(group, src), group)
-    return x.copy_(data)
 
 
-@wrong("broadcast_tree", fails="in place")
-def broadcasts_a_copy(x, src=0, group=None):
+@instead(
+    "broadcast_tree",
+    ("x.contiguous()", "x.clone(memory_format=torch.contiguous_format)"),
+    ("return x.copy_(data)", "return data"),
+    fails="in place",
+)
+def broadcasts_a_copy():
     """x itself stays as it was."""
-    return _tree(x.clone(), _root(group, src), group)
 
 
-@wrong("broadcast_tree", fails="any root")
-def from_any_parent(x, src=0, group=None):
-    """A rank has one parent; but in the next call, from another root, it may be another, who comes before."""
-    rank, size = _place(group)
-    place, distance, data = (rank - _root(group, src)) % size, 1, x.contiguous()
-    while distance < size:
-        if place < distance and place + distance < size:
-            dist.send(data, group_dst=(rank + distance) % size, group=group)
-        elif distance <= place < 2 * distance:
-            dist.recv(data, group=group)
-        distance *= 2
-    return x.copy_(data)
-
-
-@wrong("broadcast_tree", fails="on a subgroup")
-def ranks_of_the_world(x, src=0, group=None):
+@instead(
+    "broadcast_tree",
+    ("dist.get_world_size(group), dist.get_rank(group)", "dist.get_world_size(), dist.get_rank()"),
+    fails="on a subgroup",
+)
+def ranks_of_the_world():
     """Takes rank and size from the default group."""
-    return _tree(x, src, None)
-
-
-@wrong("broadcast_tree", fails="the root's values on every rank")
-def the_librarys_broadcast(x, src=0, group=None):
-    """One line, and not the exercise."""
-    data = x.contiguous()
-    dist.broadcast(data, src, group=group)
-    return x.copy_(data)
 
 
 @wrong("broadcast_tree", fails="bytes and messages")
@@ -395,109 +162,9 @@ def along_a_chain(x, src=0, group=None):
     return x.copy_(data)
 
 
-@wrong("broadcast_tree", fails="the root's values on every rank")
-def adds_to_nothing(x, src=0, group=None):
-    """Adds what arrives to x times zero: what was in memory there may have been NaN."""
-    rank, size = _place(group)
-    place = (rank - _root(group, src)) % size
-    data = x.contiguous() if place == 0 else x.contiguous() * 0
-    distance = 1
-    while distance < size:
-        if place < distance and place + distance < size:
-            dist.send(data, group_dst=(rank + distance) % size, group=group)
-        elif distance <= place < 2 * distance:
-            arriving = torch.empty_like(data)
-            dist.recv(arriving, group_src=(rank - distance) % size, group=group)
-            data += arriving
-        distance *= 2
-    return x.copy_(data)
-
-
-"""Of the_places_of_the_first_group."""
-
-
-# ------------------------------------------------------------------------------------------------ reduce_tree
-
-
-def _sum_tree(total, root, group):
-    rank, size = _place(group)
-    place = (rank - root) % size
-    arriving = torch.empty_like(total)
-    distance = 1
-    while distance < size:
-        if place % (2 * distance) == distance:
-            dist.send(total, group_dst=(rank - distance) % size, group=group)
-            break
-        if place + distance < size:
-            dist.recv(arriving, group_src=(rank + distance) % size, group=group)
-            total += arriving
-        distance *= 2
-    return total
-
-
-@wrong("reduce_tree", fails="any root")
-def sum_on_rank_0(x, dst=0, group=None):
-    """Ignores dst."""
-    total = _sum_tree(x.clone(), 0, group)
-    return x.copy_(total) if dist.get_rank(group) == 0 else x
-
-
-@wrong("reduce_tree", fails="any root")
-def to_the_first_calls_root(x, dst=0, group=None, roots={}):  # noqa: B006
-    """Looks up the root's place once a group; the next call may have another root."""
-    root = roots.setdefault(group, _root(group, dst))
-    total = _sum_tree(x.clone(memory_format=torch.contiguous_format), root, group)
-    return x.copy_(total) if dist.get_rank(group) == root else x
-
-
-@wrong("reduce_tree", fails="the sum on the root")
-def replaces_instead_of_adding(x, dst=0, group=None):
-    """Receives into the sum itself."""
-    rank, size = _place(group)
-    place = (rank - _root(group, dst)) % size
-    distance = 1
-    total = x.clone()
-    while distance < size:
-        if place % (2 * distance) == distance:
-            dist.send(total, group_dst=(rank - distance) % size, group=group)
-            break
-        if place + distance < size:
-            dist.recv(total, group_src=(rank + distance) % size, group=group)
-        distance *= 2
-    return x.copy_(total) if place == 0 else x
-
-
-@wrong("reduce_tree", fails="any number of ranks")
-def receives_from_ranks_that_do_not_exist(x, dst=0, group=None):
-    """Waits for place + distance whether or not there is one."""
-    rank, size = _place(group)
-    place = (rank - _root(group, dst)) % size
-    total = x.clone(memory_format=torch.contiguous_format)
-    distance = 1
-    while distance < size:
-        if place % (2 * distance):
-            dist.send(total, group_dst=(rank - distance) % size, group=group)
-            break
-        arriving = torch.empty_like(total)
-        dist.recv(arriving, group_src=(rank + distance) % size, group=group)
-        total += arriving
-        distance *= 2
-    return x.copy_(total) if place == 0 else x
-
-
-@wrong("reduce_tree", fails="any dtype and layout")
-def adds_up_in_numpy(x, dst=0, group=None):
-    """NumPy has no bfloat16."""
-    total = torch.from_numpy(np.array(x.numpy(), order="C"))
-    _sum_tree(total, _root(group, dst), group)
-    return x.copy_(total) if dist.get_rank() == dst else x
-
-
-@wrong("reduce_tree", fails="in place")
-def adds_into_x_and_returns_it(x, dst=0, group=None):
-    """contiguous() is x itself where it can be: ranks in the middle of the tree change their x."""
-    total = _sum_tree(x.contiguous(), _root(group, dst), group)
-    return x.copy_(total) if dist.get_rank() == dst else x
+@instead("reduce_tree", ("total += arriving", "total = arriving.clone()"), fails="the sum on the root")
+def replaces_instead_of_adding():
+    """What arrives takes the place of the sum."""
 
 
 @wrong("reduce_tree", fails="the sum on the root")
@@ -508,405 +175,135 @@ def the_librarys_reduce(x, dst=0, group=None):
     return x.copy_(total) if dist.get_rank() == dst else x
 
 
-@wrong("reduce_tree", fails="bytes and messages")
-def then_broadcasts_it(x, dst=0, group=None):
-    """An all-reduce whose result most ranks throw away."""
-    total = _sum_tree(x.clone(memory_format=torch.contiguous_format), _root(group, dst), group)
-    _tree(total, _root(group, dst), group)
-    return x.copy_(total) if dist.get_rank() == dst else x
+@instead(
+    "reduce_tree",
+    ("dist.get_group_rank(group or dist.group.WORLD, dst)", "0"),
+    fails="any root, any number of ranks",
+)
+def sum_on_rank_0():
+    """Ignores dst."""
 
 
-@wrong("reduce_tree", fails="rounds")
-def from_two_children(x, dst=0, group=None):
-    """A binary tree, not a binomial one; that both receives wait at once hides it on some links."""
-    rank, size = _place(group)
-    root = _root(group, dst)
-    place, total = (rank - root) % size, x.clone(memory_format=torch.contiguous_format)
-    children = [child for child in (2 * place + 1, 2 * place + 2) if child < size]
-    arriving = [torch.empty_like(total) for _ in children]
-    works = [
-        dist.irecv(data, group_src=(child + root) % size, group=group)
-        for data, child in zip(arriving, children, strict=True)
-    ]
-    for work, data in zip(works, arriving, strict=True):
-        work.wait()
-        total += data
-    if place:
-        dist.send(total, group_dst=((place - 1) // 2 + root) % size, group=group)
-        return x
-    return x.copy_(total)
+@instead("reduce_tree", ("if place + distance < size:", "if True:"), fails="any root, any number of ranks")
+def receives_from_ranks_that_do_not_exist():
+    """Waits for place + distance whether or not there is one."""
 
 
-@wrong("reduce_tree", fails="any number of ranks")
-def three_levels(x, dst=0, group=None):
-    """The rounds of eight ranks."""
-    rank, size = _place(group)
-    place = (rank - _root(group, dst)) % size
-    total = x.clone(memory_format=torch.contiguous_format)
-    for distance in (1, 2, 4):
-        if place % (2 * distance) == distance:
-            dist.send(total, group_dst=(rank - distance) % size, group=group)
-            break
-        if place + distance < size:
-            arriving = torch.empty_like(total)
-            dist.recv(arriving, group_src=(rank + distance) % size, group=group)
-            total += arriving
-    return x.copy_(total) if place == 0 else x
+@instead(
+    "reduce_tree", ("x.clone(memory_format=torch.contiguous_format)", "x.contiguous()"), fails="in place"
+)
+def adds_into_x_and_returns_it():
+    """contiguous() is x itself where it can be: ranks in the middle of the tree change their x."""
 
 
-# ---------------------------------------------------------------------------------------- ring_reduce_scatter
+@instead(
+    "ring_reduce_scatter",
+    ("chunks[rank].clone()", "chunks[(rank + 1) % size].clone()"),
+    fails="its chunk of the sum",
+)
+def the_next_ranks_chunk():
+    """Returns another chunk than its own."""
 
 
-def _reduce_scatter(chunks, group, shift=1):
-    """p - 1 steps; with shift 1 the rank's own chunk is complete, with 0 the next one."""
-    rank, size = _place(group)
-    for step in range(size - 1):
-        target = chunks[(rank - shift - 1 - step) % size]
-        arriving = torch.empty_like(target)
-        _both(chunks[(rank - shift - step) % size], (rank + 1) % size, arriving, (rank - 1) % size, group)
-        target += arriving
-    return chunks
-
-
-def _cut(x, group):
-    return list(torch.tensor_split(x.clone(memory_format=torch.contiguous_format).view(-1), _place(group)[1]))
-
-
-@wrong("ring_reduce_scatter", fails="its chunk of the sum")
-def the_next_ranks_chunk(x, group=None):
-    """Begins with its own chunk, so that it ends with that of the next rank; and returns its own."""
-    return _reduce_scatter(_cut(x, group), group, shift=0)[dist.get_rank(group)].clone()
-
-
-@wrong("ring_reduce_scatter", fails="any dtype and layout")
-def nothing_is_float32(x, group=None):
-    """An empty chunk is made anew, and has the default dtype."""
-    mine = _reduce_scatter(_cut(x, group), group)[dist.get_rank(group)]
-    return mine.clone() if mine.numel() else torch.empty(0)
-
-
-@wrong("ring_reduce_scatter", fails="on a subgroup")
-def alone_in_the_world_only(x, group=None):
-    """A rank alone in its group sends to itself, and waits; get_world_size() is that of all ranks."""
-    (rank, size), chunks = _place(group), _cut(x, group)
-    for step in range(max(1, size - 1) if dist.get_world_size() > 1 else 0):
-        target = chunks[(rank - 2 - step) % size]
-        arriving = torch.empty_like(target)
-        _both(chunks[(rank - 1 - step) % size], (rank + 1) % size, arriving, (rank - 1) % size, group)
-        target += arriving
-    return chunks[rank].clone()
-
-
-@wrong("ring_reduce_scatter", fails="its chunk of the sum")
-def one_step_too_few(x, group=None):
+@instead("ring_reduce_scatter", ("range(size - 1)", "range(size - 2)"), fails="its chunk of the sum")
+def one_step_too_few():
     """p - 2 steps: the last rank's part is missing."""
-    rank, size = _place(group)
-    chunks = _cut(x, group)
-    for step in range(size - 2):
-        target = chunks[(rank - 2 - step) % size]
-        arriving = torch.empty_like(target)
-        _both(chunks[(rank - 1 - step) % size], (rank + 1) % size, arriving, (rank - 1) % size, group)
-        target += arriving
-    return chunks[rank].clone()
 
 
-@wrong("ring_reduce_scatter", fails="any number of ranks")
-def hangs_for_odd_sizes(x, group=None):
-    """Sends before it receives where p is odd: no pairing of neighbours comes out even there."""
-    rank, size = _place(group)
-    chunks = _cut(x, group)
-    for step in range(size - 1):
-        outgoing, target = chunks[(rank - 1 - step) % size], chunks[(rank - 2 - step) % size]
-        arriving = torch.empty_like(target)
-        right, left = (rank + 1) % size, (rank - 1) % size
-        if size % 2:
-            dist.send(outgoing, group_dst=right, group=group)
-            dist.recv(arriving, group_src=left, group=group)
-        else:
-            _both(outgoing, right, arriving, left, group)
-        target += arriving
-    return chunks[rank].clone()
-
-
-@wrong("ring_reduce_scatter", fails="any length")
-def only_where_p_divides_n(x, group=None):
+@instead(
+    "ring_reduce_scatter",
+    (
+        "torch.tensor_split(x.clone(memory_format=torch.contiguous_format).view(-1), size)",
+        "x.clone(memory_format=torch.contiguous_format).view(size, -1)",
+    ),
+    fails="any tensor",
+)
+def only_where_p_divides_n():
     """view(p, -1) needs a length that divides."""
-    size = dist.get_world_size(group)
-    chunks = list(x.clone(memory_format=torch.contiguous_format).view(size, -1))
-    return _reduce_scatter(chunks, group)[dist.get_rank(group)].clone()
 
 
-"""Of one_workspace_for_all_calls."""
+@instead(
+    "ring_reduce_scatter",
+    ("x.clone(memory_format=torch.contiguous_format)", "x.contiguous()"),
+    fails="in place",
+)
+def adds_into_the_callers_x():
+    """contiguous() is x itself where it can be."""
 
 
-@wrong("ring_reduce_scatter", fails="bytes and messages")
-def two_ranks_swap_it_all(x, group=None):
-    """The neighbour on both sides is the same: each gets the other's tensor, and needs half of it."""
-    rank, size = _place(group)
-    if size != 2:
-        return _reduce_scatter(_cut(x, group), group)[rank].clone()
-    data = x.clone(memory_format=torch.contiguous_format)
-    arriving = torch.empty_like(data)
-    _both(data, 1 - rank, arriving, 1 - rank, group)
-    return torch.tensor_split((data + arriving).view(-1), 2)[rank].clone()
-
-
-@wrong("ring_reduce_scatter", fails="in place")
-def alone_it_returns_x(x, group=None):
-    """With one rank the sum is x, but a new tensor is asked for."""
-    rank, size = _place(group)
-    if size == 1:
-        return x.flatten()
-    chunks = _cut(x, group)
-    for step in range(size - 1):
-        target = chunks[(rank - 2 - step) % size]
-        arriving = torch.empty_like(target)
-        sending = dist.isend(chunks[(rank - 1 - step) % size], group_dst=(rank + 1) % size, group=group)
-        dist.recv(arriving, group_src=(rank - 1) % size, group=group)
-        sending.wait()
-        target += arriving
-    return chunks[rank].clone()
-
-
-@wrong("ring_reduce_scatter", fails="neighbours only")
-def straight_to_the_owner(x, group=None):
-    """Sends each chunk to the rank that wants it: right, as cheap, and no ring."""
-    rank, size = _place(group)
-    chunks = _cut(x, group)
-    total = chunks[rank].clone()
-    for step in range(1, size):
-        arriving = torch.empty_like(total)
-        _both(chunks[(rank + step) % size], (rank + step) % size, arriving, (rank - step) % size, group)
-        total += arriving
-    return total
-
-
-@wrong("ring_reduce_scatter", fails="rounds")
-def one_after_another(x, group=None):
+@instead(
+    "ring_reduce_scatter",
+    ("        sending = dist", f"        if rank:\n{RECEIVE}        sending = dist"),
+    (f"{RECEIVE[4:]}        sending.wait()\n", f"        sending.wait()\n        if not rank:\n{RECEIVE}"),
+    fails="rounds",
+)
+def one_after_another():
     """Rank 0 sends first, all others receive first: a message runs round while everyone waits."""
-    rank, size = _place(group)
-    chunks = _cut(x, group)
-    right, left = (rank + 1) % size, (rank - 1) % size
-    for step in range(size - 1):
-        outgoing, target = chunks[(rank - 1 - step) % size], chunks[(rank - 2 - step) % size]
-        arriving = torch.empty_like(target)
-        if rank == 0:
-            dist.send(outgoing, group_dst=right, group=group)
-            dist.recv(arriving, group_src=left, group=group)
-        else:
-            dist.recv(arriving, group_src=left, group=group)
-            dist.send(outgoing, group_dst=right, group=group)
-        target += arriving
-    return chunks[rank].clone()
 
 
-# -------------------------------------------------------------------------------------------- ring_all_gather
-
-
-def _all_gather(chunks, group, shift=0, steps=None):
-    rank, size = _place(group)
-    for step in range(size - 1 if steps is None else steps):
-        _both(
-            chunks[(rank - shift - step) % size],
-            (rank + 1) % size,
-            chunks[(rank - shift - step - 1) % size],
-            (rank - 1) % size,
-            group,
-        )
-
-
-@wrong("ring_all_gather", fails="every chunk on every rank")
-def sends_its_own_chunk_every_time(x, group=None):
+@instead(
+    "ring_all_gather", ("chunks[(rank - step) % size]", "chunks[rank]"), fails="every chunk on every rank"
+)
+def sends_its_own_chunk_every_time():
     """The same chunk in each step: the neighbour gets it p - 1 times."""
-    rank, size = _place(group)
-    data = x.contiguous()
-    chunks = torch.tensor_split(data.view(-1), size)
-    for step in range(size - 1):
-        _both(chunks[rank], (rank + 1) % size, chunks[(rank - step - 1) % size], (rank - 1) % size, group)
-    return x.copy_(data)
 
 
-@wrong("ring_all_gather", fails="on a subgroup")
-def gaps_round_all_ranks(x, group=None):
-    """Calls itself with a copy of what has gaps, and does not pass the group on."""
-    if not x.is_contiguous():
-        return x.copy_(gaps_round_all_ranks(x.contiguous()))
-    _all_gather(torch.tensor_split(x.view(-1), dist.get_world_size(group)), group)
-    return x
-
-
-@wrong("ring_all_gather", fails="every chunk on every rank")
-def forgets_the_last_chunk(x, group=None):
+@instead("ring_all_gather", ("range(size - 1)", "range(size - 2)"), fails="every chunk on every rank")
+def forgets_the_last_chunk():
     """p - 2 steps."""
-    data = x.contiguous()
-    size = dist.get_world_size(group)
-    _all_gather(torch.tensor_split(data.view(-1), size), group, steps=size - 2)
-    return x.copy_(data)
 
 
-@wrong("ring_all_gather", fails="any length")
-def torch_chunk_instead_of_tensor_split(x, group=None):
+@instead("ring_all_gather", ("torch.tensor_split(data", "torch.chunk(data"), fails="any tensor")
+def torch_chunk_instead_of_tensor_split():
     """torch.chunk makes fewer chunks than ranks, and other ones."""
-    data = x.contiguous()
-    size = dist.get_world_size(group)
-    chunks = list(torch.chunk(data.view(-1), size))
-    chunks += [data.view(-1)[:0]] * (size - len(chunks))
-    _all_gather(chunks, group)
-    return x.copy_(data)
 
 
-@wrong("ring_all_gather", fails="any length")
-def into_a_slice(x, group=None):
-    """A number without a dimension has no slices."""
-    data = x.contiguous()
-    _all_gather(torch.tensor_split(data.view(-1), dist.get_world_size(group)), group)
-    x[:] = data
-    return x
+@instead("ring_all_gather", ("return x.copy_(data)", "return x"), fails="any tensor")
+def flattens_and_forgets():
+    """contiguous() of a tensor with gaps is a copy."""
 
 
-@wrong("ring_all_gather", fails="in place")
-def leaves_x_alone(x, group=None):
+@instead(
+    "ring_all_gather",
+    ("x.contiguous()", "x.clone(memory_format=torch.contiguous_format)"),
+    ("return x.copy_(data)", "return data"),
+    fails="in place",
+)
+def leaves_x_alone():
     """Gathers into a copy, and returns that."""
-    data = x.clone(memory_format=torch.contiguous_format)
-    _all_gather(torch.tensor_split(data.view(-1), dist.get_world_size(group)), group)
-    return data
 
 
-@wrong("ring_all_gather", fails="any dtype and layout")
-def flattens_and_forgets(x, group=None):
-    """x.flatten() of a tensor with gaps is a copy."""
-    _all_gather(torch.tensor_split(x.flatten(), dist.get_world_size(group)), group)
-    return x
-
-
-@wrong("ring_all_gather", fails="neighbours only")
-def own_chunk_to_everyone(x, group=None):
-    """Sends its chunk to each other rank itself."""
-    rank, size = _place(group)
-    data = x.contiguous()
-    chunks = torch.tensor_split(data.view(-1), size)
-    for step in range(1, size):
-        _both(chunks[rank], (rank + step) % size, chunks[(rank - step) % size], (rank - step) % size, group)
-    return x.copy_(data)
-
-
-@wrong("ring_all_gather", fails="bytes and messages")
-def passes_on_all_that_it_has(x, group=None):
-    """The whole tensor in every step; the receiver takes what it lacks."""
-    rank, size = _place(group)
-    data = x.contiguous()
-    for step in range(size - 1):
-        arriving = torch.empty_like(data)
-        _both(data, (rank + 1) % size, arriving, (rank - 1) % size, group)
-        fresh = (rank - step - 1) % size
-        torch.tensor_split(data.view(-1), size)[fresh].copy_(
-            torch.tensor_split(arriving.view(-1), size)[fresh]
-        )
-    return x.copy_(data)
-
-
-@wrong("ring_all_gather", fails="neighbours only")
-def short_ones_to_everyone(x, group=None):
-    """With fewer elements than ranks nobody goes round a ring."""
-    rank, size = _place(group)
-    chunks = _cut(x, group)
-    if x.numel() < size:
-        for step in range(1, size):
-            to, source = (rank + step) % size, (rank - step) % size
-            _both(chunks[rank], to, chunks[source], source, group)
-    else:
-        _all_gather(chunks, group)
-    return x.copy_(torch.cat(chunks).view_as(x))
-
-
-# -------------------------------------------------------------------------------------------- ring_all_reduce
-
-
-def _all_reduce(data, group):
-    chunks = torch.tensor_split(data.view(-1), dist.get_world_size(group))
-    _reduce_scatter(chunks, group)
-    _all_gather(chunks, group)
-    return data
-
-
-@wrong("ring_all_reduce", fails="neighbours only")
-def to_the_left(x, group=None):
-    """The ring the other way round: each rank sends to the one before it, not to the next."""
-    rank, size = _place(group)
-    chunks = list(torch.tensor_split(x.reshape(-1).clone(), size))
-    right_rank, left_rank = (rank + 1) % size, (rank - 1) % size
-    for step in range(size - 1):
-        give, take = (rank + step) % size, (rank + step + 1) % size
-        arriving = torch.empty_like(chunks[take])
-        sending = dist.isend(chunks[give], group_dst=left_rank, group=group)
-        dist.recv(arriving, group_src=right_rank, group=group)
-        sending.wait()
-        chunks[take] += arriving
-    for step in range(size - 1):
-        give, take = (rank + step - 1) % size, (rank + step) % size
-        sending = dist.isend(chunks[give], group_dst=left_rank, group=group)
-        dist.recv(chunks[take], group_src=right_rank, group=group)
-        sending.wait()
-    return x.copy_(torch.cat(chunks).view_as(x))
-
-
-@wrong("ring_all_reduce", fails="the sum on every rank")
-def gathers_the_wrong_chunk(x, group=None):
+@instead(
+    "ring_all_reduce",
+    ("(rank - 2 - step)", "(rank - 1 - step)"),
+    ("(rank - 1 - step) % size], group_dst", "(rank - step) % size], group_dst"),
+    fails="the sum on every rank",
+)
+def gathers_the_wrong_chunk():
     """After this reduce-scatter rank r has chunk r + 1, and passes on chunk r."""
-    data = x.contiguous()
-    chunks = torch.tensor_split(data.view(-1), dist.get_world_size(group))
-    _reduce_scatter(chunks, group, shift=0)
-    _all_gather(chunks, group)
-    return x.copy_(data)
 
 
-@wrong("ring_all_reduce", fails="the sum on every rank")
-def averages(x, group=None):
-    """The mean, not the sum."""
-    data = _all_reduce(x.contiguous(), group)
-    return x.copy_(data / dist.get_world_size(group))
-
-
-@wrong("ring_all_reduce", fails="any number of ranks")
-def hangs_for_odd_rings(x, group=None):
-    """Waits for a partner that nobody is: odd p leaves one rank alone."""
-    rank, size = _place(group)
-    if size % 2 and size > 1:
-        dist.recv(x, group_src=(rank - 1) % size, group=group)
-    return x.copy_(_all_reduce(x.contiguous(), group))
-
-
-@wrong("ring_all_reduce", fails="any length")
-def drops_the_remainder(x, group=None):
+@instead(
+    "ring_all_reduce",
+    ("torch.tensor_split(data.view(-1), size)", "data.view(-1).split(max(1, data.numel() // size))[:size]"),
+    fails="any tensor",
+)
+def drops_the_remainder():
     """Chunks of n // p elements: what is left over at the end is never added."""
-    size = dist.get_world_size(group)
-    data = x.contiguous()
-    flat = data.view(-1)
-    part = flat.numel() // size
-    chunks = [flat[i * part : (i + 1) * part] for i in range(size)]
-    _reduce_scatter(chunks, group)
-    _all_gather(chunks, group)
-    return x.copy_(data)
 
 
-@wrong("ring_all_reduce", fails="any dtype and layout")
-def sums_in_float64(x, group=None):
+@instead("ring_all_reduce", ("x.contiguous()", "x.double().contiguous()"), fails="any tensor")
+def sums_in_float64():
     """Accumulates in the wrong dtype: integers above 2**53 are rounded."""
-    return x.copy_(_all_reduce(x.contiguous().double(), group))
 
 
-@wrong("ring_all_reduce", fails="in place")
-def gives_it_other_data(x, group=None):
-    """Who has a view of x, such as the bucket in which it lies, sees nothing of the sum."""
-    data = x.clone(memory_format=torch.contiguous_format)
-    x.data = _all_reduce(data, group)
-    return x
-
-
-@wrong("ring_all_reduce", fails="on a subgroup")
-def the_whole_world(x, group=None):
+@instead(
+    "ring_all_reduce",
+    ("dist.get_world_size(group), dist.get_rank(group)", "dist.get_world_size(), dist.get_rank()"),
+    fails="on a subgroup",
+)
+def the_whole_world():
     """Ignores the group."""
-    return x.copy_(_all_reduce(x.contiguous(), None))
 
 
 @wrong("ring_all_reduce", fails="bytes and messages")
@@ -923,774 +320,221 @@ def whole_tensors(x, group=None):
     return x.copy_(total)
 
 
-@wrong("ring_all_reduce", fails="rounds")
-def rank_0_begins(x, group=None):
+@instead(
+    "ring_all_reduce",
+    ("        sending = dist", f"        if rank:\n{RECEIVE}        sending = dist"),
+    (f"{RECEIVE[4:]}        sending.wait()\n", f"        sending.wait()\n        if not rank:\n{RECEIVE}"),
+    fails="rounds",
+)
+def rank_0_begins():
     """No deadlock, since rank 0 sends first and the others receive first; and no two messages at a time."""
-    rank, size = _place(group)
-    data = x.contiguous()
-    chunks = torch.tensor_split(data.view(-1), size)
-    right, left = (rank + 1) % size, (rank - 1) % size
-    for step in range(2 * (size - 1)):
-        give, take = chunks[(rank - step) % size], chunks[(rank - step - 1) % size]
-        arriving = torch.empty_like(take)
-        if rank == 0:
-            dist.send(give, group_dst=right, group=group)
-            dist.recv(arriving, group_src=left, group=group)
-        else:
-            dist.recv(arriving, group_src=left, group=group)
-            dist.send(give, group_dst=right, group=group)
-        take.copy_(take + arriving if step < size - 1 else arriving)
-    return x.copy_(data)
 
 
-"""Of one_buffer_for_all_dtypes."""
-
-
-# ------------------------------------------------------------------------------ recursive_doubling_all_reduce
-
-
-def _swapped(data, partner, group):
-    """Right: both send at the same time; what the partner had."""
-    arriving = torch.empty_like(data)
-    sending = dist.isend(data, group_dst=partner, group=group)
-    dist.recv(arriving, group_src=partner, group=group)
-    sending.wait()
-    return arriving
-
-
-def _distances(core):
-    """Right: 1, 2, 4, ... below core."""
-    return [1 << k for k in range(core.bit_length() - 1)]
-
-
-def _doubling(x, group, distances=_distances, swapped=_swapped, give_back=True):
-    """Right, but for what the arguments replace."""
-    size, rank = dist.get_world_size(group), dist.get_rank(group)
-    core = 1 << (size.bit_length() - 1)
-    data = x.contiguous()
-    if rank >= core:
-        dist.send(data, group_dst=rank - core, group=group)
-        if give_back:
-            dist.recv(data, group_src=rank - core, group=group)
-        return x.copy_(data)
-    if rank + core < size:
-        arriving = torch.empty_like(data)
-        dist.recv(arriving, group_src=rank + core, group=group)
-        data += arriving
-    for distance in distances(core):
-        data += swapped(data, rank ^ distance, group)
-    if rank + core < size and give_back:
-        dist.send(data, group_dst=rank + core, group=group)
-    return x.copy_(data)
-
-
-@wrong("recursive_doubling_all_reduce", fails="the sum on every rank")
-def one_round_too_few(x, group=None):
+@instead(
+    "recursive_doubling_all_reduce",
+    ("while distance < core", "while 2 * distance < core"),
+    fails="the sum on every rank",
+)
+def one_round_too_few():
     """Ends before the distance is half of the ranks."""
-    return _doubling(x, group, lambda core: _distances(core)[:-1])
 
 
-@wrong("recursive_doubling_all_reduce", fails="the sum on every rank")
-def the_same_partner_again(x, group=None):
-    """The distance is never doubled: what the partner has comes twice, and four times."""
-    return _doubling(x, group, lambda core: [1] * len(_distances(core)))
+@instead(
+    "recursive_doubling_all_reduce",
+    ("        data += arriving\n        distance", "        distance"),
+    fails="the sum on every rank",
+)
+def never_adds():
+    """Swaps, and does not add."""
 
 
-@wrong("recursive_doubling_all_reduce", fails="any number of ranks")
-def powers_of_two_are_taken_for_granted(x, group=None):
-    """Ranks beyond the power of two take no part."""
-    size, rank = dist.get_world_size(group), dist.get_rank(group)
-    core = 1 << (size.bit_length() - 1)
-    data = x.contiguous()
-    for distance in _distances(core) if rank < core else ():
-        data += _swapped(data, rank ^ distance, group)
-    return x.copy_(data)
+@instead("recursive_doubling_all_reduce", ("if rank >= core:", "if False:"), fails="any number of ranks")
+def powers_of_two_are_taken_for_granted():
+    """Ranks beyond the power of two do as all others."""
 
 
-@wrong("recursive_doubling_all_reduce", fails="a slow rank")
-def doubles_with_anybody(x, group=None):
+@instead(
+    "recursive_doubling_all_reduce",
+    ("dist.recv(arriving, group_src=rank ^ distance, group=group)", "dist.recv(arriving, group=group)"),
+    fails="any number of ranks",
+)
+def doubles_with_anybody():
     """recv without a source: if a rank is slow, the next round's message comes before this round's."""
 
-    def swapped(data, partner, group):
-        arriving = torch.empty_like(data)
-        sending = dist.isend(data, group_dst=partner, group=group)
-        dist.recv(arriving, group=group)
-        sending.wait()
-        return arriving
 
-    return _doubling(x, group, swapped=swapped)
-
-
-@wrong("recursive_doubling_all_reduce", fails="in place")
-def halves_in_a_tensor_of_their_own(x, group=None):
-    """16-bit numbers are added up in another tensor, and x stays as it was."""
-    if x.is_floating_point() and x.itemsize == 2:
-        return _doubling(x.clone(), group)
-    return _doubling(x, group)
+@instead(
+    "recursive_doubling_all_reduce",
+    (
+        "dist.recv(arriving, group_src=rank ^ distance, group=group)",
+        "dist.recv(arriving, src=rank ^ distance, group=group)",
+    ),
+    fails="on a subgroup",
+)
+def partners_by_global_rank():
+    """src= is a global rank."""
 
 
-@wrong("recursive_doubling_all_reduce", fails="any dtype and layout")
-def sends_it_as_it_lies(x, group=None):
-    """A message needs a contiguous tensor."""
-    size, rank = dist.get_world_size(group), dist.get_rank(group)
-    if x.is_contiguous() or size == 1:
-        return _doubling(x, group)
-    dist.send(x, group_dst=rank ^ 1, group=group)
-    return x
-
-
-@wrong("recursive_doubling_all_reduce", fails="on a subgroup")
-def partners_by_global_rank(x, group=None):
-    """dst= and src= are global ranks."""
-
-    def swapped(data, partner, group):
-        arriving = torch.empty_like(data)
-        sending = dist.isend(data, partner, group=group)
-        dist.recv(arriving, partner, group=group)
-        sending.wait()
-        return arriving
-
-    return _doubling(x, group, swapped=swapped)
-
-
-@wrong("recursive_doubling_all_reduce", fails="bytes and messages")
-def swaps_two_halves(x, group=None):
-    """Two messages a round."""
-
-    def swapped(data, partner, group):
-        flat = data.view(-1)
-        middle = flat.numel() // 2
-        parts = [_swapped(part.clone(), partner, group) for part in (flat[:middle], flat[middle:])]
-        return torch.cat(parts).view_as(data)
-
-    return _doubling(x, group, swapped=swapped)
-
-
-@wrong("recursive_doubling_all_reduce", fails="nearest partner first")
-def farthest_partner_first(x, group=None):
-    """4, 2, 1: the right sum, in the order of halving."""
-    return _doubling(x, group, lambda core: _distances(core)[::-1])
-
-
-@wrong("recursive_doubling_all_reduce", fails="rounds")
-def one_partner_after_the_other(x, group=None):
-    """The lower of two partners sends first: each round takes two messages' time."""
-
-    def swapped(data, partner, group):
-        arriving = torch.empty_like(data)
-        if dist.get_rank(group) < partner:
-            dist.send(data, group_dst=partner, group=group)
-            dist.recv(arriving, group_src=partner, group=group)
-        else:
-            dist.recv(arriving, group_src=partner, group=group)
-            dist.send(data, group_dst=partner, group=group)
-        return arriving
-
-    return _doubling(x, group, swapped=swapped)
-
-
-# -------------------------------------------------------------------------------- halving_doubling_all_reduce
-
-
-def _halving_doubling(flat, group, core, halve=True, anybody=False):
-    rank, _ = _place(group)
-    part, rounds, distance = flat, [], core // 2
-    while distance:
-        middle = part.numel() // 2
-        lower, upper = part[:middle], part[middle:]
-        kept, given = (upper, lower) if rank & distance else (lower, upper)
-        arriving = torch.empty_like(kept)
-        _both(given, rank ^ distance, arriving, None if anybody else rank ^ distance, group)
-        kept += arriving
-        rounds.append((rank ^ distance, kept, given))
-        part, distance = kept, distance // 2
-    for partner, kept, given in reversed(rounds):
-        _both(kept, partner, given, partner, group)
-
-
-def _folded(x, group, work):
-    """Folds the ranks beyond the largest power of two, and lets `work(flat, group, core)` do the rest."""
-    rank, size = _place(group)
-    core = 1 << (size.bit_length() - 1)
-    data = x.contiguous()
-    flat = data.view(-1)
-    if rank >= core:
-        dist.send(flat, group_dst=rank - core, group=group)
-        dist.recv(flat, group_src=rank - core, group=group)
-        return x.copy_(data)
-    if rank + core < size:
-        arriving = torch.empty_like(flat)
-        dist.recv(arriving, group_src=rank + core, group=group)
-        flat += arriving
-    work(flat, group, core)
-    if rank + core < size:
-        dist.send(flat, group_dst=rank + core, group=group)
-    return x.copy_(data)
-
-
-@wrong("halving_doubling_all_reduce", fails="the sum on every rank")
-def only_halves(x, group=None):
+@instead("halving_doubling_all_reduce", ("in reversed(rounds)", "in ()"), fails="the sum on every rank")
+def only_halves():
     """A reduce-scatter: each rank has a part of the sum, and nobody all of it."""
 
-    def halve(flat, group, core):
-        rank = dist.get_rank(group)
-        part, distance = flat, core // 2
-        while distance:
-            lower, upper = part[: len(part) // 2], part[len(part) // 2 :]
-            part, given = (upper, lower) if rank & distance else (lower, upper)
-            arriving = torch.empty_like(part)
-            _both(given, rank ^ distance, arriving, rank ^ distance, group)
-            part += arriving
-            distance //= 2
 
-    return _folded(x, group, halve)
-
-
-@wrong("halving_doubling_all_reduce", fails="the sum on every rank")
-def both_receive_first(x, group=None):
-    """Partners who both receive first wait for each other."""
-    partner = dist.get_rank(group) ^ 1
-    arriving = torch.empty_like(x)
-    dist.recv(arriving, group_src=partner, group=group)
-    dist.send(x, group_dst=partner, group=group)
-    x += arriving
-    return x
-
-
-@wrong("halving_doubling_all_reduce", fails="any number of ranks")
-def halves_with_anybody(x, group=None):
+@instead("halving_doubling_all_reduce", ("group_src=partner, ", ""), fails="any number of ranks")
+def halves_with_anybody():
     """recv without a source: of five ranks one waits for its guest, while others go on."""
-    return _folded(x, group, lambda *given: _halving_doubling(*given, anybody=True))
 
 
-@wrong("halving_doubling_all_reduce", fails="any number of ranks")
-def powers_of_two_only(x, group=None):
+@instead("halving_doubling_all_reduce", ("if rank >= core:", "if False:"), fails="any number of ranks")
+def powers_of_two_only():
     """Partners that do not exist where p is no power of two."""
-    data = x.contiguous()
-    size = dist.get_world_size(group)
-    _halving_doubling(data.view(-1), group, 1 << (size - 1).bit_length())
-    return x.copy_(data)
 
 
-@wrong("halving_doubling_all_reduce", fails="any length")
-def lengths_that_halve_evenly(x, group=None):
-    """Each partner cuts its own half of n // 2 elements: with an odd length they do not meet."""
-
-    def work(flat, group, core):
-        rank = dist.get_rank(group)
-        part, rounds, distance = flat, [], core // 2
-        while distance:
-            half = len(part) // 2
-            kept, given = (part[-half:], part[:half]) if rank & distance else (part[:half], part[half:])
-            arriving = torch.empty_like(kept)
-            _both(given, rank ^ distance, arriving, rank ^ distance, group)
-            kept += arriving
-            rounds.append((rank ^ distance, kept, given))
-            part, distance = kept, distance // 2
-        for partner, kept, given in reversed(rounds):
-            _both(kept, partner, given, partner, group)
-
-    return _folded(x, group, work)
+@instead("halving_doubling_all_reduce", ("part[middle:]", "part[-middle:]"), fails="any tensor")
+def halves_of_one_length():
+    """Of an odd number of elements the middle one is lost."""
 
 
-@wrong("halving_doubling_all_reduce", fails="bytes and messages")
-def float16_travels_wide(x, group=None):
-    """float16 overflows early, so it is added up in float32, and travels so: twice the bytes."""
-    data = x.float() if x.dtype == torch.float16 else x
-    return x.copy_(_folded(data, group, _halving_doubling))
+@instead("halving_doubling_all_reduce", ("x.contiguous()", "x.float().contiguous()"), fails="any tensor")
+def adds_in_float32():
+    """Large integers lose their last digits."""
 
 
-@wrong("halving_doubling_all_reduce", fails="in place")
-def works_on_a_copy(x, group=None):
-    """x itself stays as it was."""
-    return _folded(x.clone(memory_format=torch.contiguous_format), group, _halving_doubling)
-
-
-@wrong("halving_doubling_all_reduce", fails="bytes and messages")
-def recursive_doubling(x, group=None):
-    """Whole tensors in each of log2 p rounds: half the messages, and log2 p times the tensor."""
-
-    def double(flat, group, core):
-        rank = dist.get_rank(group)
-        distance = 1
-        while distance < core:
-            arriving = torch.empty_like(flat)
-            _both(flat.clone(), rank ^ distance, arriving, rank ^ distance, group)
-            flat += arriving
-            distance *= 2
-
-    return _folded(x, group, double)
-
-
-@wrong("halving_doubling_all_reduce", fails="rounds")
-def one_direction_at_a_time(x, group=None):
-    """The lower partner sends, then receives: two messages one after another in each round."""
-
-    def work(flat, group, core):
-        rank = dist.get_rank(group)
-
-        def swap(outgoing, partner, incoming):
-            if rank < partner:
-                dist.send(outgoing, group_dst=partner, group=group)
-                dist.recv(incoming, group_src=partner, group=group)
-            else:
-                dist.recv(incoming, group_src=partner, group=group)
-                dist.send(outgoing, group_dst=partner, group=group)
-
-        part, rounds, distance = flat, [], core // 2
-        while distance:
-            lower, upper = part[: len(part) // 2], part[len(part) // 2 :]
-            kept, given = (upper, lower) if rank & distance else (lower, upper)
-            arriving = torch.empty_like(kept)
-            swap(given, rank ^ distance, arriving)
-            kept += arriving
-            rounds.append((rank ^ distance, kept, given))
-            part, distance = kept, distance // 2
-        for partner, kept, given in reversed(rounds):
-            swap(kept, partner, given)
-
-    return _folded(x, group, work)
-
-
-@wrong("halving_doubling_all_reduce", fails="any dtype and layout")
-def guests_bring_floats(x, group=None):
-    """Only what comes from a rank that folds is received in PyTorch's default dtype."""
-    rank, size = _place(group)
-    core = 1 << (size.bit_length() - 1)
-    if rank >= core or rank + core >= size:
-        return _folded(x, group, lambda flat, group, core: _halving_doubling(flat, group, core))
-    data = x.contiguous()
-    flat = data.view(-1)
-    arriving = torch.empty(flat.shape)
-    dist.recv(arriving, group_src=rank + core, group=group)
-    flat += arriving
-    _halving_doubling(flat, group, core)
-    dist.send(flat, group_dst=rank + core, group=group)
-    return x.copy_(data)
-
-
-def _doubles(flat, group, core):
-    """Whole tensors in each round."""
-    for distance in _distances(core):
-        flat += _swapped(flat, dist.get_rank(group) ^ distance, group)
-
-
-# ------------------------------------------------------------------------------------ hierarchical_all_reduce
-
-
-def _among(chunks, members, rank, group, passes, anybody=False):
-    """Ring passes among places of the group; passes: of (shift, adds). anybody: takes what comes first."""
-    me, count = members.index(rank), len(members)
-    for shift, adds in passes:
-        for step in range(count - 1):
-            give, take = chunks[(me - shift - step) % count], chunks[(me - shift - step - 1) % count]
-            arriving = torch.empty_like(take)
-            _both(give, members[(me + 1) % count], arriving, None if anybody else members[me - 1], group)
-            take.copy_(take + arriving if adds else arriving)
-
-
-REDUCE, GATHER = (1, True), (0, False)
-
-
-def _hierarchy(data, gpus_per_node, group, stages=(1, 2, 3), anybody=False):
-    rank, size = _place(group)
-    node, local = divmod(rank, gpus_per_node)
-    mates = list(range(node * gpus_per_node, (node + 1) * gpus_per_node))
-    rail = list(range(local, size, gpus_per_node))
-    chunks = torch.tensor_split(data.view(-1), gpus_per_node)
-    pieces = torch.tensor_split(chunks[local], len(rail))
-    if 1 in stages:
-        _among(chunks, mates, rank, group, [REDUCE], anybody)
-    if 2 in stages:
-        _among(pieces, rail, rank, group, [REDUCE, GATHER], anybody)
-    if 3 in stages:
-        _among(chunks, mates, rank, group, [GATHER], anybody)
-    return data
-
-
-@wrong("hierarchical_all_reduce", fails="the sum on every rank")
-def within_nodes_only(x, gpus_per_node, group=None):
+@instead(
+    "hierarchical_all_reduce",
+    ("    reduce_scatter(pieces, rail)\n    all_gather(pieces, rail)\n", ""),
+    fails="the sum on every rank",
+)
+def within_nodes_only():
     """Each node has a sum of its own."""
-    return x.copy_(_hierarchy(x.contiguous(), gpus_per_node, group, stages=(1, 3)))
 
 
-@wrong("hierarchical_all_reduce", fails="a slow rank")
-def takes_from_anybody(x, gpus_per_node, group=None):
+@instead("hierarchical_all_reduce", ("group_src=members[me - 1], ", ""), fails="any number of ranks")
+def takes_from_anybody():
     """recv without a source: of two stages the later one's message may come first, if a rank is slow."""
-    return x.copy_(_hierarchy(x.contiguous(), gpus_per_node, group, anybody=True))
 
 
-@wrong("hierarchical_all_reduce", fails="any number of ranks")
-def two_nodes_only(x, gpus_per_node, group=None):
-    """Swaps with the other node, as if there were always one and only one."""
-    _rank, size = _place(group)
-    if size // gpus_per_node == 2:
-        return x.copy_(_hierarchy(x.contiguous(), gpus_per_node, group))
-    _hierarchy(x, gpus_per_node, group, stages=(1, 3))
-    return x
+@instead("hierarchical_all_reduce", ("return x.copy_(data)", "return x"), fails="any tensor")
+def flat_copy_lost():
+    """Works on a copy if there are gaps."""
 
 
-@wrong("hierarchical_all_reduce", fails="any length")
-def needs_divisible_lengths(x, gpus_per_node, group=None):
-    """Refuses what does not divide by the number of ranks."""
-    if x.numel() % 2:
-        raise ValueError("the length must divide")
-    return x.copy_(_hierarchy(x.contiguous(), gpus_per_node, group))
-
-
-@wrong("hierarchical_all_reduce", fails="in place")
-def sum_in_a_new_tensor(x, gpus_per_node, group=None):
+@instead(
+    "hierarchical_all_reduce",
+    ("x.contiguous()", "x.clone(memory_format=torch.contiguous_format)"),
+    ("return x.copy_(data)", "return data"),
+    fails="in place",
+)
+def sum_in_a_new_tensor():
     """x itself stays as it was."""
-    return _hierarchy(x.clone(memory_format=torch.contiguous_format), gpus_per_node, group)
 
 
-@wrong("hierarchical_all_reduce", fails="any dtype and layout")
-def flat_copy_lost(x, gpus_per_node, group=None):
-    """Works on x.flatten(), which is a copy if there are gaps."""
-    flat = x.view(-1) if x.is_contiguous() else x.flatten()
-    _hierarchy(flat, gpus_per_node, group)
-    return x
+@instead(
+    "hierarchical_all_reduce",
+    ("    data = x", "    return ring_all_reduce(x, group)\n    data = x"),
+    fails="bytes and messages",
+)
+def one_big_ring():
+    """A ring over all ranks crosses between nodes with all that it has."""
 
 
-@wrong("hierarchical_all_reduce", fails="bytes between nodes")
-def one_big_ring(x, gpus_per_node, group=None):
-    """A ring over all ranks crosses between nodes with all that it has: 2 (p - 1) / p of the tensor."""
-    return x.copy_(_all_reduce(x.contiguous(), group))
-
-
-@wrong("hierarchical_all_reduce", fails="bytes within a node")
-def doubles_on_a_single_node(x, gpus_per_node, group=None):
-    """Where there is one node: whole tensors in log2 p rounds, and no ring."""
-    if gpus_per_node < dist.get_world_size(group):
-        return x.copy_(_hierarchy(x.contiguous(), gpus_per_node, group))
-    return x.copy_(_folded(x, group, _doubles))
-
-
-@wrong("hierarchical_all_reduce", fails="rounds")
-def one_rail_after_another(x, gpus_per_node, group=None):
-    """The GPUs of a node go to the other nodes by turns, as if they had one network card."""
-    rank, _ = _place(group)
-    local = rank % gpus_per_node
-    data, turn = _hierarchy(x.contiguous(), gpus_per_node, group, stages=(1,)), torch.zeros(0)
-    if local > 0:
-        dist.recv(turn, group_src=rank - 1, group=group)
-    _hierarchy(data, gpus_per_node, group, stages=(2,))
-    if local < gpus_per_node - 1:
-        dist.send(turn, group_dst=rank + 1, group=group)
-    return x.copy_(_hierarchy(data, gpus_per_node, group, stages=(3,)))
-
-
-@wrong("hierarchical_all_reduce", fails="on a subgroup")
-def a_ring_of_all_without_nodes(x, gpus_per_node, group=None):
-    """Where each node has one GPU, a ring of all ranks, also of those that are not in the group."""
-    return x.copy_(_hierarchy(x.contiguous(), gpus_per_node, None if gpus_per_node == 1 else group))
-
-
-# ---------------------------------------------------------------------------------------- all_to_all_pairwise
-
-
-def _exchange(outputs, inputs, group, steps):
-    rank, size = _place(group)
-    for step in steps:
-        to, source = (rank + step) % size, (rank - step) % size
-        arriving = outputs[source].contiguous()
-        _both(inputs[to].contiguous(), to, arriving, source, group)
-        outputs[source].copy_(arriving)
-
-
-@wrong("all_to_all_pairwise", fails="a slow rank")
-def takes_what_comes_first(outputs, inputs, group=None):
-    """recv without a source: right as long as no rank is slow."""
-    size, rank = dist.get_world_size(group), dist.get_rank(group)
-    outputs[rank].copy_(inputs[rank])
-    for step in range(1, size):
-        right, left = (rank + step) % size, (rank - step) % size
-        arriving = outputs[left].contiguous()
-        sending = dist.isend(inputs[right].contiguous(), group_dst=right, group=group)
-        dist.recv(arriving, group=group)
-        sending.wait()
-        outputs[left].copy_(arriving)
-    return outputs
-
-
-@wrong("all_to_all_pairwise", fails="every part at its place")
-def one_buffer_for_all_that_arrives(outputs, inputs, group=None):
-    """Several irecv write into one tensor at the same time."""
-    rank, size = _place(group)
-    outputs[rank].copy_(inputs[rank])
-    buffer = inputs[0].new_empty(max(len(part) for part in outputs), *inputs[0].shape[1:])
-    others = [place for place in range(size) if place != rank]
-    arriving = {place: buffer[: len(outputs[place])] for place in others}
-    work = [dist.irecv(arriving[place], group_src=place, group=group) for place in others]
-    work += [dist.isend(inputs[place].contiguous(), group_dst=place, group=group) for place in others]
-    for each in work:
-        each.wait()
-    for place in others:
-        outputs[place].copy_(arriving[place])
-    return outputs
-
-
-@wrong("all_to_all_pairwise", fails="in place")
-def alone_it_returns_what_it_was_given(outputs, inputs, group=None):
-    """With one rank it returns at once, and outputs stay empty."""
-    rank, size = _place(group)
-    if size == 1:
-        return inputs
-    outputs[rank].copy_(inputs[rank])
-    for step in range(1, size):
-        target, source = (rank + step) % size, (rank - step) % size
-        arriving = outputs[source].contiguous()
-        sending = dist.isend(inputs[target].contiguous(), group_dst=target, group=group)
-        dist.recv(arriving, group_src=source, group=group)
-        sending.wait()
-        outputs[source].copy_(arriving)
-    return outputs
-
-
-@wrong("all_to_all_pairwise", fails="every part at its place")
-def forgets_its_own(outputs, inputs, group=None):
+@instead(
+    "all_to_all_pairwise", ("    outputs[rank].copy_(inputs[rank])\n", ""), fails="every part at its place"
+)
+def forgets_its_own():
     """What a rank has for itself must be copied too."""
-    _exchange(outputs, inputs, group, range(1, dist.get_world_size(group)))
-    return outputs
 
 
-@wrong("all_to_all_pairwise", fails="any number of ranks")
-def by_exclusive_or(outputs, inputs, group=None):
+@instead(
+    "all_to_all_pairwise",
+    ("(rank + step) % size, (rank - step) % size", "rank ^ step, rank ^ step"),
+    fails="any number of ranks",
+)
+def by_exclusive_or():
     """rank ^ step is a partner only if p is a power of two."""
-    rank, size = _place(group)
-    outputs[rank].copy_(inputs[rank])
-    for step in range(1, 1 << (size - 1).bit_length()):
-        partner = rank ^ step
-        arriving = outputs[partner].contiguous()
-        _both(inputs[partner].contiguous(), partner, arriving, partner, group)
-        outputs[partner].copy_(arriving)
-    return outputs
 
 
-@wrong("all_to_all_pairwise", fails="any length")
-def parts_of_one_length(outputs, inputs, group=None):
-    """Stacks the parts, which need not be equally long."""
-    stacked = torch.stack([part.contiguous() for part in inputs])
-    rank, size = _place(group)
-    outputs[rank].copy_(stacked[rank])
-    _exchange(outputs, list(stacked), group, range(1, size))
-    return outputs
+@instead("all_to_all_pairwise", ("group_src=left, ", ""), fails="any number of ranks")
+def takes_what_comes_first():
+    """recv without a source: right as long as no rank is slow."""
 
 
-@wrong("all_to_all_pairwise", fails="any number of ranks")
-def by_exclusive_or_if_even(outputs, inputs, group=None):
-    """Pairs where the number of ranks is even; but of six ranks, rank 4 ^ 2 is no partner."""
-    rank, size = _place(group)
-    outputs[rank].copy_(inputs[rank])
-    for step in range(1, size):
-        right, left = (rank + step) % size, (rank - step) % size
-        if size % 2 == 0:
-            right = left = rank ^ step
-        arriving = outputs[left].contiguous()
-        _both(inputs[right].contiguous(), right, arriving, left, group)
-        outputs[left].copy_(arriving)
-    return outputs
+@instead(
+    "all_to_all_pairwise",
+    ("outputs[left].contiguous()", "torch.empty_like(outputs[rank])"),
+    fails="any tensor",
+)
+def parts_of_one_length():
+    """Takes it that every part is as long as its own."""
 
 
-@wrong("all_to_all_pairwise", fails="any dtype and layout")
-def parts_with_gaps(outputs, inputs, group=None):
-    """Sends and receives straight from and into tensors that are not contiguous."""
-    rank, size = _place(group)
-    outputs[rank].copy_(inputs[rank])
-    for step in range(1, size):
-        to, source = (rank + step) % size, (rank - step) % size
-        _both(inputs[to], to, outputs[source], source, group)
-    return outputs
+@instead("all_to_all_pairwise", ("inputs[right].contiguous()", "inputs[right]"), fails="any tensor")
+def parts_with_gaps():
+    """Sends straight from tensors that are not contiguous."""
 
 
-@wrong("all_to_all_pairwise", fails="bytes and messages")
-def everything_to_everyone(outputs, inputs, group=None):
-    """Sends the whole input to each rank, which picks its part out."""
-    rank, size = _place(group)
-    outputs[rank].copy_(inputs[rank])
-    whole = torch.cat([part.reshape(-1) for part in inputs])
-    for step in range(1, size):
-        to, source = (rank + step) % size, (rank - step) % size
-        sizes = torch.tensor([part.numel() for part in inputs])
-        theirs = torch.empty_like(sizes)
-        _both(sizes, to, theirs, source, group)
-        arriving = whole.new_empty(int(theirs.sum()))
-        _both(whole, to, arriving, source, group)
-        outputs[source].copy_(arriving.split(theirs.tolist())[rank].view(outputs[source].shape))
-    return outputs
-
-
-@wrong("all_to_all_pairwise", fails="rounds")
-def all_begin_with_rank_0(outputs, inputs, group=None):
-    """Each in turn sends to everyone, while the others wait for it."""
-    rank, size = _place(group)
-    outputs[rank].copy_(inputs[rank])
-    for sender in range(size):
-        if rank == sender:
-            for to in range(size):
-                if to != rank:
-                    dist.send(inputs[to].contiguous(), group_dst=to, group=group)
-        else:
-            arriving = outputs[sender].contiguous()
-            dist.recv(arriving, group_src=sender, group=group)
-            outputs[sender].copy_(arriving)
-    return outputs
-
-
-# ----------------------------------------------------------------------------------------------- predict_time
-
-
-def _right_time(algorithm, n, p, alpha, beta, gamma=0.0):
-    rounds, core = (p - 1).bit_length(), 1 << (p.bit_length() - 1)
-    fold, half = int(p > core), (core - 1) / core * n
-    messages, sent, added = {
-        "master": (2 * (p - 1), 2 * (p - 1) * n, (p - 1) * n),
-        "exchange": (p - 1, (p - 1) * n, (p - 1) * n),
-        "tree": (2 * rounds, 2 * rounds * n, rounds * n),
-        "ring": (2 * (p - 1), 2 * (p - 1) * n / p, (p - 1) * n / p),
-        "halving_doubling": (
-            2 * (core.bit_length() - 1) + 2 * fold,
-            2 * half + 2 * fold * n,
-            half + fold * n,
-        ),
-    }[algorithm]
-    return messages * alpha + sent * beta + added * gamma
-
-
-@wrong("predict_time", fails="master")
-def all_at_once_into_the_master(algorithm, nbytes, ranks, alpha, beta, gamma=0.0):
+@instead("predict_time", ('"master": (2 * (p - 1), 2 * (p - 1) * n', '"master": (2, 2 * n'), fails="master")
+def all_at_once_into_the_master():
     """As if p - 1 messages took no longer than one through one link."""
-    if algorithm == "master":
-        return 2 * (alpha + nbytes * beta)
-    return _right_time(algorithm, nbytes, ranks, alpha, beta, gamma)
 
 
-@wrong("predict_time", fails="tree")
-def a_tree_one_way(algorithm, nbytes, ranks, alpha, beta, gamma=0.0):
+@instead("predict_time", ("(2 * rounds, 2 * rounds * n", "(rounds, rounds * n"), fails="tree")
+def a_tree_one_way():
     """Forgets that the sum has to come down again."""
-    seconds = _right_time(algorithm, nbytes, ranks, alpha, beta, gamma)
-    return seconds / 2 if algorithm == "tree" else seconds
 
 
-@wrong("predict_time", fails="ring")
-def a_ring_of_whole_tensors(algorithm, nbytes, ranks, alpha, beta, gamma=0.0):
+@instead("predict_time", ("2 * (p - 1) * n / p", "2 * (p - 1) * n"), fails="ring")
+def a_ring_of_whole_tensors():
     """2 (p - 1) messages of n bytes."""
-    if algorithm == "ring":
-        return 2 * (ranks - 1) * (alpha + nbytes * beta)
-    return _right_time(algorithm, nbytes, ranks, alpha, beta, gamma)
 
 
-@wrong("predict_time", fails="ring")
-def p_steps_instead_of_p_minus_1(algorithm, nbytes, ranks, alpha, beta, gamma=0.0):
-    """Nearly right for many ranks."""
-    if algorithm == "ring":
-        return 2 * ranks * (alpha + nbytes / ranks * beta)
-    return _right_time(algorithm, nbytes, ranks, alpha, beta, gamma)
-
-
-@wrong("predict_time", fails="halving_doubling")
-def whole_tensors_in_every_round(algorithm, nbytes, ranks, alpha, beta, gamma=0.0):
-    """Recursive doubling's bytes."""
-    if algorithm == "halving_doubling":
-        return 2 * math.log2(ranks) * (alpha + nbytes * beta)
-    return _right_time(algorithm, nbytes, ranks, alpha, beta, gamma)
-
-
-@wrong("predict_time", fails="ranks beyond a power of two")
-def a_logarithm_with_a_fraction(algorithm, nbytes, ranks, alpha, beta, gamma=0.0):
+@instead("predict_time", ("(p - 1).bit_length()", "math.log2(p)"), fails="any number of ranks")
+def a_logarithm_with_a_fraction():
     """There is no half round."""
-    if algorithm == "halving_doubling":
-        return 2 * math.log2(ranks) * alpha + (ranks - 1) / ranks * nbytes * (2 * beta + gamma)
-    return _right_time(algorithm, nbytes, ranks, alpha, beta, gamma)
 
 
-@wrong("predict_time", fails="ranks beyond a power of two")
-def the_nearest_logarithm(algorithm, nbytes, ranks, alpha, beta, gamma=0.0):
-    """Rounds to the nearest number of rounds; a tree needs each that it has begun."""
-    if algorithm == "tree":
-        ranks = 2 ** round(math.log2(ranks))
-    return _right_time(algorithm, nbytes, ranks, alpha, beta, gamma)
-
-
-@wrong("predict_time", fails="reduction")
-def additions_are_free(algorithm, nbytes, ranks, alpha, beta, gamma=0.0):
+@instead("predict_time", (" + added * gamma", ""), fails="reduction")
+def additions_are_free():
     """Leaves gamma out."""
-    return _right_time(algorithm, nbytes, ranks, alpha, beta)
 
 
-@wrong("predict_time", fails="reduction")
-def copies_are_additions(algorithm, nbytes, ranks, alpha, beta, gamma=0.0):
+@instead("predict_time", ("added * gamma", "sent * gamma"), fails="reduction")
+def copies_are_additions():
     """Pays gamma for every byte that arrives, also for those that are only copied."""
-    return _right_time(algorithm, nbytes, ranks, alpha, beta + gamma)
 
 
-@wrong("predict_time", fails="one rank, no bytes")
-def at_least_one_round(algorithm, nbytes, ranks, alpha, beta, gamma=0.0):
-    """One rank has nobody to send to."""
-    return _right_time(algorithm, nbytes, max(2, ranks), alpha, beta, gamma)
-
-
-# --------------------------------------------------------------------------------------------- fit_alpha_beta
-
-
-def _weighted(samples, weights):
-    data = np.array(samples, dtype=float)
-    nbytes, seconds, weights = data[:, 0], data[:, 1], np.array(weights)
-    columns = np.column_stack([weights, weights * nbytes])
-    scale = np.abs(columns).max(axis=0)
-    scale[scale == 0] = 1
-    solution = np.linalg.lstsq(columns / scale, weights * seconds, rcond=None)[0] / scale
-    return float(solution[0]), float(solution[1])
-
-
-@wrong("fit_alpha_beta", fails="exact samples")
-def bandwidth_instead_of_beta(samples):
+@instead("fit_alpha_beta", ("return alpha, beta", "return alpha, 1 / beta"), fails="exact samples")
+def bandwidth_instead_of_beta():
     """Bytes a second instead of seconds a byte."""
-    alpha, beta = _weighted(samples, [1 / t for _, t in samples])
-    return alpha, 1 / beta
 
 
-@wrong("fit_alpha_beta", fails="exact samples")
-def beta_before_alpha(samples):
+@instead("fit_alpha_beta", ("return alpha, beta", "return beta, alpha"), fails="exact samples")
+def beta_before_alpha():
     """The pair the wrong way round."""
-    return _weighted(samples, [1 / t for _, t in samples])[::-1]
 
 
-@wrong("fit_alpha_beta", fails="noisy samples")
-def ordinary_least_squares(samples):
-    """The errors of the longest messages, in seconds, decide about alpha."""
-    return _weighted(samples, [1.0] * len(samples))
-
-
-@wrong("fit_alpha_beta", fails="noisy samples")
-def through_two_points(samples):
-    """Two samples make a line, and their noise too."""
-    (n1, t1), (n2, t2) = sorted(samples)[0], sorted(samples)[-1]
-    beta = (t2 - t1) / (n2 - n1)
-    return t1 - n1 * beta, beta
-
-
-@wrong("fit_alpha_beta", fails="samples unchanged")
-def sorts_the_samples(samples):
-    """list.sort works in place."""
-    samples.sort()
-    return _weighted(samples, [1 / t for _, t in samples])
-
-
-@wrong("fit_alpha_beta", fails="samples unchanged")
-def a_list_instead_of_a_pair(samples):
-    """A list is no tuple."""
-    return list(_weighted(samples, [1 / t for _, t in samples]))
-
-
-@wrong("fit_alpha_beta", fails="alpha below 0")
-def no_less_than_nothing(samples):
+@instead("fit_alpha_beta", ("return alpha, beta", "return max(alpha, 0.0), beta"), fails="exact samples")
+def no_less_than_nothing():
     """A latency below 0 makes no sense; but the nearest line may have one."""
-    alpha, beta = _weighted(samples, [1 / t for _, t in samples])
-    return max(alpha, 0.0), beta
 
 
-# ------------------------------------------------------------------------------------------- causes_of_hangs
+@instead(
+    "fit_alpha_beta",
+    ("1 / seconds, nbytes / seconds", "torch.ones_like(seconds), nbytes"),
+    ("torch.ones(len(samples), 1, dtype=torch.float64)", "seconds[:, None]"),
+    fails="noisy samples",
+)
+def ordinary_least_squares():
+    """The errors of the longest messages, in seconds, decide about alpha."""
+
+
+@instead(
+    "fit_alpha_beta",
+    ("    nbytes, seconds =", "    samples.sort()\n    nbytes, seconds ="),
+    fails="samples unchanged",
+)
+def sorts_the_samples():
+    """list.sort works in place."""
+
 
 CAUSES = {
     "swap": "all receive first",
@@ -1706,12 +550,6 @@ CAUSES = {
 def senders_and_receivers_confused():
     """Waiting for a send means that nobody sends: all receive."""
     return CAUSES | {"swap": "all send first"}
-
-
-@wrong("causes_of_hangs", fails="swap")
-def a_list_of_causes():
-    """In the order of the programs, but without their names."""
-    return list(CAUSES.values())
 
 
 @wrong("causes_of_hangs", fails="report")
@@ -1738,60 +576,19 @@ def the_chain_waits_for_a_send():
     return CAUSES | {"chain": "more receives than sends"}
 
 
-# ------------------------------------------------------------------------------------------------- mend_swap
-
-
-@wrong("mend_swap", fails="the partner's tensor")
-def still_receives_first(x):
+@instead("mend_swap", ("if rank % 2 == 0:", "if False:"), fails="the partner's tensor")
+def still_receives_first():
     """As it was."""
-    partner = dist.get_rank() ^ 1
-    arriving = torch.empty_like(x)
-    dist.recv(arriving, partner)
-    dist.send(x, partner)
-    return arriving
 
 
-@wrong("mend_swap", fails="the partner's tensor")
-def now_both_send_first(x):
+@instead("mend_swap", ("if rank % 2 == 0:", "if True:"), fails="the partner's tensor")
+def now_both_send_first():
     """A circle of sends instead of a circle of receives."""
-    partner = dist.get_rank() ^ 1
-    arriving = torch.empty_like(x)
-    dist.send(x, partner)
-    dist.recv(arriving, partner)
-    return arriving
 
 
-@wrong("mend_swap", fails="the partner's tensor")
-def waits_too_late(x):
-    """Returns before the message has arrived: a copy of what was there."""
-    partner = dist.get_rank() ^ 1
-    arriving = torch.zeros_like(x)
-    receiving = dist.irecv(arriving, partner)
-    result = arriving.clone()
-    dist.send(x, partner)
-    receiving.wait()
-    return result - 1
-
-
-@wrong("mend_swap", fails="the partner's tensor")
-def returns_its_own(x):
+@instead("mend_swap", ("return arriving", "return x"), fails="the partner's tensor")
+def returns_its_own():
     """Returns what it has sent."""
-    partner = dist.get_rank() ^ 1
-    arriving = torch.empty_like(x)
-    sending = dist.isend(x, partner)
-    dist.recv(arriving, partner)
-    sending.wait()
-    return x
-
-
-@wrong("mend_swap", fails="a tensor of its own")
-def receives_into_x(x):
-    """Overwrites its input."""
-    partner, own = dist.get_rank() ^ 1, x.clone()
-    sending = dist.isend(own, partner)
-    dist.recv(x, partner)
-    sending.wait()
-    return x
 
 
 @wrong("mend_swap", fails="the partner's tensor")
@@ -1802,73 +599,46 @@ def gathers_everything(x):
     return everyone[dist.get_rank() ^ 1]
 
 
-@wrong("mend_swap", fails="a tensor of its own")
-def two_ranks_swap_in_place(x):
-    """With two ranks, x is overwritten as well."""
-    rank, arriving = dist.get_rank(), torch.empty_like(x)
-    sending = dist.isend(x.clone(), rank ^ 1)
-    dist.recv(arriving, rank ^ 1)
-    sending.wait()
-    if dist.get_world_size() == 2:
-        x.copy_(arriving)
-    return arriving
+@instead(
+    "mend_swap",
+    ("    arriving = torch.empty_like(x)", "    x, arriving = x.clone(), x"),
+    fails="a tensor of its own",
+)
+def receives_into_x():
+    """Overwrites its input."""
 
 
-# ------------------------------------------------------------------------------------------------ mend_shift
-
-
-@wrong("mend_shift", fails="the left neighbour's tensor")
-def still_all_send_first(x):
+@instead("mend_shift", ("sending = dist.isend(", "sending = dist.send("), fails="the left neighbour's tensor")
+def still_all_send_first():
     """As it was."""
-    rank, size = dist.get_rank(), dist.get_world_size()
-    arriving = torch.empty_like(x)
-    dist.send(x, (rank + 1) % size)
-    dist.recv(arriving, (rank - 1) % size)
-    return arriving
 
 
-@wrong("mend_shift", fails="the left neighbour's tensor")
-def waits_before_it_receives(x):
+@instead(
+    "mend_shift",
+    ("    dist.recv(", "    sending.wait()\n    dist.recv("),
+    fails="the left neighbour's tensor",
+)
+def waits_before_it_receives():
     """isend(...).wait() is send."""
-    rank, size = dist.get_rank(), dist.get_world_size()
-    arriving = torch.empty_like(x)
-    dist.isend(x, (rank + 1) % size).wait()
-    dist.recv(arriving, (rank - 1) % size)
-    return arriving
 
 
-@wrong("mend_shift", fails="the left neighbour's tensor")
-def shifts_to_the_left(x):
+@instead(
+    "mend_shift",
+    ("(rank + 1)", "(rank - 1)"),
+    ("arriving, (rank - 1)", "arriving, (rank + 1)"),
+    fails="the left neighbour's tensor",
+)
+def shifts_to_the_left():
     """The other way round the ring."""
-    rank, size = dist.get_rank(), dist.get_world_size()
-    arriving = torch.empty_like(x)
-    sending = dist.isend(x, (rank - 1) % size)
-    dist.recv(arriving, (rank + 1) % size)
-    sending.wait()
-    return arriving
 
 
-@wrong("mend_shift", fails="a tensor of its own")
-def shifts_in_place(x):
+@instead(
+    "mend_shift",
+    ("    arriving = torch.empty_like(x)", "    x, arriving = x.clone(), x"),
+    fails="a tensor of its own",
+)
+def shifts_in_place():
     """x becomes the neighbour's."""
-    rank, size = dist.get_rank(), dist.get_world_size()
-    own = x.clone()
-    sending = dist.isend(own, (rank + 1) % size)
-    dist.recv(x, (rank - 1) % size)
-    sending.wait()
-    return x
-
-
-@wrong("mend_shift", fails="the left neighbour's tensor")
-def with_a_barrier_between(x):
-    """A barrier that mends nothing: isend has."""
-    rank, size = dist.get_rank(), dist.get_world_size()
-    arriving = torch.empty_like(x)
-    sending = dist.isend(x, (rank + 1) % size)
-    dist.recv(arriving, (rank - 1) % size)
-    sending.wait()
-    dist.barrier()
-    return arriving
 
 
 @wrong("mend_shift", fails="all at the same time")
@@ -1883,39 +653,6 @@ def rank_0_receives_first(x):
         dist.send(x, (rank + 1) % size)
         dist.recv(arriving, (rank - 1) % size)
     return arriving
-
-
-@wrong("mend_shift", fails="the left neighbour's tensor")
-def two_ranks_keep_theirs(x):
-    """With two ranks left and right are the same, but not this rank."""
-    rank, size = dist.get_rank(), dist.get_world_size()
-    arriving = torch.empty_like(x)
-    sending = dist.isend(x, (rank + 1) % size)
-    dist.recv(arriving, (rank - 1) % size)
-    sending.wait()
-    return x.clone() if size == 2 else arriving
-
-
-@wrong("mend_shift", fails="the left neighbour's tensor")
-def room_for_a_matrix(x):
-    """Not every tensor has rows and columns."""
-    rank, size, (rows, columns) = dist.get_rank(), dist.get_world_size(), x.shape
-    arriving = x.new_empty(rows, columns)
-    sending = dist.isend(x, (rank + 1) % size)
-    dist.recv(arriving, (rank - 1) % size)
-    sending.wait()
-    return arriving
-
-
-@wrong("mend_shift", fails="the left neighbour's tensor")
-def gathers_from_all(x):
-    """Everyone's tensor, of which one is needed: more messages, and so no less time."""
-    everyone = [torch.empty_like(x) for _ in range(dist.get_world_size())]
-    dist.all_gather(everyone, x)
-    return everyone[dist.get_rank() - 1]
-
-
-# ----------------------------------------------------------------------------------------------- mend_report
 
 
 @wrong("mend_report", fails="the mean on rank 0")
@@ -1939,38 +676,19 @@ def others_call_something_else(loss):
     return None
 
 
-@wrong("mend_report", fails="the mean on rank 0")
-def reports_the_sum(loss):
+@instead("mend_report", (" / dist.get_world_size()", ""), fails="the mean on rank 0")
+def reports_the_sum():
     """Forgets to divide."""
-    total = torch.tensor(loss)
-    dist.all_reduce(total)
-    return total.item() if dist.get_rank() == 0 else None
 
 
-@wrong("mend_report", fails="the mean on rank 0")
-def reports_its_own_loss(loss):
-    """No hang, and no mean: the collective was thrown out."""
-    return loss if dist.get_rank() == 0 else None
+@instead("mend_report", ("total.item() / dist.get_world_size()", "loss"), fails="the mean on rank 0")
+def reports_its_own_loss():
+    """No hang, and no mean."""
 
 
-@wrong("mend_report", fails="the mean on rank 0")
-def everyone_reports(loss):
+@instead("mend_report", (" if dist.get_rank() == 0 else None", ""), fails="the mean on rank 0")
+def everyone_reports():
     """Every rank returns the mean."""
-    total = torch.tensor(loss)
-    dist.all_reduce(total)
-    return total.item() / dist.get_world_size()
-
-
-@wrong("mend_report", fails="the mean on rank 0")
-def barrier_to_be_sure(loss):
-    """A barrier that an all_reduce makes needless."""
-    dist.barrier()
-    total = torch.tensor(loss)
-    dist.all_reduce(total)
-    return total.item() / dist.get_world_size() if dist.get_rank() == 0 else None
-
-
-# -------------------------------------------------------------------------------------------- mend_grid_sums
 
 
 def _lines(columns):
@@ -1980,7 +698,7 @@ def _lines(columns):
     return rows, verticals
 
 
-@wrong("mend_grid_sums", fails="comes to an end")
+@wrong("mend_grid_sums", fails="row and column sums")
 def still_sorted(x, columns):
     """As it was: each rank makes its two groups in sorted order, which is not the same order everywhere."""
     rows, verticals = _lines(columns)
@@ -1993,72 +711,27 @@ def still_sorted(x, columns):
     return row_sum, column_sum
 
 
-@wrong("mend_grid_sums", fails="comes to an end")
-def columns_first_on_odd_ranks(x, columns):
-    """All ranks make all groups, but not in one order."""
-    rows, verticals = _lines(columns)
-    rank = dist.get_rank()
-    lines = verticals + rows if rank % 2 else rows + verticals
-    groups = {tuple(line): dist.new_group(line) for line in lines}
-    row_sum, column_sum = x.clone(), x.clone()
-    dist.all_reduce(row_sum, group=groups[tuple(rows[rank // columns])])
-    dist.all_reduce(column_sum, group=groups[tuple(verticals[rank % columns])])
-    return row_sum, column_sum
-
-
-def _all_groups(columns):
-    rows, verticals = _lines(columns)
-    return [dist.new_group(line) for line in rows], [dist.new_group(line) for line in verticals]
-
-
-@wrong("mend_grid_sums", fails="row sums")
-def columns_before_rows(x, columns):
+@instead(
+    "mend_grid_sums",
+    ("return row_sum, column_sum", "return column_sum, row_sum"),
+    fails="row and column sums",
+)
+def columns_before_rows():
     """The pair the wrong way round."""
-    rows, verticals = _all_groups(columns)
-    rank = dist.get_rank()
-    row_sum, column_sum = x.clone(), x.clone()
-    dist.all_reduce(row_sum, group=rows[rank // columns])
-    dist.all_reduce(column_sum, group=verticals[rank % columns])
-    return column_sum, row_sum
 
 
-@wrong("mend_grid_sums", fails="column sums")
-def sums_of_sums(x, columns):
+@instead(
+    "mend_grid_sums",
+    ("    dist.all_reduce(column_sum", "    column_sum = row_sum.clone()\n    dist.all_reduce(column_sum"),
+    fails="row and column sums",
+)
+def sums_of_sums():
     """The column's sum of row sums is the sum over the whole grid."""
-    rows, verticals = _all_groups(columns)
-    rank = dist.get_rank()
-    total = x.clone()
-    dist.all_reduce(total, group=rows[rank // columns])
-    row_sum = total.clone()
-    dist.all_reduce(total, group=verticals[rank % columns])
-    return row_sum, total
 
 
-@wrong("mend_grid_sums", fails="tensors of its own")
-def reduces_x_itself(x, columns):
+@instead("mend_grid_sums", ("x.clone(), x.clone()", "x.clone(), x"), fails="a tensor of its own")
+def reduces_x_itself():
     """all_reduce works in place: x becomes the column's sum."""
-    rows, verticals = _all_groups(columns)
-    rank = dist.get_rank()
-    row_sum = x.clone()
-    dist.all_reduce(row_sum, group=rows[rank // columns])
-    dist.all_reduce(x, group=verticals[rank % columns])
-    return row_sum, x.clone()
-
-
-@wrong("mend_grid_sums", fails="tensors of its own")
-def copies_by_numpy(x, columns):
-    """NumPy has no tensors on a GPU."""
-    return _grid_sums(torch.from_numpy(x.numpy().copy()), columns)
-
-
-@wrong("mend_grid_sums", fails="row sums")
-def one_copy_for_both(x, columns):
-    """Both sums in one tensor: the second is of what the first has made of it."""
-    rows, verticals = _all_groups(columns)
-    total = x.clone()
-    dist.all_reduce(total, group=rows[dist.get_rank() // columns])
-    dist.all_reduce(total, group=verticals[dist.get_rank() % columns])
-    return total, total
 
 
 @wrong("mend_grid_sums", fails="within groups")
@@ -2072,368 +745,118 @@ def gathers_the_grid(x, columns):
     return torch.stack(row).sum(0), torch.stack(column).sum(0)
 
 
-def _grid_sums(x, columns):
-    rows, verticals = _all_groups(columns)
-    row_sum, column_sum = x.clone(), x.clone()
-    dist.all_reduce(row_sum, group=rows[dist.get_rank() // columns])
-    dist.all_reduce(column_sum, group=verticals[dist.get_rank() % columns])
-    return row_sum, column_sum
+@instead("mend_collect", ("range(count.item())", "rows"), fails="all rows on rank 0")
+def still_its_own_number():
+    """Rank 0 expects of each rank as many rows as it has itself."""
 
 
-@wrong("mend_grid_sums", fails="column sums")
-def one_column_has_no_sums(x, columns):
-    """A single column has rows of one rank; and yet it has the sum of a column."""
-    return (x.clone(), x.clone()) if columns == 1 else _grid_sums(x, columns)
-
-
-# ---------------------------------------------------------------------------------------------- mend_collect
-
-
-@wrong("mend_collect", fails="comes to an end")
-def still_its_own_number(rows):
-    """As it was: rank 0 expects of each rank as many rows as it has itself."""
-    if dist.get_rank() != 0:
-        for row in rows:
-            dist.send(row, 0)
-        return None
-    collected = list(rows)
-    for rank in range(1, dist.get_world_size()):
-        for _ in rows:
-            arriving = torch.empty(40)
-            dist.recv(arriving, rank)
-            collected.append(arriving)
-    return collected
-
-
-@wrong("mend_collect", fails="comes to an end")
-def the_shortest_of_all(rows):
-    """Everyone agrees on the least number: what is left over is never received."""
-    least = torch.tensor([len(rows)])
-    dist.all_reduce(least, op=dist.ReduceOp.MIN)
-    if dist.get_rank() != 0:
-        sending = [dist.isend(row, 0) for row in rows]
-        for work in sending[: int(least)]:
-            work.wait()
-        return None
-    collected = list(rows)
-    for rank in range(1, dist.get_world_size()):
-        for _ in range(int(least)):
-            arriving = torch.empty(40)
-            dist.recv(arriving, rank)
-            collected.append(arriving)
-    return collected
-
-
-def _collect(rows, add):
-    if dist.get_rank() != 0:
-        dist.send(torch.tensor([len(rows)]), 0)
-        for row in rows:
-            dist.send(row, 0)
-        return None
-    collected = []
-    for rank in range(1, dist.get_world_size()):
-        count = torch.zeros(1, dtype=torch.int64)
-        dist.recv(count, rank)
-        for _ in range(int(count)):
-            arriving = torch.empty(40)
-            dist.recv(arriving, rank)
-            collected.append(arriving)
-    return add(list(rows), collected)
-
-
-@wrong("mend_collect", fails="all rows on rank 0")
-def its_own_rows_last(rows):
+@instead(
+    "mend_collect",
+    ("list(rows)", "[]"),
+    ("return collected", "return collected + rows"),
+    fails="all rows on rank 0",
+)
+def its_own_rows_last():
     """Rank 0's rows come first."""
-    return _collect(rows, lambda own, others: others + own)
 
 
-@wrong("mend_collect", fails="all rows on rank 0")
-def without_its_own_rows(rows):
+@instead("mend_collect", ("list(rows)", "[]"), fails="all rows on rank 0")
+def without_its_own_rows():
     """Rank 0 has rows too."""
-    return _collect(rows, lambda own, others: others)
 
 
-@wrong("mend_collect", fails="a new list")
-def an_empty_list_elsewhere(rows):
-    """Others than rank 0 have to return None."""
-    rank, collected = dist.get_rank(), list(rows)
-    if rank:
-        dist.send(torch.tensor([len(rows)]), 0)
-        for row in rows:
-            dist.send(row, 0)
-        return []
-    for other in range(1, dist.get_world_size()):
-        count = torch.zeros(1, dtype=torch.int64)
-        dist.recv(count, other)
-        for _ in range(count):
-            row = torch.empty(40)
-            dist.recv(row, other)
-            collected.append(row)
-    return collected
-
-
-@wrong("mend_collect", fails="a new list")
-def grows_the_list_it_was_given(rows):
+@instead("mend_collect", ("list(rows)", "rows"), fails="a new list")
+def grows_the_list_it_was_given():
     """The caller's own list is not the list to be returned."""
-    return _collect(rows, lambda own, others: rows.extend(others) or rows)
 
 
-@wrong("mend_collect", fails="ranks without rows")
-def at_least_one_row(rows):
-    """A rank without rows has no rows[0]."""
-    rows[0].sum()
-    return _collect(rows, lambda own, others: own + others)
+@instead(
+    "mend_collect",
+    ("            dist.send(row, 0)", "            dist.send(row, 0)\n            dist.send(row, 0)"),
+    (
+        "            dist.recv(arriving, rank)",
+        "            dist.recv(arriving, rank)\n            dist.recv(arriving, rank)",
+    ),
+    fails="each row sent once",
+)
+def each_row_twice():
+    """Sends each row two times, to be sure."""
 
 
-@wrong("mend_collect", fails="each row sent once")
-def pads_to_the_longest(rows):
-    """All send as many rows as the longest has, and the padding is thrown away."""
-    mine = torch.tensor([len(rows)])
-    size = dist.get_world_size()
-    counts = [torch.zeros_like(mine) for _ in range(size)]
-    dist.all_gather(counts, mine)
-    most = int(max(counts))
-    padded = list(rows) + [torch.zeros(40)] * (most - len(rows))
-    if dist.get_rank() != 0:
-        for row in padded:
-            dist.send(row, 0)
-        return None
-    collected = list(rows)
-    for rank in range(1, size):
-        arrived = [torch.empty(40) for _ in range(most)]
-        for row in arrived:
-            dist.recv(row, rank)
-        collected += arrived[: int(counts[rank])]
-    return collected
-
-
-@wrong("mend_collect", fails="each row sent once")
-def a_flag_before_each_row(rows):
-    """Says before each row that one comes, in 8 bytes: with eight rows these are more than 64."""
-    if dist.get_rank() != 0:
-        for row in rows:
-            dist.send(torch.tensor([1]), 0)
-            dist.send(row, 0)
-        dist.send(torch.tensor([0]), 0)
-        return None
-    collected = list(rows)
-    for rank in range(1, dist.get_world_size()):
-        flag = torch.tensor([0])
-        dist.recv(flag, rank)
-        while flag:
-            collected.append(torch.empty(40))
-            dist.recv(collected[-1], rank)
-            dist.recv(flag, rank)
-    return collected
-
-
-@wrong("mend_collect", fails="ranks without rows")
-def some_rank_has_a_row(rows):
-    """cat of no tensor at all raises."""
-    blocks = _collect(rows, lambda own, others: own + others)
-    return None if blocks is None else list(torch.cat([row[None] for row in blocks]))
-
-
-# ------------------------------------------------------------------------------------------------ mend_chain
-
-
-def _chain(value, root):
-    rank, size = dist.get_rank(), dist.get_world_size()
-    total = torch.zeros(1, dtype=torch.float64)
-    if rank > 0:
-        dist.recv(total, rank - 1)
-    total += root(value)
-    if rank < size - 1:
-        dist.send(total, rank + 1)
-    return total.item()
-
-
-@wrong("mend_chain", fails="comes to an end")
-def barrier_before_the_work_of_some(value):
+@instead(
+    "mend_chain",
+    ("    if rank > 0:", "    if rank == 0:\n        dist.barrier()\n    if rank > 0:"),
+    fails="the sums",
+)
+def barrier_before_the_work_of_some():
     """Rank 0 meets nobody: the others come to their barrier only after its message."""
-    if dist.get_rank() == 0:
-        dist.barrier()
-        return _chain(value, math.sqrt)
-    total = _chain(value, math.sqrt)
-    dist.barrier()
-    return total
 
 
-@wrong("mend_chain", fails="the sums")
-def adds_the_value(value):
+@instead("mend_chain", ("math.sqrt(value)", "value"), fails="the sums")
+def adds_the_value():
     """Without the root nothing can raise."""
-    total = _chain(value, lambda v: v)
-    dist.barrier()
-    return total
 
 
-@wrong("mend_chain", fails="the sums")
-def in_single_precision(value):
-    """A tensor of the default dtype keeps seven digits."""
-    total = _chain(value, lambda v: torch.tensor(v).sqrt().item())
-    dist.barrier()
-    return total
+@instead(
+    "mend_chain",
+    (
+        "    total += math.sqrt(value)\n",
+        "    if value < 0:\n        dist.barrier()\n    total += math.sqrt(value)\n",
+    ),
+    fails="the error comes out",
+)
+def meets_before_it_raises():
+    """The others wait for its message, and not in the barrier."""
 
 
-@wrong("mend_chain", fails="the error comes out")
-def still_in_finally(value):
-    """As it was."""
-    try:
-        return _chain(value, math.sqrt)
-    finally:
-        dist.barrier()
+@instead(
+    "mend_chain",
+    ("math.sqrt(value)", "(math.sqrt(value) if value >= 0 else math.nan)"),
+    fails="the error comes out",
+)
+def swallows_the_error():
+    """Goes on with no number."""
 
 
-@wrong("mend_chain", fails="the error comes out")
-def wraps_the_error(value):
-    """Speaks of a ValueError, and raises something else."""
-    try:
-        total = _chain(value, math.sqrt)
-    except ValueError as error:
-        raise RuntimeError(f"ValueError: {error}") from error
-    dist.barrier()
-    return total
-
-
-@wrong("mend_chain", fails="chain and barrier")
-def barrier_thrown_out(value):
+@instead("mend_chain", ("    dist.barrier()\n", ""), fails="chain and barrier")
+def barrier_thrown_out():
     """No barrier, no hang; and nobody waits for the others any more."""
-    return _chain(value, math.sqrt)
 
 
-@wrong("mend_chain", fails="comes to an end")
-def zero_has_no_root(value):
-    """It has: only what is negative has none."""
-
-    def root(value):
-        if value <= 0:
-            raise ValueError(f"{value} has no square root")
-        return math.sqrt(value)
-
-    total = _chain(value, root)
-    dist.barrier()
-    return total
-
-
-@wrong("mend_chain", fails="chain and barrier")
-def everyone_gathers_all(value):
-    """The right sums, but no chain: a collective brings every root to every rank."""
-    root, size = torch.tensor([math.sqrt(value)], dtype=torch.float64), dist.get_world_size()
-    roots = [torch.zeros_like(root) for _ in range(size)]
-    dist.all_gather(roots, root)
-    dist.barrier()
-    return float(sum(roots[: dist.get_rank() + 1]))
-
-
-# --------------------------------------------------------------------------------------- mpi_ring_all_reduce
-
-
-def _mpi_ring(comm, x, chunks=None, steps=None):
-    rank, size = comm.Get_rank(), comm.Get_size()
-    chunks = np.array_split(x, size) if chunks is None else chunks
-    for step in range(2 * (size - 1) if steps is None else steps):
-        give, take = chunks[(rank - step) % size], chunks[(rank - step - 1) % size]
-        arriving = np.empty_like(take)
-        comm.Sendrecv(give, dest=(rank + 1) % size, recvbuf=arriving, source=(rank - 1) % size)
-        take[:] = take + arriving if step < size - 1 else arriving
-    return x
-
-
-@wrong("mpi_ring_all_reduce", fails="the sum on every rank")
-def all_send_and_then_receive(comm, x):
+@instead(
+    "mpi_ring_all_reduce",
+    (
+        "comm.Sendrecv(chunks[(rank - 1 - step) % size], dest=right, recvbuf=arriving, source=left)",
+        "comm.Send(chunks[(rank - 1 - step) % size], dest=right)\n        comm.Recv(arriving, source=left)",
+    ),
+    fails="the sum on every rank",
+)
+def all_send_and_then_receive():
     """A small message waits in a buffer; of a large one, Send returns only when somebody receives."""
-    rank, size = comm.Get_rank(), comm.Get_size()
-    right, left = (rank + 1) % size, (rank - 1) % size
-    chunks = np.array_split(x, size)
-    for step in range(2 * (size - 1)):
-        target = chunks[(rank - step - 1) % size]
-        arriving = np.empty_like(target)
-        comm.Send(chunks[(rank - step) % size], dest=right)
-        comm.Recv(arriving, source=left)
-        target[:] = target + arriving if step < size - 1 else arriving
-    return x
 
 
-@wrong("mpi_ring_all_reduce", fails="the sum on every rank")
-def in_the_world(comm, x):
-    """Sends through COMM_WORLD: right as long as it has the ranks of the communicator that was given."""
-    from mpi4py import MPI
-
-    return _mpi_ring(MPI.COMM_WORLD, x)
-
-
-@wrong("mpi_ring_all_reduce", fails="any length")
-def mpi_drops_the_remainder(comm, x):
+@instead(
+    "mpi_ring_all_reduce",
+    ("np.array_split(x, size)", "[x[i * (len(x) // size) :][: len(x) // size] for i in range(size)]"),
+    fails="any length",
+)
+def mpi_drops_the_remainder():
     """Chunks of n // p elements leave the rest out."""
-    part = len(x) // comm.Get_size()
-    return _mpi_ring(comm, x, [x[i * part : (i + 1) * part] for i in range(comm.Get_size())])
 
 
-@wrong("mpi_ring_all_reduce", fails="any dtype")
-def mpi_types_in_a_table(comm, x):
-    """MPI's name of a dtype is looked up among four; mpi4py knows more."""
-    from mpi4py import MPI
-
-    names = {"float64": MPI.DOUBLE, "float32": MPI.FLOAT, "int64": MPI.INT64_T, "int32": MPI.INT32_T}
-    assert names[str(x.dtype)].Get_size() == x.itemsize
-    return _mpi_ring(comm, x)
-
-
-@wrong("mpi_ring_all_reduce", fails="any dtype")
-def mpi_numpys_own_dtype(comm, x):
+@instead(
+    "mpi_ring_all_reduce",
+    ("np.empty_like(target)", "np.empty(len(target))"),
+    ("target += arriving", "target[:] = target + arriving"),
+    fails="any dtype",
+)
+def mpi_numpys_own_dtype():
     """numpy.empty makes float64, whatever x is."""
-    rank, size = comm.Get_rank(), comm.Get_size()
-    chunks = np.array_split(x, size)
-    for step in range(2 * (size - 1)):
-        outgoing, target = chunks[(rank - step) % size], chunks[(rank - 1 - step) % size]
-        arriving = np.empty(len(target))
-        comm.Sendrecv(outgoing, dest=(rank + 1) % size, recvbuf=arriving, source=(rank - 1) % size)
-        target[:] = arriving + target if step < size - 1 else arriving
-    return x
 
 
-@wrong("mpi_ring_all_reduce", fails="in place")
-def mpi_returns_a_copy(comm, x):
-    """x itself stays as it was."""
-    return _mpi_ring(comm, x.copy())
-
-
-@wrong("mpi_ring_all_reduce", fails="only messages")
-def mpi_persistent_requests(comm, x):
-    """Whole arrays go round the ring, and nobody sees a message, since none of comm's calls sends one."""
-    from mpi4py import MPI
-
-    rank, size = comm.Get_rank(), comm.Get_size()
-    outgoing, total, arriving = x.copy(), x.copy(), np.empty_like(x)
-    requests = [
-        comm.Send_init(outgoing, dest=(rank + 1) % size),
-        comm.Recv_init(arriving, source=(rank - 1) % size),
-    ]
-    for _ in range(size - 1):
-        MPI.Prequest.Startall(requests)
-        MPI.Request.Waitall(requests)
-        total += arriving
-        outgoing[:] = arriving
-    for request in requests:
-        request.Free()
-    x[:] = total
-    return x
-
-
-@wrong("mpi_ring_all_reduce", fails="to the next place")
-def mpi_straight_to_its_place(comm, x):
-    """As many messages of a chunk, but each straight to the rank that adds it up, and back."""
-    rank, size = comm.Get_rank(), comm.Get_size()
-    chunks = np.array_split(x, size)
-    for step in range(1, size):
-        to, whose = (rank + step) % size, (rank - step) % size
-        arriving = np.empty_like(chunks[rank])
-        comm.Sendrecv(chunks[to], dest=to, recvbuf=arriving, source=whose)
-        chunks[rank] += arriving
-    for step in range(1, size):
-        to, whose = (rank + step) % size, (rank - step) % size
-        comm.Sendrecv(chunks[rank], dest=to, recvbuf=chunks[whose], source=whose)
-    return x
+@instead("mpi_ring_all_reduce", ("return x", "return x.copy()"), fails="in place")
+def mpi_returns_a_copy():
+    """Another array is returned."""
 
 
 @wrong("mpi_ring_all_reduce", fails="bytes and messages")
@@ -2448,15 +871,6 @@ def mpi_whole_arrays(comm, x):
         passing = arriving
     x[:] = total
     return x
-
-
-@wrong("mpi_ring_all_reduce", fails="in place")
-def alone_it_returns_a_copy(comm, x):
-    """With one rank the sum is x, and x is what is asked for."""
-    return x.copy() if comm.Get_size() == 1 else _mpi_ring(comm, x)
-
-
-# ------------------------------------------------------------------------------------------ design_all_reduce
 
 
 def _swap(outgoing, incoming):
@@ -2532,53 +946,3 @@ def never_everyone_with_everyone(x, cluster):
     in_parts = across > 4 * cluster.inter_node.latency
     _direct(x, node, lambda chunk: _direct(chunk, rail, in_parts=in_parts))
     return x
-
-
-def _plans(nodes, gpus, near, far, nbytes):
-    """The seconds of each plan. near, far: links."""
-
-    def seconds(mates, others, nbytes):
-        wait = far.latency if others else near.latency
-        return wait + nbytes * (mates / near.bandwidth + others / far.bandwidth)
-
-    ranks = nodes * gpus
-    inner = 2 * seconds(gpus - 1, 0, nbytes / gpus)
-    return {
-        "all": seconds(gpus - 1, ranks - gpus, nbytes),
-        "all in parts": 2 * seconds(gpus - 1, ranks - gpus, nbytes / ranks),
-        "whole, whole": seconds(gpus - 1, 0, nbytes) + seconds(0, nodes - 1, nbytes),
-        "parts, whole": inner + seconds(0, nodes - 1, nbytes / gpus),
-        "parts, parts": inner + 2 * seconds(0, nodes - 1, nbytes / ranks),
-    }
-
-
-def _fastest(x, cluster, seconds):
-    """The plan of the least seconds, carried out."""
-    node, rail = _node_and_rail(cluster)
-    plan = min(seconds, key=seconds.get)
-    if plan.startswith("all"):
-        _direct(x, list(range(cluster.size)), in_parts=plan == "all in parts")
-    elif plan == "whole, whole":
-        _direct(x, node, in_parts=False)
-        _direct(x, rail, in_parts=False)
-    else:
-        _direct(x, node, lambda chunk: _direct(chunk, rail, in_parts=plan == "parts, parts"))
-    return x
-
-
-@wrong("design_all_reduce", fails="within a thirtieth of the best known")
-def never_whole_within_nodes(x, cluster):
-    """Does not know the plan that is the best where a latency within nodes counts as much as bytes."""
-    links = cluster.intra_node, cluster.inter_node
-    seconds = _plans(cluster.nodes, cluster.devices_per_node, *links, x.nbytes)
-    del seconds["whole, whole"]
-    return _fastest(x, cluster, seconds)
-
-
-@wrong("design_all_reduce", fails="within a thirtieth of the best known")
-def a_ring_where_there_is_one_node(x, cluster):
-    """On one node all links are alike; but a ring's messages wait for one latency each."""
-    if cluster.nodes == 1:
-        return _all_reduce(x, None)
-    links = cluster.intra_node, cluster.inter_node
-    return _fastest(x, cluster, _plans(cluster.nodes, cluster.devices_per_node, *links, x.nbytes))

@@ -11,18 +11,13 @@ from graders.grading.kinds import Kind
 from graders.grading.kit import Finding, Rng
 from graders.units.ranks.features import Ranks, cluster_of
 
-TOLERANCES = {torch.float32: 1e-5, torch.float64: 1e-12}
-"""How far a sum may be off, relative and absolute: it may be added up in any order."""
 MOST_PLACES = 7
 """Digits that float32 holds exactly, and one rank has each."""
 WHOSE = (
     "(In these numbers the last digit is rank 0's, the one before it rank 1's, and so on; each is 1 to 4.)"
 )
 EAGER = 4096
-SHORT = 16
-"""Bytes up to which a message does not wait for its receiver: of a slow rank's, and of calls that overlap."""
-SLOW_RANK, SLOW_LINKS = 1, 2
-MACHINES = ("", "rank 0 slow, and messages that wait for nobody", "some links slow")
+"""Bytes up to which a message does not wait for its receiver, if a rank is slow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,18 +25,16 @@ class Setting(Ranks):
     """How a collective is called; by default in the ordinary way.
 
     each: elements for each rank, and length: elements in all, if that is not a multiple. shape: of the whole
-    tensor, if it has not one dimension. node: ranks a node, where the answer is
-    told of nodes. machine: one of MACHINES. then: lengths and roots of calls that begin before this one is
-    over.
+    tensor, if it has not one dimension. node: ranks a node, where the answer is told of nodes. slow: rank 0
+    computes slowly, and messages wait for nobody.
     """
 
     each: int = 16
-    length: int | None = feature(None, lambda n: "" if n is None else f"{n} element{'s' * (n != 1)}")
+    length: int | None = feature(None, lambda n: "" if n is None else f"{n} elements")
     shape: tuple[int, ...] | None = feature(None, lambda shape: "" if shape is None else f"shape {shape}")
     dtype: torch.dtype = feature(torch.float32, lambda dtype: str(dtype).removeprefix("torch."))
     node: int = feature(0, lambda node: f"{node} a node" if node else "")
-    machine: int = feature(0, MACHINES.__getitem__)
-    then: tuple[tuple[int, int], ...] = feature((), lambda then: "the next call at once" if then else "")
+    slow: bool = feature(False, lambda slow: "rank 0 slow" if slow else "")
 
     @property
     def whole(self) -> tuple[int, ...]:
@@ -57,23 +50,14 @@ class Setting(Ranks):
     @property
     def alone(self) -> bool:
         # A hierarchy may make groups of some ranks, and all must have made equally many.
-        return bool(self.machine or self.then or (self.node and self.group))
+        return bool(self.slow or (self.node and self.group))
 
     @property
     def cluster(self) -> Cluster:
-        """As of all ranks, or what MACHINES say."""
-        if self.machine == SLOW_RANK:
-            cluster = Cluster(devices_per_node=self.launched, memory_bandwidth=1e9, eager_limit=EAGER)
-            return cluster.with_straggler(0, slowdown=1000)
-        if self.machine == SLOW_LINKS:
-            cluster = Cluster(devices_per_node=self.launched, eager_limit=SHORT)
-            return cluster.with_slow_link(0, 2, slowdown=1000).with_slow_link(3, 2, slowdown=1000)
-        return cluster_of(self)
-
-    @property
-    def calls(self) -> list["Setting"]:
-        """This call, and those that begin before it is over."""
-        return [self, *(replace(self, length=length, root=root, then=()) for length, root in self.then)]
+        if not self.slow:
+            return cluster_of(self)
+        machine = Cluster(devices_per_node=self.launched, memory_bandwidth=1e9, eager_limit=EAGER)
+        return machine.with_straggler(0, slowdown=1000)
 
     @property
     def has_digits(self) -> bool:
@@ -82,7 +66,7 @@ class Setting(Ranks):
 
     @property
     def tolerance(self) -> float:
-        return 0.0 if self.has_digits else TOLERANCES.get(self.dtype, 0.0)
+        return 0.0  # All numbers are whole, and so are their sums.
 
     def explained(self, finding: Finding, seen: object, expected: object) -> Finding:
         """With what the digits of sums tell, see `numbers`."""
@@ -96,8 +80,7 @@ class Setting(Ranks):
     @property
     def chunks(self) -> list[int]:
         """How many elements each chunk of torch.tensor_split has."""
-        elements = torch.Size(self.whole).numel()
-        return [elements // self.ranks + (place < elements % self.ranks) for place in range(self.ranks)]
+        return split(torch.Size(self.whole).numel(), self.ranks)
 
     @property
     def nbytes(self) -> int:
@@ -105,36 +88,28 @@ class Setting(Ranks):
 
     @property
     def parts(self) -> list[int]:
-        """Bytes of each of `parts`: of numbers, or of as many rows as chunks have."""
-        if not self.whole:
-            return [self.dtype.itemsize] * self.ranks
+        """Bytes of each of `parts`: as many rows as chunks have."""
         rows, *row = self.whole
-        counts = [rows // self.ranks + (place < rows % self.ranks) for place in range(self.ranks)]
-        return [count * torch.Size(row).numel() * self.dtype.itemsize for count in counts]
+        return [count * torch.Size(row).numel() * self.dtype.itemsize for count in split(rows, self.ranks)]
+
+
+def split(items: int, ranks: int) -> list[int]:
+    """How many of them each chunk of torch.tensor_split has."""
+    return [items // ranks + (place < items % ranks) for place in range(ranks)]
 
 
 def possible(setting: Setting) -> bool:
-    """What excludes one another: a root beyond the ranks, nodes that are not whole, and links of ranks that
-    are not there.
-    """
-    return (
-        all(call.root < setting.ranks for call in setting.calls)
-        and (not setting.node or setting.ranks % setting.node == 0)
-        and (setting.machine != SLOW_LINKS or setting.ranks >= 4)
-    )
+    """What excludes one another: a root beyond the ranks, and nodes that are not whole."""
+    return setting.root < setting.ranks and (not setting.node or setting.ranks % setting.node == 0)
 
 
 def drawn(rng: Rng, setting: Setting) -> Tensor:
-    """A whole tensor. Integers are so large that no floating-point type holds them exactly; in types of 16
-    bits they are so small that these hold their sums.
+    """A whole tensor. Integers are so large that no floating-point type holds them exactly; others are so
+    small that bfloat16 holds their sums.
     """
-    shape, dtype = setting.whole, setting.dtype
-    if dtype in (torch.bfloat16, torch.float16):
-        return rng.integers(1, 9, *shape).to(dtype)
-    if dtype.is_floating_point:
-        return rng.normal(*shape, dtype=dtype)
-    most = 2 ** (8 * dtype.itemsize - 6)
-    return rng.integers(-most, most, *shape).to(dtype)
+    if setting.dtype.is_floating_point:
+        return rng.integers(1, 9, *setting.whole).to(setting.dtype)
+    return rng.integers(-(2**58), 2**58, *setting.whole)
 
 
 def numbers(rng: Rng, setting: Setting) -> list[Tensor]:
@@ -150,10 +125,8 @@ def numbers(rng: Rng, setting: Setting) -> list[Tensor]:
 
 def parts(rng: Rng, setting: Setting, first: int) -> list[Tensor]:
     """One part for each rank: the chunks of the first dimension in turn, from number `first` on, so that
-    their lengths are those of no `tensor_split`; or numbers.
+    their lengths are those of no `tensor_split`.
     """
-    if setting.shape == ():
-        return [drawn(rng, setting) for _ in range(setting.ranks)]
     chunks = drawn(rng, setting).tensor_split(setting.ranks)
     return [chunks[(first + place) % setting.ranks] for place in range(setting.ranks)]
 

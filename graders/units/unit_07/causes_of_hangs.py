@@ -13,7 +13,16 @@ from graders.grading.kit import (
     exercise,
 )
 from graders.units.drivers import call
-from graders.units.unit_07 import lab
+
+CAUSES = {
+    "swap": "all receive first",
+    "shift": "all send first",
+    "report": "a collective that some ranks skip",
+    "grid_sums": "groups made in different orders",
+    "collect": "more receives than sends",
+    "chain": "a barrier after an error",
+}
+"""The programs of the lab, by name, and why each hangs."""
 
 
 @exercise(
@@ -23,7 +32,7 @@ from graders.units.unit_07 import lab
         Criterion(
             program, 1, f'Read in the report of "{program}" who waits in which call, and for whom.', needs=()
         )
-        for program in lab.CAUSES
+        for program in CAUSES
     ),
     hints=(
         'Who waits for whom to "send" or to "receive"? Where ranks call different things: which calls meet '
@@ -39,7 +48,7 @@ def causes_of_hangs(answer: Answer, rng: Rng) -> Findings:
     if type(named) is not dict:
         said = f"Returned {named!r:.60}; expected a dictionary with six entries."
         raise AnswerFailed(FailureKind.NOT_ASKED, said)
-    for program in lab.CAUSES:
+    for program in CAUSES:
         yield program, cause(program, named)
 
 
@@ -49,8 +58,6 @@ def cause(program: str, named: dict[str, PlainData]) -> Finding:
     if seen is None:
         return Finding(False, f'no cause is named for "{program}".')
     # The right one is not told: there are only six.
-    known = (
-        "" if any(compare.same(seen, each) for each in lab.CAUSES.values()) else ", none of the six causes"
-    )
+    known = "" if any(compare.same(seen, each) for each in CAUSES.values()) else ", none of the six causes"
     text = f'the cause named for "{program}" is "{seen!s:.60}"{known}.'
-    return Finding(compare.same(seen, lab.CAUSES[program]), text)
+    return Finding(compare.same(seen, CAUSES[program]), text)

@@ -1,18 +1,16 @@
 """The grader of `gather_to`."""
 
-from graders.grading.cases import vary
 from graders.grading.expected import Expected
 from graders.grading.kit import Criterion
 from graders.units.ranks.stage import Arguments
 from graders.units.unit_07.cases import Setting
-from graders.units.unit_07.collective import collective
 from graders.units.unit_07.given import parts_written, room_at_the_root
 from graders.units.unit_07.rows import (
-    ANY_TENSOR,
     ROOTS_ARE_GLOBAL,
-    any_length,
     any_root,
+    any_tensor,
     bytes_and_messages,
+    collective,
     in_place,
     on_a_subgroup,
 )
@@ -25,17 +23,11 @@ from graders.units.unit_07.scatter_from import one_part_to_each
     rubric=(
         Criterion(
             "every part on the root",
-            4,
+            3,
             "parts[j] on the root is what rank j has in x; the root copies its own part. Others return None.",
         ),
-        any_root(
-            "dst need not be rank 0, and a root alone receives nothing. Each call looks up its own root; "
-            "name the source of each recv, for without one it takes whatever comes first.",
-            ((8, 1),),
-            more=vary(ranks=(1, 3, 8)),
-        ),
-        any_length("Parts may differ in length; parts[j] has the right one already."),
-        ANY_TENSOR,
+        any_root("dst need not be rank 0, and a root alone receives nothing."),
+        any_tensor("Parts may differ in length; parts[j] has the right one already."),
         in_place("Fill the tensors in parts and return parts itself; x stays as it is."),
         on_a_subgroup(f"{ROOTS_ARE_GLOBAL} Here dst is one."),
         bytes_and_messages("Each rank but the root sends its part once, to the root."),

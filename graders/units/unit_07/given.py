@@ -14,18 +14,12 @@ def one_tensor_a_rank(rng: Rng, setting: Setting) -> list[Arguments]:
 
 def x_written(setting: Setting) -> str:
     """A tensor as a student types it: each rank's number is a digit."""
-    dtype = (
-        "" if setting.dtype.itemsize == 4 and setting.dtype.is_floating_point else f", dtype={setting.dtype}"
-    )
     device = ", device='meta'" if setting.layout == "meta" else ""
     shape, laid = setting.whole, ""
     if setting.layout == "strided":
         shape, laid = (*shape, 2), "[..., 0]"
-    elif len(shape) == 2 and setting.layout in ("meta", "transposed"):
-        shape, laid = shape[::-1], ".T"
-    digits = setting.dtype.itemsize >= 4 and setting.launched <= 9
-    value = "10 ** dist.get_rank()" if digits else "dist.get_rank() + 1"
-    return f"torch.full({shape}, {value}{dtype or ', dtype=torch.float32'}{device}){laid}"
+    value = "10 ** dist.get_rank()" if setting.has_digits else "dist.get_rank() + 1"
+    return f"torch.full({shape}, {value}, dtype={setting.dtype}{device}){laid}"
 
 
 def one_chunk_a_rank(rng: Rng, setting: Setting) -> list[Arguments]:
@@ -83,9 +77,9 @@ def x_and_nodes_written(setting: Setting) -> str:
 
 def parts_written(setting: Setting) -> str:
     """x and parts as a student types them; parts of a scatter or room of a gather."""
-    sizes = [*setting.chunks[-1:], *setting.chunks[:-1]] if setting.shape is None else []
-    if not sizes:
+    if setting.shape is not None:
         return ""
+    sizes = [*setting.chunks[-1:], *setting.chunks[:-1]]
     kind = "" if setting.dtype is torch.float32 else f", dtype={setting.dtype}"
     many = f"[torch.full((n,), float(n){kind}) for n in {sizes}]"
     root = setting.places[setting.root]

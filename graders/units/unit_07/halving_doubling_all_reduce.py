@@ -1,23 +1,20 @@
 """The grader of `halving_doubling_all_reduce`."""
 
 from graders.grading.expected import Expected
-from graders.grading.explanation import Tried
-from graders.grading.kit import Criterion, Finding
-from graders.grading.traffic import Allowed, in_time
+from graders.grading.kit import Criterion
+from graders.grading.traffic import Allowed
 from graders.units.ranks.stage import Arguments
 from graders.units.unit_07.cases import Setting, total
-from graders.units.unit_07.collective import collective
 from graders.units.unit_07.given import one_tensor_a_rank, x_written
-from graders.units.unit_07.recursive_doubling_all_reduce import folded
+from graders.units.unit_07.recursive_doubling_all_reduce import FOLDING, folded
 from graders.units.unit_07.rows import (
-    A_SLOW_RANK,
-    ANY_TENSOR,
-    IN_ROUNDS,
-    any_length,
     any_ranks,
+    any_tensor,
     bytes_and_messages,
+    collective,
     in_place,
     on_a_subgroup,
+    rounds,
 )
 
 
@@ -42,21 +39,6 @@ def halving(setting: Setting) -> Allowed:
     )
 
 
-def folds_and_halves_in_time(tried: Tried[Setting]) -> Finding | None:
-    """Passes if those beyond the power of two send to the rank so many places before, and if it takes no
-    longer than the rounds.
-    """
-    ranks = tried.case.features.ranks
-    core = 1 << folded(ranks)[0]
-    for sender, receiver, _ in tried.seen.traffic.messages:
-        if sender >= core and receiver != sender - core:
-            expected = f"expected only {sender - core}, which is {core} places before it"
-            return Finding(False, f"place {sender} sends to place {receiver}; {expected}.")
-    if tried.seen.allowed is None:
-        return None
-    return in_time(tried.seen.traffic, tried.seen.allowed)
-
-
 @collective(
     minutes=40,
     difficulty=5,
@@ -67,30 +49,17 @@ def folds_and_halves_in_time(tried: Tried[Setting]) -> Finding | None:
             "Halve: swap halves with the partner and add. Double: swap back what has been added up, in the "
             "reverse order.",
         ),
-        any_ranks(
-            "Let c be the largest power of two that is at most p. Ranks from c on give their tensor to "
-            "rank - c, and get the result back. Name the source of each recv.",
-            2,
-            IN_ROUNDS,
-        ),
-        any_length("Both partners must cut in the same place; halves may differ by one and may be empty."),
-        ANY_TENSOR,
+        any_ranks(FOLDING, 3),
+        any_tensor("Both partners must cut in the same place; halves may differ by one and may be empty."),
         in_place("x becomes the sum, and x itself is returned."),
         on_a_subgroup(),
-        A_SLOW_RANK,
         bytes_and_messages(
             "Each round halves what is sent, down to one chunk: a half of 7 elements has 3 or 4, and nothing "
             "is padded. Whole tensors in every round are recursive doubling, which sends log2 p times the "
             "tensor.",
             2,
         ),
-        Criterion(
-            "rounds",
-            2,
-            "2 log2 p rounds, with partners at distance p/2, p/4, ... 1 and back.",
-            needs=("bytes and messages",),
-            how=folds_and_halves_in_time,
-        ),
+        rounds("2 log2 p rounds, with partners at distance p/2, p/4, ... 1 and back.", 2),
     ),
     hints=(
         "Who is whose partner if p is a power of two? rank ^ distance: with distance 4, rank 1's is 5.",

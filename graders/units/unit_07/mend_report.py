@@ -1,30 +1,20 @@
 """The grader of `mend_report`."""
 
-from dataclasses import dataclass
-
 from graders.grading.cases import vary
 from graders.grading.expected import Expected
-from graders.grading.judging import feature
 from graders.grading.kit import Criterion, Rng
 from graders.units.ranks.features import Ranks
 from graders.units.ranks.rows import one_call
 from graders.units.ranks.stage import Arguments, on_ranks
 
 
-@dataclass(frozen=True, slots=True)
-class Losses(Ranks):
-    """scale: of the losses. A likelihood's logarithm is a loss, too, and below 0."""
-
-    scale: float = feature(1.0, "losses of the size of {:g}")
-
-
-def a_loss_on_each(rng: Rng, case: Losses) -> list[Arguments]:
+def a_loss_on_each(rng: Rng, case: Ranks) -> list[Arguments]:
     """One number a rank."""
-    return [[rng.integer(100_000, 999_999) / 1e6 * case.scale] for _ in range(case.ranks)]
+    return [[rng.integer(100_000, 999_999) / 1e6] for _ in range(case.ranks)]
 
 
 @on_ranks(
-    base=Losses(),
+    base=Ranks(),
     minutes=5,
     difficulty=1,
     rubric=(
@@ -33,7 +23,7 @@ def a_loss_on_each(rng: Rng, case: Losses) -> list[Arguments]:
             3,
             "A collective is called by every rank of its group, or by none. The sum of all ranks' losses "
             "divided by their number; `.item()` makes a float of a tensor. Others return None.",
-            vary=vary(ranks=(1, 3), scale=(1e-6, -10.0)),
+            vary=vary(ranks=(1, 3)),
         ),
         Criterion("one collective", 1, "One all_reduce on every rank; nothing else is needed.", how=one_call),
     ),
@@ -42,7 +32,7 @@ def a_loss_on_each(rng: Rng, case: Losses) -> list[Arguments]:
     calls=("all_reduce",),
     written=lambda case: "float(dist.get_rank())",
 )
-def mend_report(case: Losses, given: list[Arguments]) -> list[Expected]:
+def mend_report(case: Ranks, given: list[Arguments]) -> list[Expected]:
     """The mean loss, reported by rank 0."""
     mean = sum(loss for (loss,) in given) / case.ranks
     return [Expected(None if rank else mean, {"loss": loss}, None) for rank, (loss,) in enumerate(given)]

@@ -1,15 +1,33 @@
 """The grader of `mpi_ring_all_reduce`."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
+from course_lib.launch.mpi import mpi_missing
 from graders.grading.communication import only_calls
-from graders.grading.kit import Answer, Criterion, Finding, Findings, Rng, compare, exercise
+from graders.grading.kit import (
+    Answer,
+    Criterion,
+    Finding,
+    Findings,
+    MachineLacks,
+    Rng,
+    compare,
+    exercise,
+)
+from graders.units.unit_07 import drivers
+from graders.units.unit_07.cases import Setting, numbers
 from graders.units.unit_07.drivers import MpiReply
-from graders.units.unit_07.mpi_calls import RECEIVES, SENDS
-from graders.units.unit_07.mpi_runs import MpiRun, built, changed_in_place, mpi_runs, sums
+from graders.units.unit_07.mpi_calls import COLLECTIVES, RECEIVES, SENDS
+
+RANKS = 3
+# Chunks of 80 KB: a blocking send of so much returns only when somebody receives.
+EVEN = [Setting(RANKS, length=length, dtype=torch.float64) for length in (12, 30_000)]
+UNEVEN = [Setting(RANKS, length=length, dtype=torch.float64) for length in (5, 2)]
+DTYPES = [Setting(RANKS, length=6, dtype=torch.int64), Setting(RANKS, length=9)]
 
 
 @exercise(
@@ -33,16 +51,9 @@ from graders.units.unit_07.mpi_runs import MpiRun, built, changed_in_place, mpi_
             "Send, Recv, Isend, Irecv, Sendrecv, and a Wait for each Isend and Irecv; no collective.",
         ),
         Criterion(
-            "to the next place",
-            1,
-            "Rank r sends to (r + 1) % p only. Who sends each chunk straight to where it belongs goes round "
-            "no ring, and needs a connection between any two ranks.",
-            needs=("only messages",),
-        ),
-        Criterion(
             "bytes and messages",
-            1,
-            "2 (p - 1) messages of one chunk each.",
+            2,
+            "2 (p - 1) messages of one chunk each, all from rank r to (r + 1) % p.",
             needs=("any length", "any dtype", "only messages"),
         ),
     ),
@@ -53,75 +64,81 @@ from graders.units.unit_07.mpi_runs import MpiRun, built, changed_in_place, mpi_
     ),
 )
 def mpi_ring_all_reduce(answer: Answer, rng: Rng) -> Findings:
-    """On three ranks of a real mpirun, on two of them, and on one."""
-    run, narrow = mpi_runs(answer, rng)
-    yield "the sum on every rank", built(run, sums(run, [0, 4, 5, 6]))
-    yield "any length", (any_length := sums(run, [1, 2, 7]))
-    # Of chunks that differ in length the row before this one has told.
-    of_dtypes = [3, 10, 8, 9] if any_length.passed else [3, 10]
-    yield "any dtype", sums(run, of_dtypes) if narrow.passed else narrow
-    yield "in place", changed_in_place(run)
-    yield from messages_and_bytes(run)
+    """On three ranks of a real mpirun."""
+    if missing := mpi_missing():
+        raise MachineLacks(missing)
+    cases = played(answer, rng, EVEN + UNEVEN + DTYPES)
+    calls = [name for _, told in cases for each in told for name, *_ in each.calls]
+    even = compare.first_failure(summed(case) for case in cases[: len(EVEN)])
+    if called := sorted(set(calls) & COLLECTIVES):
+        even = Finding(False, f"the answer calls {', '.join(called)}; expected messages.")
+    yield "the sum on every rank", even
+    yield "any length", compare.first_failure(summed(case) for case in cases[len(EVEN) : -len(DTYPES)])
+    yield "any dtype", compare.first_failure(summed(case) for case in cases[-len(DTYPES) :])
+    yield "in place", compare.first_failure(in_place(case) for case in cases)
+    yield "only messages", only_messages(calls, cases)
+    yield "bytes and messages", compare.first_failure(round_the_ring(case) for case in cases)
 
 
-def to_the_next(run: MpiRun) -> Finding:
-    """Passes if every message went to the next rank of the ring, in each case."""
-    for case in run.told:
-        for rank, told in enumerate(case):
-            others = sorted({dest for _, count, _, dest in told.calls if count} - {(rank + 1) % len(case)})
-            if others:
-                text = f"rank {rank} of {len(case)} sends to {others[0]}"
-                return Finding(False, f"{text}; expected all its messages to {(rank + 1) % len(case)}.")
-    return Finding(True, "Every message goes to the next rank.")
+Played = tuple[list[Tensor], list[MpiReply]]
+"""The arrays [length] of a case, and what became of them, by rank."""
 
 
-def all_waited_for(run: MpiRun) -> Finding:
-    """Passes if every message that was begun has come to its end when the answer returns."""
-    left = max(told.unfinished for case in run.told for told in case)
+def played(answer: Answer, rng: Rng, settings: list[Setting]) -> list[Played]:
+    """One run with all of these."""
+    given = [numbers(rng, setting) for setting in settings]
+    everyone = answer.call(drivers.under_mpirun, given, RANKS, timeout=drivers.MPI_SECONDS + 5)
+    told = [compare.column(everyone, number, len(given)) for number in range(len(given))]
+    return list(zip(given, told, strict=True))
+
+
+def summed(case: Played) -> Finding:
+    """Passes if every rank returned the sum."""
+    given, told = case
+    total = torch.stack(given).sum(0, dtype=given[0].dtype)
+    results = [each.result for each in told]
+    return compare.close_on_all_ranks(
+        results, [total] * RANKS, f"what was returned for {len(total)} elements"
+    )
+
+
+def in_place(case: Played) -> Finding:
+    """Passes if the array itself became the sum and was returned."""
+    given, told = case
+    if not all(each.same is True for each in told):
+        return Finding(False, "another array was returned; expected x itself.")
+    return replace(summed(case), seen=f"x itself was returned, of {len(given[0])} elements.")
+
+
+def only_messages(calls: list[str], cases: list[Played]) -> Finding:
+    """Passes if ranks send, do nothing else, and have waited for what they began."""
+    quiet = not set(calls) & SENDS
+    sends = Finding(not quiet, "comm's calls send nothing; expected messages by Send, Isend, Sendrecv.")
+    left = max(each.unfinished for _, told in cases for each in told)
     text = f"a rank returns without having waited for {compare.counted(left, 'message')} of Isend or Irecv"
-    return Finding(not left, f"{text}: call Wait() on each.")
+    waited = Finding(not left, f"{text}: call Wait() on each.")
+    return compare.first_failure([only_calls(calls, SENDS | RECEIVES, "the answer"), sends, waited])
 
 
-def all_send(run: MpiRun) -> Finding:
-    """Passes if each rank that is not alone sends something, by calls that can be seen."""
-    quiet = [
-        rank
-        for case in run.told
-        for rank, told in enumerate(case)
-        if len(case) > 1 and len(told.array) and not any(count for _, count, *_ in told.calls)
-    ]
-    text = f"rank {quiet[0]} sends nothing" if quiet else "every rank sends"
-    return Finding(
-        not quiet, f"{text}, as far as comm's calls tell; expected messages by Send, Isend, Sendrecv."
-    )
-
-
-def messages_and_bytes(run: MpiRun) -> Findings:
-    """Which calls were made, and what each rank sent in each case."""
-    names = [name for case in run.told for told in case for name, *_ in told.calls]
-    calls = only_calls(names, SENDS | RECEIVES, "the answer")
-    yield "only messages", compare.first_failure([calls, all_send(run), all_waited_for(run)])
-    yield "to the next place", to_the_next(run)
-    yield "bytes and messages", compare.first_failure(map(sent_by_ranks, run.cases, run.told))
-
-
-def sent_by_ranks(given: list[Tensor], told: list[MpiReply]) -> Finding:
-    """Passes if no rank sends more messages than two passes round the ring take, and all together each chunk
-    as often as these do: in each pass it goes from rank to rank, p - 1 times. Empty ones need no message.
+def round_the_ring(case: Played) -> Finding:
+    """Passes if each rank sends to the next one only, no more messages than two passes take, and all together
+    each chunk as often as these do: p - 1 times in each pass. Empty ones need no message.
     """
-    ranks = len(given)
-    chunks = [chunk.nbytes for chunk in torch.tensor_split(given[0], ranks)]
-    passes = 2 * (ranks - 1)
-    messages = max(sum(count for _, count, *_ in each.calls) for each in told)
-    sent = sorted(size for each in told for _, count, size, _ in each.calls if count and size)
-    text = (
-        f"for {given[0].nbytes:,} bytes on {ranks} ranks a rank sends {messages} messages, and all together "
-        f"{sum(sent):,} bytes, in messages of {_sizes(sent)}; expected are at most {passes} messages a rank, "
-        f"and {passes * sum(chunks):,} bytes, in messages of {_sizes(chunks)}."
-    )
-    return Finding(messages <= passes and sent == sorted(filter(None, chunks * passes)), text)
+    given, told = case
+    sent = []
+    for rank, each in enumerate(told):
+        sends = [(nbytes, dest) for name, nbytes, dest in each.calls if name in SENDS]
+        if others := {dest for _, dest in sends} - {(rank + 1) % RANKS}:
+            return Finding(False, f"rank {rank} sends to {min(others)}; expected {(rank + 1) % RANKS} alone.")
+        if len(sends) > 2 * (RANKS - 1):
+            return Finding(False, f"rank {rank} sends {len(sends)} messages; expected {2 * (RANKS - 1)}.")
+        sent += [nbytes for nbytes, _ in sends if nbytes]
+    chunks = [chunk.nbytes for chunk in torch.tensor_split(given[0], RANKS) if len(chunk)]
+    text = f"for {given[0].nbytes:,} bytes all ranks together send messages of {sizes(sent)} bytes"
+    right = sorted(sent) == sorted(chunks * 2 * (RANKS - 1))
+    return Finding(right, f"{text}; expected each of {sizes(chunks)} {2 * (RANKS - 1)} times.")
 
 
-def _sizes(messages: Iterable[int]) -> str:
-    """`8, 16 bytes`."""
-    return f"{', '.join(f'{size:,}' for size in sorted(set(messages) - {0})) or 'no'} bytes"
+def sizes(messages: Iterable[int]) -> str:
+    """`8, 16`."""
+    return ", ".join(f"{size:,}" for size in sorted(set(messages))) or "no"

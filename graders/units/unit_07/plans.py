@@ -1,29 +1,18 @@
 """Clusters on which an all-reduce has to be fast, and how fast the best plans are known to be."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from course_lib.cluster.topology import Cluster
 from course_lib.runtime.communication.events import Kind
 from graders.grading.kit import Answer, Finding, Observed, Rng, compare, per_rank
 from graders.units.unit_07 import drivers
 from graders.units.unit_07.cases import Setting, numbers
 from graders.units.unit_07.drivers import DesignReply
 
-BYTES = 4
-"""Bytes of an element: float32."""
-
-
 TINY = 0.01
 """Below this ratio latencies alone count."""
-
-
-FEWER_BYTES = (
-    "Here it is the bytes that take the time, one message's after the other's. Of a longer tensor send "
-    "parts: who adds up which, and who needs it then?"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,70 +32,40 @@ class Case:
         """
         latency = rng.integer(10, 40) * 1e-6
         length = gpus * nodes * rng.integer(20, 200) if ratio > TINY else 2
-        bandwidth = BYTES * length / (ratio * latency)
-        return cls._filled(
-            rng, length, (nodes, gpus, nearer * latency, faster * bandwidth, latency, bandwidth)
-        )
+        bandwidth = 4 * length / (ratio * latency)
+        figures = nodes, gpus, nearer * latency, faster * bandwidth, latency, bandwidth
+        return cls(numbers(rng, Setting(nodes * gpus, length=length)), figures)
 
     @classmethod
-    def odd(cls, rng: Rng, nodes: int, gpus: int, length: int, speed: float = 1.0) -> "Case":
+    def odd(cls, rng: Rng, nodes: int, gpus: int, length: int) -> "Case":
         """Judged by its sum alone."""
-        return cls._filled(rng, length, (nodes, gpus, 1e-6, 2e9 * speed, 10e-6, 100e6 * speed))
-
-    @classmethod
-    def _filled(cls, rng: Rng, length: int, figures: tuple[int, int, float, float, float, float]) -> "Case":
-        ranks = figures[0] * figures[1]
-        return cls(numbers(rng, Setting(ranks, length=length)), figures)
+        x = numbers(rng, Setting(nodes * gpus, length=length))
+        return cls(x, (nodes, gpus, 1e-6, 2e9, 10e-6, 100e6))
 
     def launch(self, answer: Answer) -> Observed[DesignReply]:
-        return self._launch(answer, drivers.machine(*self.figures), 0)
-
-    def launch_with_a_slow_rank(self, answer: Answer) -> Observed[DesignReply]:
-        """Rank 0 computes slowly, and no message waits for its receiver: another may come before it, also one
-        of a call before this one.
-        """
-        machine = replace(drivers.machine(*self.figures), memory_bandwidth=1e9, eager_limit=1 << 20)
-        return self._launch(answer, machine.with_straggler(0, slowdown=1000), 7)
-
-    def _launch(self, answer: Answer, machine: Cluster, before: int) -> Observed[DesignReply]:
-        given = per_rank(self.x), self.figures, before
-        return answer.launch(drivers.designed, *given, ranks=len(self.x), cluster=machine)
+        """What the answer makes of it."""
+        cluster = drivers.machine(*self.figures)
+        given = per_rank(self.x), self.figures
+        return answer.launch(drivers.designed, *given, ranks=len(self.x), cluster=cluster)
 
     def right(self, run: Observed[DesignReply]) -> Finding:
         """Passes if x became the sum on every rank, and was returned."""
         expected = [torch.stack(self.x).sum(0)] * len(self.x)
         seen = [reply.argument for reply in run.results]
         right = compare.close_on_all_ranks(seen, expected, f"x afterwards, {self}", 1e-5, 1e-5)
-        copies = [rank for rank, reply in enumerate(run.results) if not reply.returned]
-        if right.passed and copies:
-            text = f"Rank {copies[0]} returned something else than x itself, or gave it other memory"
-            return Finding(False, f"{text}, {self}.")
+        if right.passed and not all(reply.returned for reply in run.results):
+            return Finding(False, f"something else than x itself was returned, {self}.")
         return right
 
     def within(self, run: Observed[DesignReply], allowed: float) -> Finding:
         """Passes if the last rank had the sum in time."""
-        calls = [event for event in run.events if event.kind is not Kind.SPAN]
-        taken = max((event.end for event in calls), default=0.0)
-        bytes_alone = self.busiest(run)
+        taken = max((event.end for event in run.events if event.kind is not Kind.SPAN), default=0.0)
         unit, known = (f"{seconds * 1e6:.1f} µs" for seconds in (self.best_of_unit(), self.best()))
         return Finding(
             taken <= allowed,
             f"{self}: it takes {taken * 1e6:.1f} µs; {allowed * 1e6:.1f} µs are allowed here (the best of "
-            f"this unit {unit}, the best known {known}). The bytes that one GPU sends take "
-            f"{bytes_alone * 1e6:.1f} µs.",
-            # Near the best it is no longer the bytes alone.
-            hint=FEWER_BYTES if bytes_alone > allowed > 1.05 * self.best() else "",
+            f"this unit {unit}, the best known {known}).",
         )
-
-    def busiest(self, run: Observed[DesignReply]) -> float:
-        """Seconds that the bytes of all messages of one rank take, at the most, without their latencies."""
-        _, gpus, _, near, _, far = self.figures
-        sent = [0.0] * len(self.x)
-        for event in run.events:
-            if event.op == "send" and event.peer is not None:
-                within = event.rank // gpus == event.peer // gpus
-                sent[event.rank] += event.sent / (near if within else far)
-        return max(sent)
 
     def __str__(self) -> str:
         nodes, gpus, near, near_bandwidth, far, far_bandwidth = self.figures
@@ -118,7 +77,7 @@ class Case:
 
     @property
     def nbytes(self) -> int:
-        return BYTES * len(self.x[0])
+        return self.x[0].nbytes
 
     def seconds(self, near: int, far: int, nbytes: float) -> float:
         """Of messages of so many bytes to `near` ranks of the node and `far` ranks of others, all at once."""

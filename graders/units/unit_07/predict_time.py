@@ -1,8 +1,6 @@
 """The grader of `predict_time`."""
 
 import math
-from collections.abc import Sequence
-from functools import partial
 
 from graders.grading.kit import Answer, Criterion, Finding, Findings, Rng, compare, exercise
 from graders.units.drivers import call
@@ -28,22 +26,16 @@ ALGORITHMS = ("master", "exchange", "tree", "ring", "halving_doubling")
             needs=(),
         ),
         Criterion(
-            "ranks beyond a power of two",
-            1,
+            "any number of ranks",
+            2,
             "halving_doubling works on the largest power of two in p, with two more messages of the whole "
-            "tensor; a tree rounds log2 p up.",
+            "tensor; a tree rounds log2 p up. Alone there is nothing to send: 0 seconds.",
             needs=("tree", "halving_doubling"),
         ),
         Criterion(
             "reduction",
             1,
             "gamma is paid for each byte that arrives and is added, not for copies.",
-            needs=("tree", "halving_doubling"),
-        ),
-        Criterion(
-            "one rank, no bytes",
-            1,
-            "Alone there is nothing to send: 0 seconds. A message of no bytes takes its latency.",
             needs=("tree", "halving_doubling"),
         ),
     ),
@@ -53,33 +45,29 @@ ALGORITHMS = ("master", "exchange", "tree", "ring", "halving_doubling")
     ),
 )
 def predict_time(answer: Answer, rng: Rng) -> Findings:
-    """Each algorithm's formula."""
+    """Each algorithm's formula: latency, bytes, and both."""
     right = []
     for algorithm in ALGORITHMS:
-        yield algorithm, (found := formula(answer, rng, algorithm))
+        links = (16, 1e-5, 0.0), (64, 0.0, 1e-9), (2, 2e-5, 8e-11)
+        found = compare.first_failure(predicts(answer, rng, algorithm, *link) for link in links)
         right += [algorithm] * found.passed
+        yield algorithm, found
     # What one algorithm's row has told, the rows behind it do without.
-    every = partial(_every_algorithm, answer, rng, right)
-    # Of the second, several fold at the same time, and the logarithm is nearer to the number below it.
-    beyond = every((3, 2 ** rng.integer(5, 12) + rng.integer(2, 7)), 2e-5, 8e-11)
-    yield "ranks beyond a power of two", beyond
-    reduction = every((2, 8, 6 if beyond.passed else 4), 2e-5, 8e-11, 3e-10)
-    yield "reduction", reduction
-    alone = every((1,), 1.0, 1.0, 1.0 if reduction.passed else 0.0)
-    no_bytes = (_predicts(answer, rng, each, 4, 1e-5, 8e-11, nbytes=0) for each in right)
-    yield "one rank, no bytes", compare.first_failure([alone, *no_bytes])
-
-
-def expected_time(
-    algorithm: str, nbytes: int, ranks: int, alpha: float, beta: float, gamma: float = 0.0
-) -> float:
-    """Seconds of an all-reduce on `ranks` ranks (Thakur, Rabenseifner, Gropp 2005, section 4)."""
-    messages, sent, reduced = _busiest(algorithm, nbytes, ranks)
-    return messages * alpha + sent * beta + reduced * gamma
+    sizes = (1, 3, 2 ** rng.integer(5, 12) + rng.integer(2, 7))
+    yield (
+        "any number of ranks",
+        compare.first_failure(predicts(answer, rng, each, p, 2e-5, 8e-11) for each in right for p in sizes),
+    )
+    yield (
+        "reduction",
+        compare.first_failure(predicts(answer, rng, each, 8, 2e-5, 8e-11, 3e-10) for each in right),
+    )
 
 
 def _busiest(algorithm: str, n: int, p: int) -> tuple[int, float, float]:
-    """Messages one after another, their bytes, and the bytes that are added, on the critical path."""
+    """Messages one after another, their bytes, and the bytes that are added, on the critical path (Thakur,
+    Rabenseifner, Gropp 2005, section 4).
+    """
     rounds = (p - 1).bit_length()
     core = 1 << (p.bit_length() - 1)
     folded = int(p > core)
@@ -97,50 +85,16 @@ def _busiest(algorithm: str, n: int, p: int) -> tuple[int, float, float]:
             return 2 * (core.bit_length() - 1) + 2 * folded, 2 * share + 2 * folded * n, share + folded * n
 
 
-def formula(answer: Answer, rng: Rng, algorithm: str) -> Finding:
-    """Passes if the answer predicts this algorithm on powers of two: latency, bytes, and both."""
-    links = ((1e-5, 0.0), (0.0, 1e-9), (2e-5, 8e-11))
-    sizes = (2 ** rng.integer(2, 12), 2 ** rng.integer(2, 12), 2)
-    return compare.first_failure(
-        _predicts(answer, rng, algorithm, ranks, *link) for ranks, link in zip(sizes, links, strict=True)
-    )
-
-
-def _every_algorithm(
-    answer: Answer, rng: Rng, algorithms: Sequence[str], sizes: Sequence[int], *link: float
+def predicts(
+    answer: Answer, rng: Rng, algorithm: str, ranks: int, alpha: float, beta: float, gamma: float = 0.0
 ) -> Finding:
-    """Passes if the algorithms' predictions are right on so many ranks. link: alpha, beta and, if it counts,
-    gamma.
-    """
-    return compare.first_failure(
-        _predicts(answer, rng, algorithm, ranks, *link) for algorithm in algorithms for ranks in sizes
-    )
-
-
-def _predicts(
-    answer: Answer,
-    rng: Rng,
-    algorithm: str,
-    ranks: int,
-    alpha: float,
-    beta: float,
-    gamma: float = 0.0,
-    *,
-    nbytes: int | None = None,
-) -> Finding:
-    """Passes if the prediction agrees to nine digits, in the unit that it has (times may be tiny). nbytes: by
-    default an odd number, of which no half is whole.
-    """
-    nbytes = 2 * rng.integer(500, 500_000) + 1 if nbytes is None else nbytes
-    arguments = (algorithm, nbytes, ranks, alpha, beta, *([gamma] if gamma else []))
-    seen = answer.call(call, *arguments)
-    wanted = expected_time(algorithm, nbytes, ranks, alpha, beta, gamma)
+    """Passes if the prediction agrees to nine digits. The bytes are odd: no half of them is whole."""
+    nbytes = 2 * rng.integer(500, 500_000) + 1
+    seen = answer.call(call, algorithm, nbytes, ranks, alpha, beta, *([gamma] if gamma else []))
+    messages, sent, reduced = _busiest(algorithm, nbytes, ranks)
+    wanted = messages * alpha + sent * beta + reduced * gamma
     number = compare.as_float(seen)
+    text = compare.shown(seen, 80) if math.isnan(number) else f"{number:.12g} s"
+    asked = f'"{algorithm}", {nbytes:,} bytes, {ranks} ranks, alpha={alpha:g}, beta={beta:g}, gamma={gamma:g}'
     passed = abs(number - wanted) <= 1e-9 * max(wanted, 1e-12)
-    digits = 6 if f"{number:.6g}" != f"{wanted:.6g}" else 12
-    text = compare.shown(seen, 80) if math.isnan(number) else f"{number:.{digits}g} s"
-    asked = (
-        f'"{algorithm}", {nbytes:,} bytes, {compare.counted(ranks, "rank")}, alpha={alpha:g}, beta={beta:g}'
-    )
-    asked += f", gamma={gamma:g}" if gamma else ""
-    return Finding(passed, f"{asked}: {text}; expected {wanted:.{digits}g} s.")
+    return Finding(passed, f"{asked}: {text}; expected {wanted:.12g} s.")

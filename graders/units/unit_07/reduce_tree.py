@@ -2,22 +2,27 @@
 
 from graders.grading.expected import ANYTHING, Expected
 from graders.grading.kit import Criterion
+from graders.grading.traffic import Allowed
 from graders.units.ranks.stage import Arguments
+from graders.units.unit_07.broadcast_tree import as_few_rounds
 from graders.units.unit_07.cases import Setting, total
-from graders.units.unit_07.collective import collective
 from graders.units.unit_07.given import one_tensor_a_rank, x_written
 from graders.units.unit_07.rows import (
-    ANY_TENSOR,
-    IN_ROUNDS,
     ROOTS_ARE_GLOBAL,
-    any_length,
-    any_ranks,
     any_root,
+    any_tensor,
     bytes_and_messages,
+    collective,
     in_place,
     on_a_subgroup,
+    rounds,
 )
-from graders.units.unit_07.tree import as_few_rounds, up_a_tree
+
+
+def up_a_tree(setting: Setting) -> Allowed:
+    """The broadcast's backwards: each rank but the root sends once."""
+    steps, nbytes, others = (setting.ranks - 1).bit_length(), setting.nbytes, setting.ranks - 1
+    return Allowed(1, nbytes, steps, steps * nbytes, others, others * nbytes)
 
 
 @collective(
@@ -31,23 +36,14 @@ from graders.units.unit_07.tree import as_few_rounds, up_a_tree
             "after its wait().",
         ),
         any_root(
-            "Is the root always place 0? Count places from the root: (place - root) % p. Each call looks up "
-            "its own root; name the source of each recv, for without one it takes whatever comes first.",
-            ((1, 0), (3, 3)),
+            "Is the root always place 0? Count "
+            "places from the root: (place - root) % p. Receive only from places that exist."
         ),
-        any_ranks("Receive only from places that exist.", ranks=IN_ROUNDS),
-        any_length("Nothing needs to divide here: the whole tensor travels."),
-        ANY_TENSOR,
+        any_tensor("Nothing needs to divide here: the whole tensor travels."),
         in_place("Add into a copy: only the root's x becomes the sum."),
         on_a_subgroup(ROOTS_ARE_GLOBAL),
         bytes_and_messages("Each rank but the root sends once: what it has added up."),
-        Criterion(
-            "rounds",
-            2,
-            "The broadcast's tree, run backwards, has ceil(log2 p) rounds too.",
-            needs=("bytes and messages",),
-            how=as_few_rounds,
-        ),
+        rounds("The broadcast's tree, run backwards, has ceil(log2 p) rounds too.", 2, as_few_rounds),
     ),
     hints=(
         "What are the broadcast's rounds if they are played backwards, each message turned round?",

@@ -5,30 +5,17 @@ from collections.abc import Callable
 from graders.grading.explanation import Tried
 from graders.grading.kit import Criterion, Finding
 from graders.grading.traffic import Allowed, only_to
+from graders.units.ranks.rows import frugal
 from graders.units.unit_07.cases import Setting
-from graders.units.unit_07.rows import any_length, any_ranks
+from graders.units.unit_07.rows import any_ranks, any_tensor, bytes_and_messages
 
 RING_RANKS = any_ranks(
     "Neighbours are (rank + 1) % p and (rank - 1) % p. All do the same, so if all send first, all wait: "
     "isend, recv, wait."
 )
-RING_LENGTHS = any_length(
-    "Chunks are torch.tensor_split's: they may differ by one element, and with fewer elements than ranks "
-    "some are empty. Receive into a tensor of the arriving chunk's length. They are cut from x.flatten(), "
-    "not from rows; flatten makes a vector of a single number, too."
-)
-
-
-def _to_the_next(tried: Tried[Setting]) -> Finding:
-    ranks = tried.case.features.ranks
-    return only_to(tried.seen.traffic, lambda place: [(place + 1) % ranks], "the next on the ring")
-
-
-NEIGHBOURS = Criterion(
-    "neighbours only",
-    1,
-    "On a ring a rank sends to the next one only, and receives from the one before.",
-    how=_to_the_next,
+RING_TENSORS = any_tensor(
+    "Chunks are torch.tensor_split's, of x.flatten() and not of rows: they may differ by one element, and "
+    "some may be empty. Receive into a tensor of the arriving chunk's length."
 )
 
 
@@ -47,3 +34,16 @@ def round_the_ring(passes: int) -> Callable[[Setting], Allowed]:
         )
 
     return allowed
+
+
+def to_the_next(tried: Tried[Setting]) -> Finding | None:
+    """Passes if each rank sends to the next one only, and no more than it must."""
+    ranks = tried.case.features.ranks
+    found = only_to(tried.seen.traffic, lambda place: [(place + 1) % ranks], "the next on the ring")
+    return frugal(tried) if found.passed else found
+
+
+def ring_traffic(hint: str) -> Criterion:
+    """Messages of a chunk, to the next place."""
+    neighbours = "On a ring a rank sends to the next one only, and receives from the one before."
+    return bytes_and_messages(f"{neighbours} {hint}", 3, to_the_next)

@@ -6,10 +6,9 @@ from graders.grading.expected import Expected
 from graders.grading.kit import Criterion
 from graders.units.ranks.stage import Arguments
 from graders.units.unit_07.cases import Setting
-from graders.units.unit_07.collective import collective
 from graders.units.unit_07.given import one_chunk_a_rank, x_written
-from graders.units.unit_07.ring import NEIGHBOURS, RING_LENGTHS, RING_RANKS, round_the_ring
-from graders.units.unit_07.rows import ANY_TENSOR, bytes_and_messages, in_place, on_a_subgroup, rounds
+from graders.units.unit_07.ring import RING_RANKS, RING_TENSORS, ring_traffic, round_the_ring
+from graders.units.unit_07.rows import collective, in_place, on_a_subgroup, rounds
 
 
 @collective(
@@ -22,12 +21,10 @@ from graders.units.unit_07.rows import ANY_TENSOR, bytes_and_messages, in_place,
             "Rank r begins with chunk r. In each step pass on the chunk that arrived in the step before.",
         ),
         RING_RANKS,
-        RING_LENGTHS,
-        ANY_TENSOR,
+        RING_TENSORS,
         in_place("Write into x and return x itself; chunk r of rank r stays."),
         on_a_subgroup(),
-        NEIGHBOURS,
-        bytes_and_messages("p - 1 steps, and in each one chunk.", 2, needs=("neighbours only",)),
+        ring_traffic("p - 1 steps, and in each one chunk."),
         rounds("All ranks send at the same time: isend, then recv, then wait."),
     ),
     hints=(

@@ -4,10 +4,9 @@ from graders.grading.expected import Expected
 from graders.grading.kit import Criterion
 from graders.units.ranks.stage import Arguments
 from graders.units.unit_07.cases import Setting, total
-from graders.units.unit_07.collective import collective
 from graders.units.unit_07.given import one_tensor_a_rank, x_written
-from graders.units.unit_07.ring import NEIGHBOURS, RING_LENGTHS, RING_RANKS, round_the_ring
-from graders.units.unit_07.rows import ANY_TENSOR, bytes_and_messages, in_place, on_a_subgroup, rounds
+from graders.units.unit_07.ring import RING_RANKS, RING_TENSORS, ring_traffic, round_the_ring
+from graders.units.unit_07.rows import collective, in_place, on_a_subgroup, rounds
 
 
 @collective(
@@ -16,17 +15,12 @@ from graders.units.unit_07.rows import ANY_TENSOR, bytes_and_messages, in_place,
     rubric=(
         Criterion("the sum on every rank", 4, "A reduce-scatter, then an all-gather of the summed chunks."),
         RING_RANKS,
-        RING_LENGTHS,
-        ANY_TENSOR,
+        RING_TENSORS,
         in_place("x becomes the sum, and x itself is returned."),
         on_a_subgroup(),
-        NEIGHBOURS,
-        bytes_and_messages(
-            "2 (p - 1) messages of one chunk each: 2 (p - 1) / p of the tensor. Chunks are cut by "
-            "torch.tensor_split from x.flatten(), not from rows. Whole tensors round the ring give the right "
-            "sum too, and p times the bytes.",
-            2,
-            needs=("neighbours only",),
+        ring_traffic(
+            "2 (p - 1) messages of one chunk each: 2 (p - 1) / p of the tensor. Whole tensors round the ring "
+            "give the right sum too, and p / 2 times the bytes.",
         ),
         rounds("2 (p - 1) steps in which all ranks send at the same time."),
     ),

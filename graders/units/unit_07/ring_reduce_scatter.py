@@ -4,10 +4,9 @@ from graders.grading.expected import Expected
 from graders.grading.kit import Criterion
 from graders.units.ranks.stage import Arguments
 from graders.units.unit_07.cases import Setting, total
-from graders.units.unit_07.collective import collective
 from graders.units.unit_07.given import one_tensor_a_rank, x_written
-from graders.units.unit_07.ring import NEIGHBOURS, RING_LENGTHS, RING_RANKS, round_the_ring
-from graders.units.unit_07.rows import ANY_TENSOR, bytes_and_messages, in_place, on_a_subgroup, rounds
+from graders.units.unit_07.ring import RING_RANKS, RING_TENSORS, ring_traffic, round_the_ring
+from graders.units.unit_07.rows import collective, in_place, on_a_subgroup, rounds
 
 
 @collective(
@@ -21,14 +20,10 @@ from graders.units.unit_07.rows import ANY_TENSOR, bytes_and_messages, in_place,
             "on what you have just added up.",
         ),
         RING_RANKS,
-        RING_LENGTHS,
-        ANY_TENSOR,
+        RING_TENSORS,
         in_place("x must stay as it was: add into a copy of it, and return a new tensor."),
         on_a_subgroup(),
-        NEIGHBOURS,
-        bytes_and_messages(
-            "p - 1 steps, and in each one chunk and not the whole tensor.", 2, needs=("neighbours only",)
-        ),
+        ring_traffic("p - 1 steps, and in each one chunk and not the whole tensor."),
         rounds("All ranks send at the same time: isend, then recv, then wait."),
     ),
     hints=(

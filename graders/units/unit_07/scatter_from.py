@@ -1,19 +1,17 @@
 """The grader of `scatter_from`."""
 
-from graders.grading.cases import vary
 from graders.grading.expected import Expected
 from graders.grading.kit import Criterion
 from graders.grading.traffic import Allowed
 from graders.units.ranks.stage import Arguments
 from graders.units.unit_07.cases import Setting
-from graders.units.unit_07.collective import collective
 from graders.units.unit_07.given import parts_at_the_root, parts_written
 from graders.units.unit_07.rows import (
-    ANY_TENSOR,
     ROOTS_ARE_GLOBAL,
-    any_length,
     any_root,
+    any_tensor,
     bytes_and_messages,
+    collective,
     in_place,
     on_a_subgroup,
 )
@@ -30,15 +28,9 @@ def one_part_to_each(setting: Setting) -> Allowed:
     minutes=10,
     difficulty=1,
     rubric=(
-        Criterion("its part on every rank", 4, "Rank j gets parts[j]; the root copies its own part."),
-        any_root(
-            "src need not be rank 0, and a root alone sends nothing. Each call looks up its own root; name "
-            "the source of each recv, for without one it takes whatever comes first, even of the next call.",
-            ((8, 1),),
-            more=vary(ranks=(1, 3, 8)),
-        ),
-        any_length("Parts may differ in length; x has the right one already."),
-        ANY_TENSOR,
+        Criterion("its part on every rank", 3, "Rank j gets parts[j]; the root copies its own part."),
+        any_root("src need not be rank 0, and a root alone sends nothing."),
+        any_tensor("Parts may differ in length; x has the right one already."),
         in_place("Write into x and return x itself; the parts stay as they are."),
         on_a_subgroup(f"{ROOTS_ARE_GLOBAL} Here src is one."),
         bytes_and_messages("The root sends each other rank its part, and nothing else."),

@@ -69,11 +69,9 @@ def reached(case: Case, run: Observed[DesignReply]) -> tuple[float, Finding]:
             (event for event in run.events if event.rank == rank and event.op == GRADIENT),
             key=lambda event: event.sequence,
         )
-        if len(asked) != len(reply.seen):
-            said = f"{case}: rank {rank} has {len(asked)} spans {GRADIENT!r} for {len(reply.seen)} gradients"
+        if reply.seen.shape != (len(asked), *case.w.shape):
+            said = f"{case}: rank {rank} has {len(asked)} spans {GRADIENT!r}, and not one for each gradient"
             return math.inf, Finding(False, f"{said}: leave them to the grader.")
-        if reply.seen.shape[1:] != case.w.shape:
-            return math.inf, Finding(False, f"{case}: rank {rank} tells of weights of another shape.")
         losses = case.loss(reply.seen).tolist()
         least = min(least, *(each for each in losses if each == each), math.inf)
         low = zip(asked, losses, strict=True)

@@ -6,35 +6,22 @@ from torch import Tensor
 
 from course_lib import span
 from graders.grading.answer import AnswerFunction, PlainData
+from graders.units.models import copies_of
+from graders.units.optimizers import PlainSGD
 from graders.units.random_states import random_states
-from graders.units.unit_08.clients import Client, RoundReply, what_is_said
+from graders.units.unit_08.clients import Client, RoundReply
 from graders.units.unit_08.problems import Batches, Gradients, pass_time, two_levels
-from graders.units.unit_08.replicas import (
-    Forked,
-    LocalReply,
-    StepReply,
-    give_gradients,
-    identity_of,
-    in_two_groups,
-    loss_of,
-    state_of,
-    told,
-)
-from graders.units.unit_08.replies import DealtReply, DesignReply, RefusedReply, TickedReply, TrainedReply
+from graders.units.unit_08.replicas import Forked, ReplicaReply, loss_of
+from graders.units.unit_08.replies import DealtReply, DesignReply, TrainedReply
 
 # --- Parameter servers, and those who wait for nobody
 
 
-def trained(
-    answer: AnswerFunction, cases: list[tuple[Tensor, Batches, list[PlainData]]]
-) -> list[TrainedReply]:
-    """Trainings, one after another: of each this rank's weights, its batches, and the other arguments."""
-    replies = []
-    for w, batches, arguments in cases:
-        gradients = Gradients(batches, w)
-        result = answer(w, gradients, *arguments)
-        replies.append(TrainedReply(result, w, gradients.seen, gradients.given))
-    return replies
+def trained(answer: AnswerFunction, w: Tensor, batches: Batches, arguments: list[PlainData]) -> TrainedReply:
+    """A training from this rank's weights, with its batches and the other arguments."""
+    gradients = Gradients(batches, w)
+    result = answer(w, gradients, *arguments)
+    return TrainedReply(result, w, gradients.seen, gradients.given)
 
 
 WORK = "work"
@@ -48,8 +35,6 @@ def dealt(answer: AnswerFunction, batches: int, seconds: list[float]) -> DealtRe
     def work(batch: int) -> None:
         if dist.get_rank() == 0:
             raise RuntimeError("Rank 0 deals, and works on no batch.")
-        if type(batch) is not int:
-            raise TypeError(f"work takes the number of a batch, an int, and not a {type(batch).__name__}.")
         if not 0 <= batch < batches:
             raise ValueError(f"There is no batch {batch}: there are {batches}, which begin with 0.")
         with span(WORK):
@@ -59,39 +44,24 @@ def dealt(answer: AnswerFunction, batches: int, seconds: list[float]) -> DealtRe
     return DealtReply(answer(batches, work), worked)
 
 
-def refused(answer: AnswerFunction, log: list[tuple[str, int]]) -> RefusedReply:
-    """What the answer says to a log that cannot be."""
-    try:
-        answer(log)
-    except Exception as error:
-        kind = "ValueError" if isinstance(error, ValueError) else type(error).__name__
-        return RefusedReply(kind, str(error))
-    return RefusedReply("", "")
-
-
 def ticked(
-    answer: AnswerFunction, workers: int, bound: float, ticks: list[int], beside: bool, unasked: bool
-) -> TickedReply:
-    """Have a clock tick. beside: so does another one, of another size and bound. unasked: nobody asks who may
-    go on until the last tick; of the moments before, nothing is told.
+    answer: AnswerFunction, workers: int, bound: float, ticks: list[int], beside: bool
+) -> list[tuple[str, list[PlainData]]]:
+    """Have a clock tick: for each tick what it raised, by name, empty if nothing, and who may go on then.
+    beside: another clock, of another size and bound, ticks too.
     """
     clock = answer(workers, bound)
     if beside:
         answer(workers + 1, bound + 2).tick(0)
-
-    def free() -> list[PlainData]:
-        return [clock.may_go_on(worker) for worker in range(workers)]
-
-    told, raised = [[] if unasked else free()], [""]
+    told = []
     for worker in ticks:
+        raised = ""
         try:
             clock.tick(worker)
-            raised.append("")
         except Exception as error:
-            raised.append("RuntimeError" if isinstance(error, RuntimeError) else type(error).__name__)
-        told.append([] if unasked else free())
-    told[-1] = free()
-    return TickedReply(told, raised)
+            raised = "RuntimeError" if isinstance(error, RuntimeError) else type(error).__name__
+        told.append((raised, [clock.may_go_on(each) for each in range(workers)]))
+    return told
 
 
 # --- Sections 7 to 10: trees, local steps, federation
@@ -99,15 +69,14 @@ def ticked(
 
 def tree_step(
     answer: AnswerFunction, values: list[Tensor], gradients: list[Tensor | None], rates: list[float]
-) -> StepReply:
-    """What a step for each rate leaves of a `Forked` with these gradients. values, gradients: see SHAPES."""
+) -> ReplicaReply:
+    """What a step for each rate leaves of a `Forked` with these gradients. values, gradients: of SHAPES."""
     model = Forked(values)
-    before = identity_of(model)
     for rate in rates:
-        model.zero_grad()
-        give_gradients(model, gradients)
+        for parameter, gradient in zip(model.parameters(), gradients, strict=True):
+            parameter.grad = None if gradient is None else gradient.clone()
         answer(model, rate)
-    return told(model, before)
+    return ReplicaReply(copies_of(model.parameters()), model.seen)
 
 
 def local_sgd(
@@ -115,24 +84,23 @@ def local_sgd(
     values: list[Tensor],
     branch: int,
     batches: list[tuple[Tensor, Tensor]],
-    rates: tuple[float, float],
+    lr: float,
     period: int,
-) -> LocalReply:
+) -> ReplicaReply:
     """What training leaves of a `Forked`. values: see SHAPES; batches: inputs, targets [B, WIDTH]."""
     model = Forked(values, branch)
-    give_gradients(model, [torch.ones_like(each) for each in values])
-    optimizer = in_two_groups(model, rates)
-    before, steps = identity_of(model), len(batches)
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    optimizer = PlainSGD([each for each in model.parameters() if each.requires_grad], lr)
     returned = answer(model, optimizer, batches, loss_of, period)
-    kept = len(batches) == steps
-    return LocalReply(told(model, before), returned, optimizer.taken, kept, *state_of(optimizer))
+    return ReplicaReply(copies_of(model.parameters()), model.seen, returned, optimizer.taken)
 
 
 def federated_round(
     answer: AnswerFunction, w: Tensor, samples: Tensor, fraction: float, seeds: list[int]
 ) -> list[RoundReply]:
     """A round for each seed. w: [n]; samples: this rank's [m, n]."""
-    replies, (calls, sent) = [], what_is_said()
+    replies = []
     for seed in seeds:
         client, mine, own = Client(), w.clone(), samples.clone()
         before = random_states()
@@ -140,9 +108,7 @@ def federated_round(
         after = random_states()
         kept = mine.equal(w) and own.equal(samples) and returned is not mine
         changed = [library for library, state in before.items() if after[library] != state]
-        replies.append(RoundReply(returned, client.given, kept, changed, calls.copy(), sent.copy()))
-        calls.clear()
-        sent.clear()
+        replies.append(RoundReply(returned, client.given, kept, changed))
     return replies
 
 

@@ -1,28 +1,34 @@
-"""The trainings of unit 08 with a server: what they are given, and what its log says of them."""
+"""The trainings of unit 08 with a server: what they are given, what is found of them, and shared rows."""
 
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from course_lib.runtime.communication.events import Kind as EventKind
+from graders.grading.explanation import Tried
 from graders.grading.judging import feature
-from graders.grading.kit import Answer, Finding, Observed, Rng, compare, per_rank
+from graders.grading.kit import Answer, Criterion, Finding, Observed, Rng, communication, compare, per_rank
 from graders.units.unit_08 import drivers
-from graders.units.unit_08.problems import GRADIENT, TOLERANCES, Problem, star
+from graders.units.unit_08.problems import GRADIENT, Batches, drawn_batches, star
 from graders.units.unit_08.replies import TrainedReply
 
+SHAPE = (5, 8)
 SMALL = 16
 """Bytes of a message that says what comes, or asks for something."""
+SOON = 2e-3
+"""Seconds that messages may take; a gradient takes five times as long."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """A training. milliseconds: of a gradient of each worker. uneven: some take up to a third longer.
+    """A training. milliseconds: of a gradient of each worker; of every second one a quarter more.
 
     steps: of each worker. push, fetch: after how many it sends to the server, and gets weights.
-    bound: how far ahead a worker may be. times: so often in a row, all from the same weights and batches.
+    bound: how far ahead a worker may be.
     """
 
     milliseconds: tuple[int, ...] = feature((10, 13), lambda each: compare.counted(len(each), "worker"))
@@ -30,90 +36,58 @@ class Pace:
     push: int = feature(1, lambda push: f"n_push {push}" if push > 1 else "")
     fetch: int = feature(1, lambda fetch: f"n_fetch {fetch}" if fetch > 1 else "")
     bound: float | None = feature(None, lambda bound: "" if bound is None else f"bound {bound:g}")
-    shape: tuple[int, ...] = feature((7,), "weights of shape {}")
-    dtype: torch.dtype = feature(torch.float32, lambda dtype: str(dtype).removeprefix("torch."))
-    uneven: bool = False
-    times: int = feature(1, lambda times: "twice in a row" if times > 1 else "")
 
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """A problem, and what the answer made of it.
+    """What was drawn, and what the answer made of it.
 
-    lr: the workers'. rate: what the server multiplies with whatever arrives.
+    w: SHAPE, to begin with. batches: of each rank; the server, rank 0, has none. lr: the workers'. rate: what
+    the server multiplies with whatever arrives.
     """
 
     pace: Pace
-    problem: Problem
+    w: Tensor
+    batches: list[Batches]
     lr: float
     rate: float
-    run: Observed[list[TrainedReply]]
+    run: Observed[TrainedReply]
 
     @property
-    def steps(self) -> int:
-        return self.pace.steps
-
-    @property
-    def workers(self) -> int:
-        return self.problem.workers
-
-    @property
-    def within(self) -> tuple[float, float]:
-        return TOLERANCES[self.problem.w.dtype]
+    def workers(self) -> range:
+        return range(1, len(self.batches))
 
     def workers_done(self) -> Finding:
         """Passes if each worker has computed a gradient a step, and returned None."""
-        for rank, replies in enumerate(self.run.results[1:], start=1):
-            for reply, _ in compare.side_by_side(replies, self.run.results[0]):
-                if len(reply.given) != self.steps:
-                    text = f"worker {rank} computed {compare.counted(len(reply.given), 'gradient')}"
-                    return Finding(False, f"{text}; expected {self.steps}.")
-                if reply.result is not None:
-                    seen = compare.shown(reply.result)
-                    return Finding(False, f"worker {rank} returned {seen}; expected None.")
+        for rank, reply in enumerate(self.run.results[1:], start=1):
+            if any(each.shape != self.w.shape for each in (*reply.given, *reply.seen)):
+                return Finding(False, f"worker {rank} tells of gradients or weights of another shape.")
+            if len(reply.given) != self.pace.steps:
+                text = f"worker {rank} computed {compare.counted(len(reply.given), 'gradient')}"
+                return Finding(False, f"{text}; expected {self.pace.steps}.")
+            if reply.result is not None:
+                return Finding(False, f"worker {rank} returned {compare.shown(reply.result)}; expected None.")
         return Finding(True, "every worker has computed a gradient a step.")
 
     def learned(self) -> Finding:
         """Passes if the server's weights have moved by every gradient once, and workers returned None."""
-        right = (
-            compare.close(reply.result, self._moved(call), "the server's weights", *self.within)
-            for call, reply in enumerate(self.run.results[0])
-        )
-        return compare.first_failure([self.workers_done(), *right])
-
-    def _moved(self, call: int) -> Tensor:
-        given = [gradient for replies in self.run.results[1:] for gradient in replies[call].given]
-        return self.problem.w - self.rate * sum(given, torch.zeros_like(self.problem.w))
-
-    def untouched(self) -> Finding:
-        """Passes if the server's argument is as it was."""
-        return compare.first_failure(
-            compare.close(reply.w, self.problem.w, "the server's w afterwards", 0, 0)
-            for reply in self.run.results[0]
-        )
+        if not (done := self.workers_done()).passed:
+            return done
+        given = [gradient for reply in self.run.results[1:] for gradient in reply.given]
+        wanted = self.w - self.rate * sum(given, torch.zeros_like(self.w))
+        return compare.close(self.run.results[0].result, wanted, "the server's weights", 1e-4, 1e-5)
 
     def frugal(self) -> Finding:
         """Passes if each worker sends and gets tensors of w's size as often as it must, and little else."""
-        nbytes = self.problem.w.nbytes
-        tensors: Counter[tuple[int, int]] = Counter()
-        small: Counter[tuple[int, int]] = Counter()
-        for event in self.run.events:
-            if event.op == "send" and event.peer is not None:
-                way = (event.rank, event.peer)
-                (tensors if event.nbytes > SMALL else small)[way] += 1
-                if event.nbytes > nbytes + SMALL:
-                    return Finding(False, f"rank {event.rank} sends {event.nbytes:,} bytes at once.")
-        pushes, fetches = -(-self.steps // self.pace.push), -(-self.steps // self.pace.fetch)
-        for worker in range(1, self.workers + 1):
-            for way, wanted, what in (((worker, 0), pushes, "gradients"), ((0, worker), fetches, "weights")):
-                if tensors[way] != wanted:
-                    text = f"rank {way[0]} sends rank {way[1]} {what} {tensors[way]} times"
-                    return Finding(False, f"{text}; expected {wanted}.")
-            others = small[worker, 0] + small[0, worker]
-            if others > pushes + fetches + 1:
-                text = f"rank 0 and rank {worker} send {others} messages of at most {SMALL} bytes"
-                return Finding(False, f"{text}; allowed are {pushes + fetches + 1}.")
-        return Finding(True, "nothing is sent that need not be.")
+        pushes, fetches = -(-self.pace.steps // self.pace.push), -(-self.pace.steps // self.pace.fetch)
+        count, small = len(self.workers), pushes + fetches + 1
+        server = communication.Allowance(
+            count * (fetches + small), count * (fetches * self.w.nbytes + small * SMALL)
+        )
+        worker = communication.Allowance(pushes + small, pushes * self.w.nbytes + small * SMALL)
+        return communication.traffic_within(
+            self.run, [server, *[worker] * count], compare.counted(count, "worker")
+        )
 
     def computing(self, worker: int) -> list[tuple[float, float]]:
         """When a worker's gradients begin and end, one by one. Raises AnswerFailed if they are too few."""
@@ -122,21 +96,82 @@ class Training:
             for event in self.run.events
             if event.rank == worker and event.kind is EventKind.SPAN and event.op == GRADIENT
         ]
-        return [span for span, _ in compare.side_by_side(spans, range(self.steps))]
+        return [span for span, _ in compare.side_by_side(spans, range(self.pace.steps))]
+
+    def fresh(self) -> Finding:
+        """Passes if every gradient was computed at the weights that the server had when it sent them, and in
+        between at those with the worker's own gradients taken off.
+        """
+        weights, replies = self.w.clone(), self.run.results
+        pushed: Counter[int] = Counter()
+        fetched: defaultdict[int, list[Tensor]] = defaultdict(list)
+        # Tensors, in the order in which they took effect.
+        log = [event for event in self.run.communication(0) if event.nbytes >= self.w.nbytes]
+        for event in sorted(log, key=lambda event: event.start if event.op == "send" else event.end):
+            worker = event.peer or 0
+            if event.op == "send":
+                fetched[worker].append(weights)
+                continue
+            first = self.pace.push * pushed[worker]
+            pushed[worker] += 1
+            sent = replies[worker].given[first : first + self.pace.push]
+            weights = weights - self.rate * sum(sent, torch.zeros_like(weights))
+        found = [Finding(True, "gradients are of the server's weights as they were.")]
+        for worker in self.workers:
+            for step, seen in enumerate(replies[worker].seen):
+                number, since = divmod(step, self.pace.fetch)
+                if number >= len(fetched[worker]):
+                    return Finding(False, f"worker {worker} got no weights in step {step}.")
+                own = sum(replies[worker].given[step - since : step], torch.zeros_like(seen))
+                wanted = fetched[worker][number] - self.lr * own
+                what = f"the weights of worker {worker} in step {step}"
+                found.append(compare.close(seen, wanted, what, 1e-4, 1e-5))
+        return compare.first_failure(found)
 
 
 def train(answer: Answer, pace: Pace, rng: Rng, arguments: list[float], mean: bool) -> Training:
     """The answer's training. arguments: after the learning rate. mean: the server divides by the workers."""
-    lr, steps = rng.integer(5, 20) / 100, pace.steps
-    longer = [
-        [rng.integer(10, 13) / 10 if pace.uneven else 1 for _ in range(steps)] for _ in pace.milliseconds
-    ]
-    seconds = [
-        [each * 1e-3 * factor for factor in factors]
-        for each, factors in zip(pace.milliseconds, longer, strict=True)
-    ]
-    problem = Problem.drawn(rng, pace.shape, seconds, pace.dtype)
-    ranks, given = problem.workers + 1, [steps, lr, *arguments]
-    told = [[(problem.weights_of(rank), problem.batches[rank], given)] * pace.times for rank in range(ranks)]
-    run = answer.launch(drivers.trained, per_rank(told), ranks=ranks, cluster=star(ranks))
-    return Training(pace, problem, lr, lr / problem.workers if mean else lr, run)
+    lr, w = rng.integer(5, 20) / 100, 3 * rng.normal(*SHAPE)
+    batches: list[Batches] = [[]]
+    for each in pace.milliseconds:
+        seconds = [each * 1e-3 * (1 + step % 2 / 4) for step in range(pace.steps)]
+        batches.append(drawn_batches(rng, w.numel(), seconds))
+    # What workers get in w means nothing.
+    weights = [w, *[torch.full_like(w, torch.nan)] * len(pace.milliseconds)]
+    given = per_rank(weights), per_rank(batches), [pace.steps, lr, *arguments]
+    run = answer.launch(drivers.trained, *given, ranks=len(batches), cluster=star(len(batches)))
+    rate = lr / len(pace.milliseconds) if mean else lr
+    return Training(pace, w, batches, lr, rate, run)
+
+
+def asked(check: Callable[[Training], Finding]) -> Callable[[Tried[Pace]], Finding]:
+    """Of each training that came out right."""
+    return lambda tried: check(tried.seen)
+
+
+def untouched(training: Training) -> Finding:
+    """Passes if the server's argument is as it was."""
+    return compare.close(training.run.results[0].w, training.w, "the server's w afterwards", 0, 0)
+
+
+W_UNCHANGED = Criterion(
+    "w unchanged", 1, "The server's w is the caller's: train a copy.", how=asked(untouched)
+)
+
+STAR = Criterion(
+    "the star",
+    1,
+    "send and recv, and each message between a worker and rank 0.",
+    how=lambda tried: on_a_star(tried.seen.run),
+)
+
+
+def on_a_star(run: Observed[Any]) -> Finding:
+    """Passes if all calls are messages, each with rank 0 at one end."""
+    if not (only := communication.only_messages([run], "the answer")).passed:
+        return only
+    for event in run.events:
+        if event.op == "send" and event.peer is not None and 0 not in (event.rank, event.peer):
+            said = f"rank {event.rank} sends to rank {event.peer}, and neither is the server."
+            return Finding(False, said)
+    return Finding(True, "Every message comes from the server or goes to it.")

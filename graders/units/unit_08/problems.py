@@ -1,6 +1,5 @@
 """What unit 08 trains: gradients that depend on weights and batch, and take as long as they are told."""
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -19,9 +18,6 @@ RATE = 1e12
 """Bytes a second of a device's memory: an answer's own arithmetic takes next to no time."""
 
 LINK = Link(latency=1e-6, bandwidth=1e9)
-
-TOLERANCES = {torch.float32: (1e-4, 1e-5), torch.float64: (1e-10, 1e-10)}
-"""Relative and absolute, of trained weights: sums may be taken in any order."""
 
 Batches = list[dict[str, Tensor | float]]
 """What `Gradients` takes: for each batch slope [D], offset [D], seconds, and perhaps turn [D, D]."""
@@ -89,39 +85,14 @@ def gradient_of(batch: dict[str, Tensor | float], w: Tensor) -> Tensor:
     return gradient if w.dim() == 1 else gradient.reshape(w.shape)
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """A training: weights to begin with, and each rank's batches; the server, rank 0, has none."""
-
-    w: Tensor
-    batches: list[Batches]
-
-    @classmethod
-    def drawn(
-        cls,
-        rng: "Rng",
-        shape: tuple[int, ...],
-        seconds: list[list[float]],
-        dtype: torch.dtype = torch.float32,
-    ) -> "Problem":
-        """seconds: for each worker those of each of its batches."""
-        w = 3 * rng.normal(*shape, dtype=dtype)
-        size = w.numel()
-
-        def batch(each: float) -> dict[str, Tensor | float]:
-            return {
-                "slope": 1 + rng.normal(size, dtype=dtype).abs(),
-                "turn": rng.normal(size, size, dtype=dtype) / size,
-                "offset": 2 * rng.normal(size, dtype=dtype),
-                "seconds": each,
-            }
-
-        return cls(w, [[], *([batch(each) for each in worker] for worker in seconds)])
-
-    @property
-    def workers(self) -> int:
-        return len(self.batches) - 1
-
-    def weights_of(self, rank: int) -> Tensor:
-        """What the answer gets on this rank: the weights on the server, on others numbers without meaning."""
-        return self.w.clone() if rank == 0 else torch.full_like(self.w, torch.nan)
+def drawn_batches(rng: "Rng", size: int, seconds: list[float]) -> Batches:
+    """A worker's, for weights of so many numbers. seconds: of each batch."""
+    return [
+        {
+            "slope": 1 + rng.normal(size).abs(),
+            "turn": rng.normal(size, size) / size,
+            "offset": 2 * rng.normal(size),
+            "seconds": each,
+        }
+        for each in seconds
+    ]

@@ -30,24 +30,6 @@ class DealtReply(DriverReply):
 
 
 @dataclass(frozen=True, slots=True)
-class RefusedReply(DriverReply):
-    """raised: what the answer raised, by name, empty if nothing; message: what it said."""
-
-    raised: str
-    message: str
-
-
-@dataclass(frozen=True, slots=True)
-class TickedReply(DriverReply):
-    """told: for each moment, the first before any tick, who may go on. raised: what the tick before it
-    raised, by name, empty if nothing.
-    """
-
-    told: list[list[PlainData]]
-    raised: list[str]
-
-
-@dataclass(frozen=True, slots=True)
 class DesignReply(DriverReply):
     """seen: the weights [asked, numbers] at which this rank asked for a gradient, one by one."""
 

@@ -1,43 +1,33 @@
-"""The cases of compressors that keep what they could not send: how numbers are drawn, and what is judged."""
+"""How compressors that keep what they could not send are tried: in several cases, a row after the other."""
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from graders.grading.called import Called
-from graders.grading.cases import Values
-from graders.grading.exercise import Exercise
-from graders.grading.explanation import Tried
-from graders.grading.judging import ByCases, Stage, by_cases, feature
-from graders.grading.kit import Answer, Criterion, Finding, PlainData, Rng, compare
+from graders.grading.kit import Answer, Finding, Findings, PlainData, Rng, compare
 from graders.units.functions import drivers
 from graders.units.functions.stage import Arguments
-
-SHORT = {torch.float32: "float32", torch.float64: "float64"}
 
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """shape, dtype: of all tensors that are given. kind: drawn; or of a few whole numbers, so that many are
-    equal and some are 0 or -0; or all 0. ratio: of those to be sent. first: nothing waits yet.
+    """shape, dtype: of all tensors that are given. whole: of a few whole numbers, so that many are equal and
+    some are 0. ratio: of those to be sent. first: nothing waits yet.
     """
 
-    shape: tuple[int, ...] = feature((30,), "shape {}")
-    dtype: torch.dtype = feature(torch.float32, SHORT.__getitem__)
-    kind: str = feature("", "{}")
+    shape: tuple[int, ...] = (30,)
+    dtype: torch.dtype = torch.float32
+    whole: bool = False
     ratio: float = 0.1
-    first: bool = feature(False, lambda first: "at the first step" if first else "")
+    first: bool = False
 
     def drawn(self, rng: Rng) -> Tensor:
-        match self.kind:
-            case "whole numbers":
-                return -rng.integers(-2, 2, *self.shape).to(self.dtype)
-            case "all zero":
-                return -torch.zeros(self.shape, dtype=self.dtype)
+        if self.whole:
+            return rng.integers(-2, 2, *self.shape).to(self.dtype)
         return 3 * rng.normal(*self.shape, dtype=self.dtype)
 
     def kept(self, rng: Rng) -> Tensor:
@@ -49,73 +39,31 @@ class Numbers:
         """How many numbers are sent."""
         return max(1, round(self.ratio * torch.Size(self.shape).numel()))
 
-
-Judged = Callable[[Numbers, Arguments, Called], Iterator[tuple[str, Finding]]]
-"""What each row finds of a call; the first says whether the result is right, and is the last if not."""
-
-
-@dataclass(frozen=True)
-class Compressors(Stage[Numbers]):
-    """All cases in one go. The rows after the first see of each right case what was found for them."""
-
-    arguments: Callable[[Rng, Numbers], Arguments]
-    judged: Judged
-
-    def together(self, features: Numbers) -> Hashable:
-        return "in turn"
-
-    def run(
-        self, answer: Answer, cases: Sequence[tuple[Numbers, Rng]]
-    ) -> Sequence[tuple[Finding, dict[str, Finding]]]:
-        inputs = [self.arguments(rng, case) for case, rng in cases]
-        told = answer.call(drivers.in_turn, inputs)
-        calls = zip(cases, inputs, compare.side_by_side(told, cases), strict=True)
-        rows = []
-        for (case, _), given, (called, _) in calls:
-            compare.side_by_side(called.arguments, given)
-            rows.append(dict(self.judged(case, given, called)))
-        return [(next(iter(found.values())), found) for found in rows]
+    def __str__(self) -> str:
+        dtype = str(self.dtype).removeprefix("torch.")
+        return f"shape {self.shape}, {dtype}, ratio {self.ratio}"
 
 
-def _found(row: str, tried: Tried[Any]) -> Finding:
-    found: Finding = tried.seen[row]
-    return found
-
-
-def part(
-    name: str,
-    points: float,
-    hint: str,
-    needs: tuple[str, ...] | None = None,
-    vary: tuple[Values, ...] = (),
-) -> Criterion:
-    """A row that is told by what a stage has found for it, by its name, in each right case."""
-    return Criterion(name, points, hint, needs, vary, how=partial(_found, name))
-
-
-def compressor(
-    *,
-    minutes: int,
-    difficulty: int,
-    rubric: tuple[Criterion, ...],
-    hints: tuple[str, ...],
+def in_each(
+    answer: Answer,
+    rng: Rng,
+    cases: Sequence[Numbers],
     arguments: Callable[[Rng, Numbers], Arguments],
-    base: Numbers | None = None,
-) -> Callable[[Judged], Exercise]:
-    """Register an exercise of whose calls each row finds what the function below says."""
+    judged: Callable[[Numbers, Arguments, Called], Iterator[tuple[str, Finding]]],
+) -> Findings:
+    """What `judged` finds of each row in the first case that fails it, or in the first of all.
 
-    def register(judged: Judged) -> Exercise:
-        return by_cases(
-            ByCases(base or Numbers(), Compressors(arguments, judged), rubric),
-            minutes=minutes,
-            difficulty=difficulty,
-            hints=hints,
-        )(judged)
-
-    return register
-
-
-# ------------------------------------------------------------------------------ what calls return
+    judged: yields a finding for each row; the first says whether the result is right, and is the last if not.
+    """
+    inputs = [arguments(rng, case) for case in cases]
+    told = answer.call(drivers.in_turn, inputs)
+    rows: dict[str, Finding] = {}
+    for case, given, (called, _) in zip(cases, inputs, compare.side_by_side(told, cases), strict=True):
+        compare.side_by_side(called.arguments, given)
+        for row, finding in judged(case, given, called):
+            if row not in rows or (rows[row].passed and not finding.passed):
+                rows[row] = replace(finding, seen=f"With {case}: {finding.seen}")
+    yield from rows.items()
 
 
 def rounding(like: Tensor) -> float:
@@ -141,13 +89,9 @@ def largest(case: Numbers, result: PlainData, total: Tensor) -> Finding:
         return found
     values, indices = result
     count, flat = case.count, total.flatten()
-    if (values.shape, indices.shape, values.dtype) != ((count,), (count,), total.dtype) or (
-        indices.dtype not in (torch.int32, torch.int64)
-    ):
+    if values.shape != (count,) or indices.shape != (count,) or indices.is_floating_point():
         said = f"{compare.shown(values)} and {compare.shown(indices)} of {len(flat)} numbers are sent"
-        return Finding(
-            False, f"{said}; expected {count} values in {SHORT[total.dtype]} and indices in int32."
-        )
+        return Finding(False, f"{said}; expected {count} values and {count} indices.")
     places = indices.tolist()
     if len(set(places)) < count or not 0 <= min(places) <= max(places) < len(flat):
         return Finding(False, f"indices {places} are not {count} different places of {len(flat)}.")

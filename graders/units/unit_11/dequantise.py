@@ -13,17 +13,15 @@ from graders.units.functions.stage import Arguments, of_function
 
 @dataclass(frozen=True, slots=True)
 class Codes:
-    """shape: of the codes. dtype: of the scale, which lies between two whole numbers."""
+    """shape: of the codes. dtype: of the scale."""
 
     shape: tuple[int, ...] = feature((4, 5), "shape {}")
     dtype: torch.dtype = feature(torch.float32, lambda dtype: str(dtype).removeprefix("torch."))
-    scale: tuple[int, int] = (1, 9)
 
 
 def codes_and_scale(rng: Rng, case: Codes) -> Arguments:
     """Drawn codes, and a scale of few digits."""
-    low, high = case.scale
-    scale = torch.tensor(low + (high - low) * rng.integer(1, 99) / 100, dtype=case.dtype)
+    scale = torch.tensor(1 + rng.integer(1, 999) / 100, dtype=case.dtype)
     return [rng.integers(-127, 127, *case.shape).to(torch.int8), scale]
 
 
@@ -36,7 +34,7 @@ def codes_and_scale(rng: Rng, case: Codes) -> Arguments:
             "numbers",
             2,
             "What does a code of 1 stand for? The dtype is that of the scale.",
-            vary=vary(dtype=(torch.float64,), shape=((), (7,)), scale=((0, 0), (40, 50))),
+            vary=vary(dtype=(torch.float64,), shape=((7,),)),
         ),
     ),
     hints=("What is a number of x, counted in scales?",),

@@ -3,7 +3,6 @@
 from functools import partial
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import GradBucket
 
@@ -15,7 +14,6 @@ from graders.units.unit_11.compressors import Compressor, loss, plain_copy
 from graders.units.unit_11.hooked import pass_through, reducer_with, weighted_sum
 from graders.units.unit_11.replies import (
     HookReply,
-    LowRankReply,
     QuantisedReply,
     RememberedReply,
     TrainedReply,
@@ -23,26 +21,22 @@ from graders.units.unit_11.replies import (
 
 
 def hook(
-    answer: AnswerFunction, cases: list[list[Tensor]], buckets: list[list[int]], groups: list[list[int]]
-) -> list[HookReply]:
-    """A pass of DDP's reducer for each case, with the answer as its hook.
+    answer: AnswerFunction, gradients: list[Tensor], buckets: list[list[int]], groups: list[list[int]]
+) -> HookReply:
+    """A pass of DDP's reducer, with the answer as its hook.
 
-    cases: this rank's gradients, of each parameter. buckets: the numbers of the parameters in each. groups:
-    lists of ranks that make a group each, this rank's being the hook's state; without any the state is None.
+    gradients: this rank's, of each parameter. buckets: the numbers of the parameters in each. groups: lists
+    of ranks that make a group each, this rank's being the hook's state; without any the state is None.
     """
     group = own_group(groups)
-    told = []
-    for gradients in cases:
-        parameters = [torch.zeros_like(gradient).requires_grad_() for gradient in gradients]
-        futures: list[torch.futures.Future[Tensor]] = []
-        reducer = reducer_with(partial(_watched, answer, futures), group, parameters, buckets, group)
-        mark("step begins")
-        pass_through(reducer, partial(weighted_sum, parameters, gradients))
-        mark("step done")
-        seen = copies_of(p.grad for p in parameters if p.grad is not None)
-        told.append(HookReply(seen, [future.value() for future in futures]))
-        del reducer
-    return told
+    parameters = [torch.zeros_like(gradient).requires_grad_() for gradient in gradients]
+    futures: list[torch.futures.Future[Tensor]] = []
+    reducer = reducer_with(partial(_watched, answer, futures), group, parameters, buckets, group)
+    mark("step begins")
+    pass_through(reducer, partial(weighted_sum, parameters, gradients))
+    mark("step done")
+    seen = copies_of(p.grad for p in parameters if p.grad is not None)
+    return HookReply(seen, [future.value() for future in futures])
 
 
 def _watched(
@@ -62,14 +56,13 @@ def quantised(answer: AnswerFunction, cases: list[tuple[Tensor, int, int]]) -> l
 
 
 def _twice(answer: AnswerFunction, x: Tensor, levels: int, seed: int) -> QuantisedReply:
-    given = [x.clone() for _ in range(4)]
-    before = torch.random.get_rng_state()
+    given, before = [x.clone() for _ in range(4)], torch.random.get_rng_state()
     results = []
     for pair in (given[:2], given[2:]):
         generator = torch.Generator().manual_seed(seed)
         results.append([answer(each, levels, generator) for each in pair])
     moved = not torch.equal(before, torch.random.get_rng_state())
-    return QuantisedReply(results[0], results[1], moved, given)
+    return QuantisedReply(results[0], results[1], moved, torch.stack(given))
 
 
 def drawn(answer: AnswerFunction, x: Tensor, levels: int, seed: int, count: int) -> Tensor:
@@ -105,21 +98,19 @@ def low_rank(
     options: dict[str, int],
     steps: list[list[Tensor]],
     buckets: list[list[list[int]]],
-) -> LowRankReply:
-    """Steps of DDP's reducer with the answer's hook. steps: this rank's gradients, of each parameter.
+) -> list[list[Tensor]]:
+    """Steps of DDP's reducer with the answer's hook: the gradients of each parameter, after each step.
 
-    options: what the answer is made with. buckets: of each step, the numbers of the parameters in each.
+    options: what the answer is made with. steps: this rank's gradients, of each parameter. buckets: of each
+    step, the numbers of the parameters in each.
     """
     parameters = [torch.zeros_like(gradient).requires_grad_() for gradient in steps[0]]
     made = answer(**options)
-    torch.manual_seed(dist.get_rank())
-    before = torch.random.get_rng_state()
     seen = []
     for gradients, of_step in zip(steps, buckets, strict=True):
         ordered = [number for bucket in of_step for number in bucket]
         places = [[ordered.index(number) for number in bucket] for bucket in of_step]
-        of_reducer = [parameters[number] for number in ordered]
-        reducer = reducer_with(type(made).hook, made, of_reducer, places)
+        reducer = reducer_with(type(made).hook, made, [parameters[number] for number in ordered], places)
         mark("step begins")
         pass_through(reducer, partial(weighted_sum, parameters, gradients))
         mark("step done")
@@ -127,7 +118,7 @@ def low_rank(
         for parameter in parameters:
             parameter.grad = None
         del reducer
-    return LowRankReply(seen, torch.equal(before, torch.random.get_rng_state()))
+    return seen
 
 
 def trained(

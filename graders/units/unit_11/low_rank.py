@@ -10,59 +10,13 @@ import torch
 from torch import Tensor
 
 from graders.grading.communication import steps_of
-from graders.grading.judging import feature
 from graders.grading.kit import Answer, Finding, Observed, Rng, compare, per_rank
 from graders.units.unit_11 import drivers
-from graders.units.unit_11.marks import own_marks
-from graders.units.unit_11.replies import LowRankReply
 
 Gradients = list[list[list[Tensor]]]
 """By rank, step and parameter."""
 Buckets = list[list[int]]
 """The numbers of the parameters in each."""
-
-
-@dataclass(frozen=True, slots=True)
-class Network:
-    """Its parameters' shapes, and in which buckets they come. ranks: that train. rank: of the matrices."""
-
-    ranks: int
-    rank: int
-    shapes: tuple[tuple[int, ...], ...]
-    dtype: torch.dtype
-    buckets: Buckets
-    later: Buckets | None = None
-    """Buckets after the first step, if these are others."""
-
-
-NETWORKS = {
-    "one bucket": Network(
-        2, 2, ((4, 4), (7,), (4, 3, 2, 2), (6, 5), (6, 5)), torch.float64, [[4, 3, 2, 1, 0]]
-    ),
-    "one bucket with a scalar": Network(2, 2, ((4, 4), (), (6, 5), (6, 5)), torch.float64, [[3, 2, 1, 0]]),
-    "two buckets, float32": Network(3, 1, ((5, 4), (9,), (3, 6), (1, 5)), torch.float32, [[3, 2], [1, 0]]),
-    "a single rank": Network(1, 3, ((8, 9), (8, 9), (4, 5)), torch.float64, [[0], [1], [2]]),
-    "buckets that change": Network(
-        2, 1, ((5, 4), (3,), (5, 4), (4, 6)), torch.float64, [[3, 2], [1, 0]], [[0], [2, 1], [3]]
-    ),
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Training:
-    """network: one of NETWORKS. steps: how many."""
-
-    network: str = feature("one bucket", "{}")
-    steps: int = feature(1, lambda steps: compare.counted(steps, "step"))
-
-    def drawn(self, rng: Rng) -> "World":
-        net = NETWORKS[self.network]
-        gradients = [
-            [[rng.normal(*shape, dtype=net.dtype) for shape in net.shapes] for _ in range(self.steps)]
-            for _ in range(net.ranks)
-        ]
-        buckets = [net.buckets, *[net.later or net.buckets] * (self.steps - 1)]
-        return World(net.rank, rng.integer(1, 999), gradients, buckets)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +28,21 @@ class World:
     gradients: Gradients
     buckets: list[Buckets]
 
-    def launch(self, answer: Answer) -> Observed[LowRankReply]:
+    @classmethod
+    def drawn(
+        cls, rng: Rng, ranks: int, rank: int, shapes: tuple[tuple[int, ...], ...], buckets: list[Buckets]
+    ) -> "World":
+        """One step for each of `buckets`."""
+        gradients = [
+            [[rng.normal(*shape, dtype=torch.float64) for shape in shapes] for _ in buckets]
+            for _ in range(ranks)
+        ]
+        return cls(rank, rng.integer(1, 999), gradients, buckets)
+
+    def launch(self, answer: Answer) -> Observed[list[list[Tensor]]]:
+        """By rank, step and parameter, the gradients that come out."""
         options = {"rank": self.rank, "seed": self.seed}
-        given = (options, per_rank(self.gradients), self.buckets)
+        given = options, per_rank(self.gradients), self.buckets
         return answer.launch(drivers.low_rank, *given, ranks=len(self.gradients))
 
     def compressed(self, parameter: int) -> bool:
@@ -85,7 +51,7 @@ class World:
         return self.rank * (rows + columns) < rows * columns
 
     def expected(self) -> list[list[Tensor]]:
-        """By step and parameter, in double precision.
+        """By step and parameter.
 
         All that is done with a rank's matrix is linear, so that the mean of all matrices says what comes out.
         """
@@ -94,54 +60,41 @@ class World:
         lost: dict[int, Tensor] = {}
         found = []
         for step, buckets in enumerate(self.buckets):
-            means = [
-                torch.stack(each).mean(0) for each in zip(*(g[step] for g in self.gradients), strict=True)
-            ]
+            of_step = zip(*(of_rank[step] for of_rank in self.gradients), strict=True)
+            means = [torch.stack(each).mean(0) for each in of_step]
             for number in (number for bucket in buckets for number in bucket if self.compressed(number)):
-                mean, dtype = means[number], means[number].dtype
-                matrix = mean.double().flatten(1) + lost.get(number, 0)
+                mean = means[number]
+                matrix = mean.flatten(1) + lost.get(number, 0)
                 if number not in right:
-                    drawn = torch.randn(matrix.shape[1], self.rank, generator=generator, dtype=dtype)
-                    right[number] = drawn.double()
+                    shape = matrix.shape[1], self.rank
+                    right[number] = torch.randn(shape, generator=generator, dtype=mean.dtype)
                 left = torch.linalg.qr(matrix @ right[number]).Q
                 right[number] = matrix.mT @ left
                 lost[number] = matrix - left @ right[number].mT
-                means[number] = (left @ right[number].mT).view(mean.shape).to(dtype)
+                means[number] = (left @ right[number].mT).view(mean.shape)
             found.append(means)
         return found
 
-    def gradients_of(
-        self, run: Observed[LowRankReply], expected: list[list[Tensor]], compressed: bool
-    ) -> Finding:
+    def right(self, run: Observed[list[list[Tensor]]], compressed: bool) -> Finding:
         """Passes if all that is compressed, or all that is not, is as expected in all steps."""
-        tolerance = 1e-7 if expected[0][0].dtype == torch.float64 else 1e-3
-        by_rank = [
-            [compare.side_by_side(*step) for step in compare.side_by_side(reply.gradients, expected)]
-            for reply in run.results
-        ]
+        wanted = self.expected()
         return compare.first_failure(
-            [
-                compare.close(
-                    seen,
-                    wanted,
-                    f"in step {step} on rank {rank}, compressed to rank {self.rank}: the gradient of "
-                    f"parameter {number}",
-                    rtol=tolerance,
-                    atol=tolerance,
-                )
-                for rank, steps in enumerate(by_rank)
-                for step, numbered in enumerate(steps)
-                for number, (seen, wanted) in enumerate(numbered)
-                if self.compressed(number) is compressed
-            ]
-            or [Finding(True, "there are none.")]
+            compare.close(
+                seen,
+                each,
+                f"in step {step} on rank {rank}, compressed to rank {self.rank}: the gradient of "
+                f"parameter {number}",
+                rtol=1e-7,
+                atol=1e-7,
+            )
+            for rank, steps in enumerate(run.results)
+            for step, pair in enumerate(compare.side_by_side(steps, wanted))
+            for number, (seen, each) in enumerate(compare.side_by_side(*pair))
+            if self.compressed(number) is compressed
         )
 
-    def calls(self, run: Observed[LowRankReply]) -> Finding:
+    def calls(self, run: Observed[list[list[Tensor]]]) -> Finding:
         """Passes if each bucket has its two all-reduces, or one."""
-        marks = own_marks(run, len(self.buckets), "step begins", "step done")
-        if not marks.passed:
-            return marks
         for step in steps_of(run, "step done"):
             buckets = self.buckets[step.number]
             expected = sum(1 + any(map(self.compressed, bucket)) for bucket in buckets)
@@ -151,7 +104,7 @@ class World:
                 return Finding(False, f"{said}; {expected} all-reduces for {len(buckets)} buckets will do.")
         return Finding(True, "Two all-reduces for each bucket with a matrix, and one for each without.")
 
-    def numbers(self, run: Observed[LowRankReply]) -> Finding:
+    def numbers(self, run: Observed[list[list[Tensor]]]) -> Finding:
         """Passes if no step sends more than it has to."""
         first = self.gradients[0][0]
         own = [self.rank * sum(sides(g)) if self.compressed(n) else g.numel() for n, g in enumerate(first)]
@@ -164,10 +117,3 @@ def sides(gradient: Tensor) -> tuple[int, int]:
     """n and m; of a gradient of less than two dimensions, one row."""
     rows = len(gradient) if gradient.dim() > 1 else 1
     return rows, math.prod(gradient.shape) // rows
-
-
-def random_left(run: Observed[LowRankReply]) -> Finding:
-    """Passes if no rank's default generator was drawn from."""
-    left = all(reply.random for reply in run.results)
-    said = "has not moved." if left else "has moved: what others draw with it changes. Have one of your own."
-    return Finding(left, f"PyTorch's default generator {said}")

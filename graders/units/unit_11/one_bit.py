@@ -6,10 +6,16 @@ import torch
 from torch import Tensor
 
 from graders.grading.called import Called
-from graders.grading.cases import vary
-from graders.grading.kit import Criterion, Finding, Rng, compare
+from graders.grading.kit import Answer, Criterion, Finding, Findings, Rng, compare, exercise
 from graders.units.functions.stage import Arguments
-from graders.units.unit_11.cases import Numbers, compressor, pair_of, part, rounding
+from graders.units.unit_11.cases import Numbers, in_each, pair_of, rounding
+
+CASES = (
+    Numbers(),
+    *(Numbers((length,), first=length == 8) for length in (1, 8, 67)),
+    Numbers(dtype=torch.float64),
+    Numbers(whole=True),
+)
 
 
 def x_and_error(rng: Rng, case: Numbers) -> Arguments:
@@ -23,30 +29,7 @@ def packed(positive: Tensor) -> Tensor:
     return torch.tensor([sum(ones[i : i + 8]) for i in range(0, len(ones), 8)], dtype=torch.uint8)
 
 
-@compressor(
-    minutes=25,
-    difficulty=3,
-    rubric=(
-        Criterion(
-            "bits",
-            1,
-            "Eight signs of x + error a byte, the first in the lowest bit.",
-            vary=vary(shape=((1,), (8,), (64,), (67,)), dtype=(torch.float64,), first=(True,))
-            + vary(kind=("whole numbers", "all zero")),
-        ),
-        part("scale", 5, "Write the sum of squares of what is left, and differentiate it by the scale."),
-        part("what is left", 2, "x + error, less what the receiver reads, in the tensor error itself."),
-        part("x unchanged", 1, "Only error changes."),
-    ),
-    hints=(
-        "Is it x that has to be sent, or x and what earlier calls could not send?",
-        "What is the sum of squares of what is left, as a function of the scale? Where is its least value?",
-        "Eight columns, each with a weight of its own: what is the sum of a row of eight bits? "
-        "(NumPy has it as packbits.)",
-    ),
-    arguments=x_and_error,
-)
-def one_bit(case: Numbers, given: Arguments, called: Called) -> Iterator[tuple[str, Finding]]:
+def judged(case: Numbers, given: Arguments, called: Called) -> Iterator[tuple[str, Finding]]:
     """Signs, their mean magnitude, and what these do not say, whatever the answer's scale."""
     x, error = given
     total = x + error
@@ -66,3 +49,28 @@ def one_bit(case: Numbers, given: Arguments, called: Called) -> Iterator[tuple[s
             compare.close(left, total - sent.to(total.dtype), "error afterwards", 0, near_left),
         )
         yield "x unchanged", compare.equal(kept, x, "x afterwards")
+
+
+@exercise(
+    minutes=25,
+    difficulty=3,
+    rubric=(
+        Criterion(
+            "bits",
+            1,
+            "Eight signs of x + error a byte, the first in the lowest bit.",
+        ),
+        Criterion("scale", 5, "Write the sum of squares of what is left, and differentiate it by the scale."),
+        Criterion("what is left", 2, "x + error, less what the receiver reads, in the tensor error itself."),
+        Criterion("x unchanged", 1, "Only error changes."),
+    ),
+    hints=(
+        "Is it x that has to be sent, or x and what earlier calls could not send?",
+        "What is the sum of squares of what is left, as a function of the scale? Where is its least value?",
+        "Eight columns, each with a weight of its own: what is the sum of a row of eight bits? "
+        "(NumPy has it as packbits.)",
+    ),
+)
+def one_bit(answer: Answer, rng: Rng) -> Findings:
+    """Bits of several lengths."""
+    yield from in_each(answer, rng, CASES, x_and_error, judged)

@@ -17,14 +17,14 @@ class HookReply(DriverReply):
 
 @dataclass(frozen=True, slots=True)
 class QuantisedReply(DriverReply):
-    """results: of two calls in a row. again: of the same two once more. xs: of each afterwards.
-    moved: whether PyTorch's default generator has drawn.
+    """results: of two calls in a row. again: of the same two once more. moved: whether PyTorch's default
+    generator has drawn. x: of all four, afterwards.
     """
 
     results: list[PlainData]
     again: list[PlainData]
     moved: bool
-    xs: list[Tensor]
+    x: Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,14 +34,6 @@ class RememberedReply(DriverReply):
     arrived: list[PlainData]
     left: list[bool]
     calls: list[int]
-
-
-@dataclass(frozen=True, slots=True)
-class LowRankReply(DriverReply):
-    """gradients: of each parameter, after each step. random: whether the default generator was left alone."""
-
-    gradients: list[list[Tensor]]
-    random: bool
 
 
 @dataclass(frozen=True, slots=True)
