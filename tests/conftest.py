@@ -17,8 +17,6 @@ from pathlib import Path
 import pytest
 from xdist.workermanage import NodeManager
 
-from graders.submissions import lazy_iri_grammar as _lazy_iri_grammar  # noqa: F401
-
 OWN_NAMES = ("course-", "kernel-", "vc-")
 """How the folders that this project makes in the temporary folder begin."""
 ENDING_SECONDS = 30.0

@@ -171,3 +171,9 @@ def test_without_a_torch_on_the_site_nothing_is_installed(tmp_path: Path):
     assert told.returncode == 1
     assert "There is no torch with torchvision" in told.stderr
     assert not (tmp_path / "new").exists()
+
+
+def test_nbformat_builds_no_grammar() -> None:
+    # Invariant: see .ci/held-back.txt. Every start of JupyterLab, papermill and `course` would pay for it.
+    program = "import nbformat, sys; sys.exit('lark' in sys.modules)"
+    subprocess.run([sys.executable, "-c", program], check=True)

@@ -2,8 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,7 +11,7 @@ from nbformat.v4 import new_code_cell, new_output
 
 from graders.classroom.grade_class import State, StudentResult
 from graders.submissions.folder import digest, read_hand_in
-from tests.classroom import ROOT, UNIT, answer_cell, blank, folder_of, hand_in, new_course
+from tests.classroom import UNIT, answer_cell, blank, folder_of, hand_in, new_course
 from tests.classroom import solved as all_solved
 from tests.test_classroom import grade, scores
 
@@ -221,17 +219,3 @@ def test_the_largest_is_told_to_shrink(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr("graders.submissions.read.LARGEST", 10)
     (tmp_path / NAME).write_text(json.dumps(blank()))
     assert "Clear the notebook's outputs" in read_hand_in(tmp_path, UNIT).reason
-
-
-def test_reading_a_notebook_builds_no_parser_of_iris() -> None:
-    # Invariant: nbformat is imported without the grammar, which still checks strings where somebody asks.
-    program = """
-import sys
-import graders.submissions, nbformat
-assert "nbformat" in sys.modules and "lark" not in sys.modules
-from jsonschema import Draft202012Validator as Draft
-iri = Draft({"format": "iri"}, format_checker=Draft.FORMAT_CHECKER)
-assert iri.is_valid("http://a/b") and not iri.is_valid("http://a b")
-assert "lark" in sys.modules
-"""
-    subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True)

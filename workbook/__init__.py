@@ -3,5 +3,3 @@
 And the command `course` (`cli`; each command imports what it needs when it runs). It runs at a terminal or in
 a batch job, in a process of its own, and may import graders and course_lib; neither imports it.
 """
-
-from graders.submissions import lazy_iri_grammar as _lazy_iri_grammar  # noqa: F401

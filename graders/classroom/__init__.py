@@ -2,5 +2,3 @@
 
 Runs in the instructor's process. It imports whatever stands below, but neither `student` nor `guest`.
 """
-
-from graders.submissions import lazy_iri_grammar as _lazy_iri_grammar  # noqa: F401

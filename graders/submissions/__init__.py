@@ -3,5 +3,3 @@
 Runs in the grading process; its cells cross over to the guest, which may import `cells`. It imports
 `graders.grading` only.
 """
-
-from graders.submissions import lazy_iri_grammar as _lazy_iri_grammar  # noqa: F401

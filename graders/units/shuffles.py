@@ -7,7 +7,6 @@ goes on in steps of one length. Of a few dozen samples hardly any drawn orders d
 from collections import Counter
 from collections.abc import Sequence
 from itertools import combinations, pairwise
-from math import sqrt
 
 from graders.grading.kit import Finding
 
@@ -41,43 +40,6 @@ def drawn_anew(epochs: Sequence[Order], samples: int, called: str = "epoch") -> 
     return Finding(True, f"{len(epochs)} {called}s, each in an order of its own.")
 
 
-def drawn_together(epochs: Sequence[Order], called: str = "epoch") -> Finding:
-    """Passes if all orders together have samples at the same places, the same neighbours, and ascending ones
-    about as often as drawn orders have. The more orders, the smaller a bias may be that is told.
-    """
-    pairs = len(epochs) * (len(epochs) - 1) // 2
-    # Of two orders one sample has its place in both, on the average, and not quite two pairs are the same.
-    for what, mean, of_order in (
-        ("a sample at the same place", 1, lambda order: _places(order).items()),
-        ("a pair of neighbours", 2, _neighbours),
-    ):
-        times = Counter(each for order in epochs for each in of_order(order))
-        common, expected = sum(n * (n - 1) // 2 for n in times.values()), mean * pairs
-        if common > expected + 7 * sqrt(expected) + 7:
-            text = f"among {len(epochs)} {called}s two have {what} in common {common} times"
-            return Finding(False, f"{text}; by chance it is about {expected} times.")
-    steps = [after > before for order in epochs for part in order for before, after in pairwise(part)]
-    # A step up tends to be followed by one down: the variance is a twelfth of their number.
-    if sum(steps) - len(steps) / 2 > 6 * sqrt(len(steps) / 12) + 3:
-        text = f"{sum(steps)} of {len(steps)} numbers are larger than the one before"
-        where = f"in {len(epochs)} {called}{'s' if len(epochs) > 1 else ''}"
-        return Finding(False, f"{where} {text}; by chance it is about half.")
-    own = [sample == place for order in epochs for place, sample in enumerate(order[0]) if len(order) == 1]
-    # One in each order, on the average: that there is none in so many happens once in 10^10 times.
-    if len(own) > 0 and len(epochs) > 23 and not any(own):
-        text = f"in {len(epochs)} {called}s no sample is ever at the place that it has unshuffled"
-        return Finding(False, f"{text}; by chance it is one in each.")
-    return Finding(True, f"{len(epochs)} {called}s have no more in common than by chance.")
-
-
-def not_always_alike(epochs: Sequence[Order]) -> Finding:
-    """Passes unless every epoch has the same order: of few samples nothing else shows."""
-    passed = any(order != epochs[0] for order in epochs)
-    samples, ranks = sum(map(len, epochs[0])), len(epochs[0])
-    text = f"{samples} samples on {ranks} ranks are dealt as {epochs[0]}"
-    return Finding(passed, f"{text} in each of {len(epochs)} epochs; expected an order drawn for each.")
-
-
 def _neighbours(order: Order) -> set[frozenset[int]]:
     """The pairs of samples of which one comes directly after the other on a rank."""
     return {frozenset(pair) for part in order for pair in pairwise(part)}
@@ -91,15 +53,6 @@ def _same_parts(one: Order, other: Order) -> str:
             if 8 * common > 7 * len(part):
                 return f"rank {rank} and then rank {rank_then} have {common} of {len(part)} samples in common"
     return ""
-
-
-def _places(order: Order) -> dict[int, tuple[float, int]]:
-    """Of each sample how far back it is among those of its rank, from 0 to 1, and which rank that is."""
-    return {
-        sample: (place / len(part), rank)
-        for rank, part in enumerate(order)
-        for place, sample in enumerate(part)
-    }
 
 
 def _told(order: Order) -> str:
