@@ -9,7 +9,8 @@ from graders.grading.explanation import Tried
 from graders.grading.kit import Answer, Criterion, Finding, Kind, Rng, compare, per_rank
 from graders.units.one_by_one import one_by_one
 from graders.units.unit_08 import drivers
-from graders.units.unit_08.clients import SIDE, Held, RoundReply, Rounds, updated
+from graders.units.unit_08.clients import SIDE, RoundReply, updated
+from graders.units.unit_08.rounds import Held, Rounds
 
 NUMBERS, FLOPS, MANY = 6, 2e6, 30
 """Weights of the model; of a device; and rounds in which it shows who is chosen."""
