@@ -72,6 +72,7 @@ EXPECTED = {
     "deep_answer": Verdict("RecursionError"),
     "detects_grading": WRONG,
     "disk_filler": WRONG,
+    "endless_error": STOPPED,
     "equals_everything": Verdict("a subclass of float"),
     "finds_the_gradebook": WRONG,
     "forges_enormous": KILLED,
@@ -86,6 +87,7 @@ EXPECTED = {
     "late_thread": WRONG,
     "leaves_a_note": WRONG,
     "lying_tensor": Verdict("a subclass of Tensor"),
+    "many_files": WRONG,
     "memory_bomb": BOUNDED,
     "memory_of_many": BOUNDED,
     "namespaces_of_its_own": WRONG,
@@ -99,16 +101,19 @@ EXPECTED = {
     "reads_surroundings": WRONG,
     "shares_memory": Verdict("KeyError"),
     "shares_pages": WRONG,
+    "stops_itself": STOPPED,
     "survivors": WRONG,
     "thread_bomb": Verdict("thread"),
 }
 
 ELSEWHERE = {
+    "01_single_gpu/compares_for_us": WRONG,
     "01_single_gpu/replaces_the_driver": Verdict("is no reply"),
     "02_data_parallel/hides_its_calls": Verdict("Calls of a rank: 6", points=5),
     "02_data_parallel/looks_at_the_others": WRONG,
     "03_multi_node/kills_its_parents": KILLED,
     "03_multi_node/state_with_code": Verdict("a subclass of dict"),
+    "07_collectives/asks_the_group_itself": Verdict("it calls all_reduce; allowed are send, recv"),
     "07_collectives/leaves_in_the_middle": KILLED,
 }
 """Those on other units: what their drivers and criteria have that unit 00's have not. Points: at the most."""
