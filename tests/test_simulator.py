@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -1250,6 +1251,31 @@ def test_a_rank_that_is_stuck_for_ever_keeps_no_other_from_being_profiled():
     launch(profiled, ranks=2, timeout=30)
     held.release()
     stuck.join(30)
+
+
+def test_a_module_is_imported_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Invariant: the time that a module takes to load is not the run's, and no half of it stays behind.
+    (tmp_path / "slow_to_load.py").write_text(
+        "import time\nfor _ in range(30):\n    time.sleep(0.1)\ndone = 1\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def loads() -> int:
+        import slow_to_load
+
+        return int(slow_to_load.done)
+
+    assert launch(loads, ranks=1, timeout=2).results == [1]
+
+    def loads_and_goes_on() -> None:
+        import slow_too
+
+        while slow_too:
+            pass
+
+    (tmp_path / "slow_too.py").write_text((tmp_path / "slow_to_load.py").read_text())
+    stops(TimedOut, loads_and_goes_on, timeout=2)
+    assert sys.modules["slow_too"].done == 1
 
 
 def test_asking_for_ever_is_a_deadlock():

@@ -23,6 +23,7 @@ from course_lib.runtime.simulator.rank_threads import (
     frame_of,
     free_programs,
     interrupt,
+    over_in_time,
     rank_thread,
     rare_collections,
 )
@@ -60,8 +61,6 @@ class ThreadDriver:
         self.waiting: list[PendingCall] = []
         """After a run: what each unfinished rank waited for."""
 
-    # --- For the caller of a run
-
     def run(self, bodies: Sequence[Callable[[], None]], timeout: float) -> Ending:
         """Run all bodies to their end, or until none can go on, or for `timeout` seconds of real time.
 
@@ -85,9 +84,8 @@ class ThreadDriver:
     def _go_on(self, timeout: float) -> Ending:
         with rare_collections(), free_programs():
             self._pass_turn_on()
-            ended = self._all_done.acquire(timeout=timeout)
-        if not ended:
-            return Ending.OUT_OF_TIME
+            if not over_in_time(self._all_done, timeout, self._at_work):
+                return Ending.OUT_OF_TIME
         return Ending.FINISHED if self.virtual_time.all_done else Ending.STUCK
 
     # --- For the rank that holds the turn
@@ -268,11 +266,14 @@ class ThreadDriver:
 
     # --- The end
 
+    def _at_work(self) -> threading.Thread | None:
+        """The thread that holds the turn, if one does."""
+        return self._threads[self.running] if self.running >= 0 else None
+
     def _stacks(self) -> dict[int, FrameType]:
-        """Where the rank that holds the turn is in its code, if one does."""
-        if self.running < 0:
-            return {}
-        frame = frame_of(self._threads[self.running])
+        """Where the rank that holds the turn is in its code."""
+        thread = self._at_work()
+        frame = frame_of(thread) if thread else None
         return {self.running: frame} if frame else {}
 
     def _unwind(self) -> None:
