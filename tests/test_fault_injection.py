@@ -1,8 +1,10 @@
 """What unit 03 shows and judges of failures: processes that end at any moment, and what they cost."""
 
+import importlib
 import math
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -98,6 +100,20 @@ def test_time_is_up_again_for_code_that_has_swallowed_it():
     with pytest.raises(OutOfTime), time_limit(0.1):
         stubborn()
     assert swallowed == ["0.1 s"]
+
+
+def test_a_module_is_imported_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    # Invariant: half of a package fails whoever asks for it next.
+    (tmp_path / "loads_slowly.py").write_text("import time\nfor _ in range(12):\n    time.sleep(0.1)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def load_and_sleep() -> None:
+        importlib.import_module("loads_slowly")
+        time.sleep(60)
+
+    with pytest.raises(OutOfTime), time_limit(0.5):
+        load_and_sleep()
+    assert sys.modules["loads_slowly"].time is time
 
 
 def test_errors_and_exits_come_back_in_words():

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+from course_lib.runtime.importing import TIMES_MORE, importing
+
 ALARMS = frozenset({signal.SIGALRM, signal.SIGPROF})
 """The signals by which `time_limit` works."""
 
@@ -23,7 +25,7 @@ class OutOfTime(BaseException):
 def time_limit(seconds: float, computing_seconds: float = 0.0) -> Iterator[None]:
     """Raise OutOfTime in the code of this block after `seconds`, or after so much computing, if any.
 
-    computing_seconds: of processor time.
+    computing_seconds: of processor time. Importing a module does not count.
 
     Signals reach the main thread only, so there is no limit in any other. Code that swallows the exception,
     as Python does in weak references' callbacks, meets it again each second: whoever must be certain kills
@@ -43,8 +45,13 @@ def time_limit(seconds: float, computing_seconds: float = 0.0) -> Iterator[None]
 
 @contextmanager
 def _alarm(timer: int, signal_: signal.Signals, seconds: float, after: str) -> Iterator[None]:
-    def ring(_signal: int, _frame: FrameType | None) -> None:
-        raise OutOfTime(after)
+    more = iter(range(TIMES_MORE))
+
+    def ring(_signal: int, frame: FrameType | None) -> None:
+        if importing(frame) and next(more, None) is not None:
+            signal.setitimer(timer, seconds, _AGAIN_SECONDS)
+        else:
+            raise OutOfTime(after)
 
     before = signal.signal(signal_, ring)
     signal.setitimer(timer, seconds, _AGAIN_SECONDS if seconds else 0)

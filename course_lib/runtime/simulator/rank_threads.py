@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from course_lib.runtime.importing import TIMES_MORE, importing
 from course_lib.runtime.simulator.engine import RankStopped
 from course_lib.runtime.simulator.replaced import replaced
 
@@ -27,8 +28,6 @@ GRACE_SECONDS = 1.0
 
 IMPORT_SECONDS = 10.0
 """Real time that a rank which is to be stopped has to import what it has begun to import."""
-_TIMES_MORE = 3
-"""So often a rank that imports when its time is over gets as much time again."""
 
 _RANK = "rank "
 """What the name of a rank's thread begins with."""
@@ -51,39 +50,27 @@ def frame_of(thread: threading.Thread) -> FrameType | None:
     return sys._current_frames().get(thread.ident) if thread.ident else None
 
 
-def imports(thread: threading.Thread) -> bool:
-    """Whether a thread is importing a module just now."""
-    frame = frame_of(thread)
-    while frame is not None and not frame.f_code.co_filename.startswith("<frozen importlib"):
-        frame = frame.f_back
-    return frame is not None
-
-
 def over_in_time(
     over: threading.Semaphore, seconds: float, at_work: Callable[[], threading.Thread | None]
 ) -> bool:
-    """Whether a run is over after so many seconds. at_work: the thread that holds the turn.
-
-    Importing does not count: torch loads some of its parts when they are first used, `torch._dynamo` among
-    them, which takes longer on a busy machine than a check may.
+    """Whether a run is over after so many seconds, in which importing does not count. at_work: the thread
+    that holds the turn.
     """
-    for _ in range(1 + _TIMES_MORE):
+    for _ in range(1 + TIMES_MORE):
         if over.acquire(timeout=seconds):
             return True
         thread = at_work()
-        if thread is None or not imports(thread):
+        if thread is None or not importing(frame_of(thread)):
             break
     return False
 
 
 def interrupt(thread: threading.Thread) -> None:
-    """Raise RankStopped in a thread that computes. Python code ends at once, a C call when it returns.
-
-    What it is importing it may import to the end: half a package would stay in sys.modules, and fail whoever
-    asks for it next.
+    """Raise RankStopped in a thread that computes. Python code ends at once, a C call when it returns, an
+    import when it is through.
     """
     deadline = time.monotonic() + IMPORT_SECONDS
-    while imports(thread) and time.monotonic() < deadline:
+    while importing(frame_of(thread)) and time.monotonic() < deadline:
         thread.join(0.05)
     deadline = time.monotonic() + GRACE_SECONDS
     while thread.ident and thread.is_alive() and time.monotonic() < deadline:
