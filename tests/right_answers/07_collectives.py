@@ -122,6 +122,24 @@ def all_children_at_once(x, src=0, group=None):
 
 
 @right("reduce_tree")
+def binomial_tree(x, dst=0, group=None):
+    """In rounds of distances 1, 2, 4, ...: whose bit is set sends, and is done."""
+    rank, size = _place(group)
+    root = _members(group).index(dst)
+    place, total, distance = (rank - root) % size, x.contiguous().clone(), 1
+    while distance < size:
+        if place & distance:
+            dist.send(total, group_dst=(place - distance + root) % size, group=group)
+            break
+        if place + distance < size:
+            arriving = torch.empty_like(total)
+            dist.recv(arriving, group_src=(place + distance + root) % size, group=group)
+            total += arriving
+        distance *= 2
+    return x.copy_(total) if place == 0 else x
+
+
+@right("reduce_tree")
 def halving_the_world(x, dst=0, group=None):
     """The upper half of the places sends to the lower half, until one is left."""
     rank, size = _place(group)

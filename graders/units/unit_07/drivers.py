@@ -18,9 +18,17 @@ MPI_SECONDS = 30.0
 """What an MPI program may take."""
 
 
-def fitted(answer: AnswerFunction, samples: PlainData) -> list[PlainData]:
-    """What the answer makes of the samples, and what these are afterwards."""
-    return [answer(samples), samples]
+@dataclass(frozen=True, slots=True)
+class FitReply(DriverReply):
+    """samples: what they are after the call."""
+
+    returned: PlainData
+    samples: PlainData
+
+
+def fitted(answer: AnswerFunction, samples: PlainData) -> FitReply:
+    """What the answer makes of the samples."""
+    return FitReply(answer(samples), samples)
 
 
 @dataclass(frozen=True, slots=True)

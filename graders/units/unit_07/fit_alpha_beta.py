@@ -46,13 +46,15 @@ def fit_alpha_beta(answer: Answer, rng: Rng) -> Findings:
     yield "exact samples", compare.first_failure(nearest(answer, samples) for samples in lines)
     noisy = [(size, (alpha + size * beta) * rng.integer(80, 125) / 100) for size in SIZES * 3]
     yield "noisy samples", nearest(answer, noisy)
-    result, left = answer.call(drivers.fitted, lines[0])
-    floats = type(result) is tuple and [type(item) for item in result] == [float, float]
-    kept = compare.same(left, lines[0])
-    said = (
-        f"returned {result!r:.80}; expected a pair of floats." if kept else "the list of samples has changed."
-    )
-    yield "samples unchanged", Finding(floats and kept, said)
+    called = answer.call(drivers.fitted, lines[0])
+    floats = type(called.returned) is tuple and [type(item) for item in called.returned] == [float, float]
+    if not floats:
+        said = f"returned {called.returned!r:.80}; expected a pair of floats."
+        yield "samples unchanged", Finding(False, said)
+    else:
+        kept = compare.same(called.samples, lines[0])
+        said = "holds what it held, and the pair is of floats" if kept else "has changed"
+        yield "samples unchanged", Finding(kept, f"the list of samples {said}.")
 
 
 def nearest(answer: Answer, samples: Sequence[tuple[int, float]]) -> Finding:
@@ -61,7 +63,7 @@ def nearest(answer: Answer, samples: Sequence[tuple[int, float]]) -> Finding:
     columns = np.column_stack([1 / seconds, nbytes / seconds])
     scale = columns.max(axis=0)
     wanted = np.linalg.lstsq(columns / scale, np.ones(len(samples)), rcond=None)[0] / scale
-    seen, _ = answer.call(drivers.fitted, list(samples))
+    seen = answer.call(drivers.fitted, list(samples)).returned
     if type(seen) not in (tuple, list) or len(seen) != 2:
         return Finding(False, f"returned {seen!r:.80}; expected a pair (alpha, beta).")
     near = [abs(compare.as_float(value) / best - 1) <= 1e-4 for value, best in zip(seen, wanted, strict=True)]

@@ -121,7 +121,9 @@ class Exchange:
             allowed = ROUNDING * len(members) * of_group.abs().mean(0) + 1e-6
             if seen.shape != mean.shape or not bool(((seen - mean).abs() <= allowed).all()):
                 return Finding(False, compare.close(seen, mean, what, rtol=ROUNDING).seen)
-        return Finding(True, "every gradient is the mean, as exact as float16 can be.")
+        largest = max(float(each.abs().max()) for of_rank in self.gradients for each in of_rank)
+        text = f"of numbers up to {largest:,.5g} on {len(self.gradients)} ranks each gradient is the mean"
+        return Finding(True, f"{text}{' over a group' if self.groups else ''}, as exact as float16 is.")
 
 
 def half_the_bytes(step: Step) -> Finding:
