@@ -17,7 +17,7 @@ def fp16_compress(state: Any, bucket: Any) -> torch.futures.Future[Tensor]:
     return fp16_compress_hook(state, bucket)
 
 
-@field(UNIT, "PowerSGD", "powerSGD_hook", lacks=["other gradients"])
+@field(UNIT, "PowerSGD", "powerSGD_hook", lacks=["buckets that change"])
 class LowRank:
     def __init__(self, rank: int, seed: int = 0) -> None:
         from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState

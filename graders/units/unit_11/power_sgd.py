@@ -24,7 +24,8 @@ NEXT = "the steps that follow"
         Criterion(
             "buckets that change",
             2,
-            "What is kept belongs to a parameter, not to a place in a bucket.",
+            "What is kept belongs to a parameter, not to a place in a bucket. (powerSGD_hook keeps it by the "
+            "bucket's place, and so begins only after DDP has laid out its buckets anew.)",
             needs=("the first step", NEXT),
         ),
         Criterion(
