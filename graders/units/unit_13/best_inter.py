@@ -9,7 +9,7 @@ from graders.grading.judging import feature
 from graders.grading.kit import Answer, Criterion, Finding, Rng, compare
 from graders.units.functions.stage import Arguments, of_function
 from graders.units.unit_13.drivers import stages as drivers
-from graders.units.unit_13.stage_cases import Case, measured, stages, table_of
+from graders.units.unit_13.stage_cases import Case, large, measured, stages, table_of
 
 SECONDS = 6.0
 """What the plan of a large model may take: twice what is asked for, since other programs may be running."""
@@ -78,8 +78,7 @@ def asks_once(tried: Tried[Stages]) -> Finding:
 
 def in_time(answer: Answer, rng: Rng) -> Finding:
     """Passes if the plan of a large model is the best, and comes in time."""
-    sizes = (1, 2, 4, 8, 16)
-    model = Case(table_of(rng, 16, sizes), 16, 16, rng.integer(5, 30), sizes)
+    model = large(rng)
     told = answer.call(drivers.stages, [model.arguments], timeout=SECONDS)
     return compare.first_failure(
         model.as_good(called.value) for called, _ in compare.side_by_side(told, [model])

@@ -9,6 +9,9 @@ from typing import Any
 
 from graders.grading.kit import Finding, Rng, compare
 
+MANY = 24
+"""Layers."""
+
 Table = dict[tuple[int, int, int], float]
 """(begin, end, size) -> seconds."""
 
@@ -122,6 +125,18 @@ def table_of(rng: Rng, layers: int, sizes: tuple[int, ...], most: float = math.i
         )
         for begin, end, size in stages(layers, sizes)
     }
+
+
+def large(rng: Rng) -> Case:
+    """Many layers on sixteen devices, which wait the longer the more there are of them in a stage."""
+    sizes = (1, 2, 4, 8, 16)
+    work = [rng.integer(20, 99) for _ in range(MANY)]
+    waits = {size: rng.integer(1, 4) * (size - 1) / 3 for size in sizes}
+    table = {
+        (begin, end, size): sum(work[begin:end]) / size + waits[size] * (end - begin)
+        for begin, end, size in stages(MANY, sizes)
+    }
+    return Case(table, MANY, 16, rng.integer(5, 30), sizes)
 
 
 def measured(rng: Rng, layers: int, sizes: tuple[int, ...]) -> Table:
