@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 
 from graders.grading.registry import exercises, load_all
 from graders.guest.run_cells import run_cells
+from graders.submissions.cells import Cell
 from graders.submissions.read import read_submission
 
 Definition = TypeVar("Definition", bound=Callable[..., Any])
@@ -54,8 +55,7 @@ def instead(exercise: str, *changes: tuple[str, str], fails: str) -> Callable[[D
     What stands below it gives the answer its name and its docstring.
     """
     unit = next(unit for unit, found in load_all().items() if exercise in found)
-    submission = read_submission(TESTS.parent / "solutions" / f"{unit}.py")
-    cell = next(cell for cell in submission.cells if cell.defines(exercise))
+    cell = next(cell for cell in _cells(unit) if cell.defines(exercise))
     for was, now in changes:
         assert cell.source.count(was) == 1, f"{exercise}: {was!r} is there {cell.source.count(was)} times"
         cell = replace(cell, source=cell.source.replace(was, now))
@@ -95,9 +95,15 @@ def second_ways(unit: str) -> list[Proof]:
 def solved(unit: str) -> dict[str, Any]:
     """The namespace that the unit's own cells leave behind, solutions included."""
     namespace: dict[str, Any] = {"__name__": "solutions"}
-    failures = run_cells(read_submission(TESTS.parent / "solutions" / f"{unit}.py").cells, namespace)
+    failures = run_cells(_cells(unit), namespace)
     assert not failures, failures
     return namespace
+
+
+@cache
+def _cells(unit: str) -> tuple[Cell, ...]:
+    """The cells of the unit with its solutions; reading them takes as long as a grading."""
+    return read_submission(TESTS.parent / "solutions" / f"{unit}.py").cells
 
 
 def _collect(proof: Proof, answer: Definition) -> Definition:
