@@ -1,5 +1,7 @@
 """The simulated engine does what `torch.distributed` promises, the same every time, and lets nothing leak."""
 
+import contextlib
+import importlib
 import itertools
 import multiprocessing
 import os
@@ -36,6 +38,8 @@ from course_lib import (
 )
 from course_lib.runtime.communication.events import Kind
 from course_lib.runtime.communication.semantics import check_reducible
+from course_lib.runtime.simulator.engine import RankStopped
+from course_lib.runtime.simulator.rank_threads import interrupt, rank_thread
 from tests.newer_torch import SINCE_2_8
 
 RANKS = [1, 2, 3, 5]
@@ -1276,6 +1280,26 @@ def test_a_module_is_imported_to_its_end(tmp_path: Path, monkeypatch: pytest.Mon
     (tmp_path / "slow_too.py").write_text((tmp_path / "slow_to_load.py").read_text())
     stops(TimedOut, loads_and_goes_on, timeout=2)
     assert sys.modules["slow_too"].done == 1
+
+
+def test_who_is_stopped_imports_to_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Invariant: also when the kernel is interrupted while a rank imports, no half of a module stays behind.
+    (tmp_path / "slow_and_stopped.py").write_text("import time\nbegun = 1\ntime.sleep(1)\ndone = 1\n")
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def loads_for_ever() -> None:
+        with contextlib.suppress(RankStopped):
+            importlib.import_module("slow_and_stopped")
+            while True:
+                pass
+
+    thread = rank_thread(0, loads_for_ever)
+    thread.start()
+    while not hasattr(sys.modules.get("slow_and_stopped"), "begun"):
+        time.sleep(0.01)
+    interrupt(thread)
+    thread.join(30)
+    assert sys.modules["slow_and_stopped"].done == 1
 
 
 def test_asking_for_ever_is_a_deadlock():

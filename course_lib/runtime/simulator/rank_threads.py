@@ -65,13 +65,18 @@ def over_in_time(
     return False
 
 
+def let_it_import(thread: threading.Thread) -> None:
+    """Wait until a thread that is to be stopped has imported what it has begun to import."""
+    deadline = time.monotonic() + IMPORT_SECONDS
+    while importing(frame_of(thread)) and time.monotonic() < deadline:
+        thread.join(0.05)
+
+
 def interrupt(thread: threading.Thread) -> None:
     """Raise RankStopped in a thread that computes. Python code ends at once, a C call when it returns, an
     import when it is through.
     """
-    deadline = time.monotonic() + IMPORT_SECONDS
-    while importing(frame_of(thread)) and time.monotonic() < deadline:
-        thread.join(0.05)
+    let_it_import(thread)
     deadline = time.monotonic() + GRACE_SECONDS
     while thread.ident and thread.is_alive() and time.monotonic() < deadline:
         ctypes.pythonapi.PyThreadState_SetAsyncExc(

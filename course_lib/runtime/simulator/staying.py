@@ -17,7 +17,7 @@ from course_lib.runtime.simulator.engine import Ending, RankStopped
 from course_lib.runtime.simulator.open_buffers import OpenBuffers, open_buffers
 from course_lib.runtime.simulator.rank_globals import SwappedGlobals
 from course_lib.runtime.simulator.rank_main import RankMains
-from course_lib.runtime.simulator.rank_threads import GRACE_SECONDS, forget_what_is_pending
+from course_lib.runtime.simulator.rank_threads import GRACE_SECONDS, forget_what_is_pending, let_it_import
 from course_lib.runtime.simulator.thread_driver import ThreadDriver
 from course_lib.runtime.simulator.virtual_time import VirtualTime
 
@@ -104,9 +104,12 @@ class _StayingDriver(ThreadDriver):
 
     def _stop_task(self, rank: int, computes: bool) -> None:
         self._tasks.pop(rank, None)
-        if not computes:
+        thread = self._threads[rank]
+        if computes:
+            let_it_import(thread)
+        else:
             self._locks[rank].release()
-        thread, deadline = self._threads[rank], time.monotonic() + GRACE_SECONDS
+        deadline = time.monotonic() + GRACE_SECONDS
         while not self._all_done.acquire(timeout=0.05):
             if time.monotonic() > deadline or not thread.is_alive():
                 self.over = True
