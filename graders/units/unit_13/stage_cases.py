@@ -9,7 +9,7 @@ from typing import Any
 
 from graders.grading.kit import Finding, Rng, compare
 
-MANY = 24
+MANY = 20
 """Layers."""
 
 Table = dict[tuple[int, int, int], float]
