@@ -347,11 +347,10 @@ share.sum().item()
 def rank_coordinates(rank: int, gpus: list[int], cyclic: bool) -> tuple[int, int]:
     """Where a rank sits: (node, local_rank), both counted from 0.
 
-    gpus: how many GPUs each node has, at least 1; one rank a GPU. Do not change the list.
+    gpus: how many GPUs each node has; one rank a GPU. The list stays as it is.
     cyclic: if False, ranks fill one node before they go on to the next; if True, they go to the nodes
         in turn, and a full node is passed over.
-    The ranks of a node have the local ranks 0, 1, 2, ... in the order of their ranks. Compute it from
-    the arguments.
+    The ranks of a node have the local ranks 0, 1, 2, ... in the order of their ranks.
     """
     ### BEGIN SOLUTION
     places = [(node, local) for node, count in enumerate(gpus) for local in range(count)]

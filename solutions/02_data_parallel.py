@@ -108,8 +108,8 @@ def combine_gradients(gradients: list[Tensor], counts: list[int]) -> Tensor:
 
     gradients: for each worker the gradient of the mean loss over its samples; all of one shape and
         dtype.
-    counts: how many samples each worker had; at least one is above 0. A worker with 0 contributes
-        nothing, whatever its gradient holds; a NaN of another worker must stay visible.
+    counts: how many samples each worker had; at least one had some. A worker without samples has a
+        gradient of NaN, which counts for nothing; a NaN of another worker stays visible.
     Returns a new tensor of that shape and dtype; gradients and counts stay as they are.
     """
     ### BEGIN SOLUTION
@@ -227,11 +227,11 @@ assert dealt(0) != dealt(1)
 def shard_indices(length: int, epoch: int, seed: int) -> Tensor:
     """This rank's part of the samples 0 .. length - 1 in this epoch.
 
-    Returns a 1-D int64 tensor of indices, in random order. Over all ranks of the default group every
-    index is dealt once, and the ranks' sizes differ by at most one (0 and 1 if there are fewer samples
-    than ranks). Another epoch, or another seed, gives another order, and the same pair always the same.
+    Returns a 1-D int64 tensor of indices, in random order. Over all ranks every index is dealt once,
+    and the ranks' sizes differ by at most one; some are 0 if there are fewer samples than ranks.
+    Another epoch or seed gives another order, the same pair always the same.
 
-    No communication. The rank's random states, which dropout and augmentation use, stay as they are.
+    No communication. Torch's random states, which dropout uses, stay as they are.
     """
     ### BEGIN SOLUTION
     generator = torch.Generator().manual_seed(seed + epoch)
@@ -368,8 +368,8 @@ def average_gradients(model: nn.Module) -> None:
     """Replace every gradient of the model by its mean over the ranks of the default group.
 
     Called on every rank after backward, also on a single one. The mean is written into the .grad that
-    is there. A .grad that is None counts as zero and holds the mean afterwards; a rank may lack any of
-    them. Frozen parameters are left alone. All gradients have one dtype; they need not be contiguous.
+    is there. A .grad that is None, on any rank, counts as zero and holds the mean afterwards. Frozen
+    parameters are left alone. All gradients have one dtype; they need not be contiguous.
 
     Communication: one all_reduce of all gradients together.
     """
@@ -533,10 +533,10 @@ bucket_picture(backward=[1.0, 1.0, 1.0, 1.0], communication=[0.8, 0.8, 0.8, 0.8]
 def make_buckets(model: nn.Module, bucket_bytes: int) -> list[list[nn.Parameter]]:
     """The model's trainable parameters in buckets, in the order in which the buckets will be sent.
 
-    From the first bucket to the last, the parameters come in the reverse order of model.parameters().
-    A bucket is closed before the parameter that would take it above bucket_bytes, so a parameter larger
-    than that has a bucket to itself. A parameter that several layers share is in one bucket, once;
-    frozen parameters are in none. A bucket is never empty; without trainable parameters the list is.
+    Over all buckets, the parameters come in the reverse order of model.parameters(); one that several
+    layers share comes once. A bucket is closed before the parameter that would take it above
+    bucket_bytes, so a parameter larger than that has a bucket to itself. No bucket is empty; without
+    trainable parameters the list is.
     """
     ### BEGIN SOLUTION
     buckets = []
@@ -677,8 +677,8 @@ class BucketedDDP(nn.Module):
     ddp.finish()                                # every p.grad is the mean over ranks
 
     The model gets rank 0's parameters and buffers. Each of make_buckets' buckets starts in backward,
-    when it and all before it are complete; finish() starts the rest, then waits. A gradient that a rank
-    lacks counts as zero.
+    when it and all before it are complete; finish() starts the rest and waits. A gradient that is None
+    counts as zero.
 
     Communication: one asynchronous all_reduce a bucket.
     """
@@ -1093,11 +1093,11 @@ print(
 def load_once(load):
     """Call load() on every rank, on one rank of each node before all others, and return what it gave.
 
-    load: a function without arguments. Every rank calls it exactly once: the rank with local rank 0 at
-    once, the others when the first rank of their node has; they may wait for those of other nodes, too.
+    load: takes no arguments. Every rank calls it once: local rank 0 at once, the others when the first
+    rank of their node has; they may wait for those of other nodes, too.
 
     If load() raises an Exception on a rank, load_once raises it there. If that is the first rank of a
-    node, the other ranks go on as if it had returned.
+    node, the others go on as if it had returned.
     """
     ### BEGIN SOLUTION
     if dist.get_node_local_rank() > 0:

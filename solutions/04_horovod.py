@@ -722,12 +722,11 @@ assert kept == [(1, 0)] * 2
 def average_metrics(metrics: dict[str, float], samples: int) -> dict[str, float]:
     """The means of metrics over all samples of all ranks, the same on every rank.
 
-    metrics: on each rank the means over its own samples. All ranks have the same names, perhaps not in
-    the same order. samples: how many this rank had; at least one rank had some. Where there were none,
-    its metrics are NaN, and count for nothing.
+    metrics: on each rank the means over its own samples. All ranks have the same names, in any order.
+    samples: how many this rank had; at least one rank had some. Metrics of none are NaN, and count for
+    nothing.
 
-    Returns a new dictionary of floats, in double precision. One all_reduce, however many metrics there
-    are.
+    Returns a new dictionary of floats, in double precision. One all_reduce for all metrics.
     """
     ### BEGIN SOLUTION
     names = sorted(metrics)
@@ -1431,10 +1430,10 @@ if len(largest) > 1:
 def overlap_fraction(trace: list[dict[str, Any]]) -> float:
     """How much of the all-reduces a training hides behind its backward passes, 0 to 1.
 
-    trace: the events of a Horovod timeline, as json.load gives them, in any order. It stays as it is.
+    trace: the events of a Horovod timeline, as json.load gives them, in any order; it stays as it is.
 
-    A step's backward pass ends when the negotiation of the last of its tensors does. Returns the share
-    of the time with an all-reduce on the network that lies before the end of its step's backward pass.
+    A step's backward pass ends when the negotiation of its last tensor does. Returns the share of the
+    time with an all-reduce on the network that lies before the end of its step's backward pass.
     """
     ### BEGIN SOLUTION
     open_spans, negotiated, network = {}, {}, {}

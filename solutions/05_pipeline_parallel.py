@@ -689,9 +689,9 @@ def with_recomputation(actions: list[Action]) -> list[Action]:
     """A stage's actions, with a Recompute for every forward that is needed again.
 
     actions: of one stage, without Recompute; stays as it is. Returns a new list with the same actions,
-    and a Recompute of the same micro-batch and chunk directly before each Backward or BackwardInput:
-    then it can run while the stage waits for the gradient. Where a backward directly follows its
-    forward, nothing would be saved, and there is none.
+    and a Recompute of the same micro-batch and chunk directly before each Backward or BackwardInput,
+    so that it can run while the stage waits. A backward that directly follows its forward
+    has none, since nothing would be saved.
     """
     ### BEGIN SOLUTION
     recomputing: list[Action] = []
@@ -938,8 +938,8 @@ def zero_bubble(stage: int, stages: int, micro_batches: int) -> list[Action]:
     BackwardInput and a BackwardWeight.
 
     The arguments are those of gpipe. No stage keeps the activations of more than min(p, m)
-    micro-batches at once. If a forward takes as long as each half of a backward, F seconds, then a step
-    takes no longer than the longer one of (3 m + p - 1) F and (2 m + 2 p - 1) F.
+    micro-batches at once. If a forward and each half of a backward take F seconds each, a step takes
+    at most (3 m + p - 1) F or (2 m + 2 p - 1) F, whichever is longer.
     """
     ### BEGIN SOLUTION
     # As 1F1B, but stage s puts off its weight halves by s micro-batches: so many fewer wait for their backward there.

@@ -161,8 +161,8 @@ def scatter_from(
     """Give every rank of the group its part of a list that rank src has.
 
     x: of the shape and dtype of this rank's part; overwritten with it, and returned. parts: on src one
-    tensor for each place of the group, on all other ranks None; they may differ in length, and stay as
-    they are. src: a global rank. The root sends each other rank its part, and nothing else is sent.
+    tensor for each place of the group, of any lengths, which stay as they are; elsewhere None.
+    src: a global rank. The root sends each other rank its part, and nothing else is sent.
     """
     ### BEGIN SOLUTION
     rank, root = dist.get_rank(group), dist.get_group_rank(group or dist.group.WORLD, src)
@@ -333,9 +333,9 @@ ring_picture(4)
 def ring_reduce_scatter(x: Tensor, group: dist.ProcessGroup | None = None) -> Tensor:
     """This rank's chunk of the sum of all ranks' x, by p - 1 steps round the ring.
 
-    x: of one shape and dtype on all ranks; it stays as it is. Returns a new 1-D tensor: on the rank at
+    x: of one shape and dtype on all ranks; stays as it is. Returns a new 1-D tensor: on the rank at
     place r, chunk r of torch.tensor_split(sum.flatten(), p). Each rank sends only to the next place,
-    p - 1 messages of a chunk each, and all ranks send at the same time.
+    p - 1 messages of a chunk each, all ranks at the same time.
     """
     ### BEGIN SOLUTION
     size, rank = dist.get_world_size(group), dist.get_rank(group)
@@ -357,9 +357,9 @@ def ring_all_gather(x: Tensor, group: dist.ProcessGroup | None = None) -> Tensor
     """Give every rank every chunk of x, by p - 1 steps round the ring.
 
     x: of one shape and dtype on all ranks. The rank at place r brings chunk r of
-    torch.tensor_split(x.flatten(), p); all other chunks of its x are overwritten with those of the
-    other ranks. Returns x. Each rank sends only to the next place, p - 1 messages of a chunk each, and
-    all ranks send at the same time.
+    torch.tensor_split(x.flatten(), p); its other chunks are overwritten with those of the other ranks.
+    Returns x. Each rank sends only to the next place, p - 1 messages of a chunk each, all ranks at the
+    same time.
     """
     ### BEGIN SOLUTION
     size, rank = dist.get_world_size(group), dist.get_rank(group)
@@ -558,7 +558,7 @@ def recursive_doubling_all_reduce(x: Tensor, group: dist.ProcessGroup | None = N
 
     x: of one shape and dtype on all ranks. Any number p of ranks: those from place c on fold (above).
     Among the places below c, log2 c rounds with one message each way, at the same time: a rank swaps
-    what it has added up with the partners at distance 1, 2, 4, and so on.
+    what it has added up with partners at distance 1, 2, 4, ...
     """
     ### BEGIN SOLUTION
     size, rank = dist.get_world_size(group), dist.get_rank(group)
@@ -632,7 +632,7 @@ def halving_doubling_all_reduce(x: Tensor, group: dist.ProcessGroup | None = Non
 
     x: of one shape and dtype on all ranks. Any number p of ranks: those from place c on fold (above).
     Among the places below c, 2 log2 c rounds with one message each way; what is sent halves from round
-    to round (halves may differ by one element; nothing is padded), and then doubles.
+    to round (halves may differ by one element, nothing is padded), then doubles.
     """
     ### BEGIN SOLUTION
     size, rank = dist.get_world_size(group), dist.get_rank(group)
@@ -709,9 +709,9 @@ def hierarchical_all_reduce(x: Tensor, gpus_per_node: int, group: dist.ProcessGr
     """Replace x by the sum of all ranks' x, within nodes first; returns x.
 
     x: of one shape and dtype on all ranks. The group's places 0 to gpus_per_node - 1 are node 0, and so
-    on; its size is a multiple of gpus_per_node. The local rank is place % gpus_per_node. Ring
-    reduce-scatter within the node, ring all-reduce of this rank's chunk among the ranks with the same
-    local rank, ring all-gather within the node.
+    on; its size is a multiple of gpus_per_node. Ring reduce-scatter within the node, ring all-reduce of
+    this rank's chunk among the ranks with the same local rank (place % gpus_per_node), ring all-gather
+    within the node.
     """
     ### BEGIN SOLUTION
     size, rank = dist.get_world_size(group), dist.get_rank(group)
@@ -813,9 +813,8 @@ def all_to_all_pairwise(
     """Send inputs[i] to the rank at place i, and receive outputs[i] from it; returns outputs.
 
     inputs, outputs: one tensor for each place of the group, in any lengths; outputs[i] has the shape
-    and dtype of what place i has for this rank, and is overwritten. inputs stay as they are. Takes
-    p - 1 rounds; in each, every rank sends one message and receives one, and no two send to the same
-    rank.
+    and dtype of what place i has for this rank, and is overwritten. inputs stay as they are. In each of
+    p - 1 rounds every rank sends one message and receives one, no two to the same rank.
     """
     ### BEGIN SOLUTION
     size, rank = dist.get_world_size(group), dist.get_rank(group)
@@ -1781,9 +1780,9 @@ else:
 def mpi_ring_all_reduce(comm, x: np.ndarray) -> np.ndarray:
     """Replace x by the sum of all ranks' x, by 2 (p - 1) steps round the ring; returns x.
 
-    comm: a communicator of mpi4py. x: a contiguous 1-D array, of one length and dtype on all ranks.
-    Chunks are those of numpy.array_split(x, p). Each rank sends 2 (p - 1) messages of one chunk each,
-    all to the next rank, and has waited for each when it returns; no collective of MPI's is called.
+    comm: mpi4py's communicator. x: a contiguous 1-D array, of one length and dtype on all ranks, in
+    chunks as numpy.array_split(x, p) cuts it. Each rank sends 2 (p - 1) messages of one chunk each, all
+    to the next rank, and has waited for each when it returns. No collective of MPI's is called.
     """
     ### BEGIN SOLUTION
     rank, size = comm.Get_rank(), comm.Get_size()

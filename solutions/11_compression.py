@@ -157,10 +157,10 @@ assert fastest[0] < 2 * fastest[3]
 def fp16_hook(state: dist.ProcessGroup | None, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
     """The mean of a bucket's gradients over ranks, by one all-reduce in float16.
 
-    state: the group of ranks to average over; None stands for all. bucket.buffer(): this rank's
-    gradients, [n]; they may be overwritten. Returns a future of their mean, [n] in the buffer's
-    dtype. The hook does not wait, so that backward goes on meanwhile. A mean of magnitudes of at
-    most 65,504, the largest number of float16, does not overflow.
+    state: the group of ranks to average over; None is all. bucket.buffer(): this rank's gradients,
+    [n]; they may be overwritten. Returns a future of their mean, [n] in the buffer's dtype. The hook
+    does not wait, so that backward goes on meanwhile. A mean of magnitudes up to 65,504, the largest
+    number of float16, must not overflow.
     """
     ### BEGIN SOLUTION
     gradients = bucket.buffer()
@@ -276,10 +276,10 @@ assert 49_000 < scaled["no hook"].abs().max() < 51_000
 def quantise(x: Tensor, levels: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     """x in whole numbers from -levels to levels that are right on average: (codes, scale).
 
-    scale, without dimensions: the length (the root of the sum of squares) of x divided by levels,
-    which are 1 to 127. codes, int8: one of the two whole numbers next to x / scale, drawn so that
-    its expectation is x / scale. Each number is drawn by itself, with the generator alone. If all
-    of x is 0, so are codes and scale.
+    scale, without dimensions: the length of x (the root of its sum of squares) divided by levels, 1
+    to 127. codes, int8: one of the two whole numbers next to x / scale, drawn so that its
+    expectation is x / scale; each by itself, with the generator alone. If all of x is 0, so are
+    codes and scale.
     """
     ### BEGIN SOLUTION
     scale = torch.linalg.vector_norm(x) / levels
@@ -527,9 +527,9 @@ def top_k(x: Tensor, ratio: float, error: Tensor) -> tuple[Tensor, Tensor]:
     """The few numbers of x + error that are farthest from 0, and in error the rest.
 
     error, like x: what earlier calls have left. Returns (values, indices), both [k] in any order:
-    these k numbers, and in int32 where they stand in x + error, row after row. k is ratio times
-    the numbers of x, rounded, and at least 1. Afterwards error itself is 0 where x + error was
-    sent, and x + error elsewhere.
+    these numbers, and in int32 where they stand in x + error, row after row. k is ratio times the
+    numbers of x, rounded, at least 1. Afterwards error itself is 0 where x + error was sent, and
+    x + error elsewhere.
     """
     ### BEGIN SOLUTION
     error += x
@@ -550,10 +550,9 @@ def top_k(x: Tensor, ratio: float, error: Tensor) -> tuple[Tensor, Tensor]:
 def sparse_all_reduce(values: Tensor, indices: Tensor, length: int) -> Tensor:
     """The sum over ranks of vectors that are 0 except in a few places.
 
-    values [k] and indices [k] (int32): this rank's vector. If a place comes several times, its
-    values add up. k may differ from rank to rank, and be 0. Returns the sum [length], on all ranks
-    the same to the last bit. For each other rank, a rank may send as many bytes as the longest list
-    of values and indices has, and 16 more.
+    values [k] and indices [k] (int32): this rank's vector; values of one place add up. k may differ
+    between ranks, and be 0. Returns the sum [length], the same on all ranks to the last bit. To each
+    other rank, a rank may send as many bytes as the longest values and indices have, and 16 more.
     """
     ### BEGIN SOLUTION
     ranks = dist.get_world_size()
@@ -1009,8 +1008,8 @@ def pays_off(
 
     nbytes: of a rank's gradients, ratio * nbytes compressed. seconds: for compressing and
     unpacking, altogether. A message of b bytes takes alpha + b * beta seconds; a rank can send one
-    and receive one at a time. Compressed gradients go round a ring in an all-gather; if they can
-    be added as they are (adds_up), in a ring all-reduce.
+    and receive one at a time. Compressed gradients go round a ring: in an all-reduce if they can be
+    added as they are (adds_up), else in an all-gather.
     """
     ### BEGIN SOLUTION
     rounds = 2 * (ranks - 1)
