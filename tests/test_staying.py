@@ -192,6 +192,31 @@ def test_the_stop_button_ends_the_cell_and_not_the_ranks(three: Ranks, stopped: 
     assert sums_up(three)
 
 
+def test_who_is_stopped_imports_to_the_end(three: Ranks, tmp_path: Path) -> None:
+    # Invariant: no half of a module stays behind, on which every later cell would fail.
+    lines = (
+        "import time",
+        "from pathlib import Path",
+        "from torch.distributed import get_rank",
+        f"(Path({str(tmp_path)!r}) / str(get_rank())).touch()",
+        "time.sleep(1)",
+        "done = 1",
+    )
+    (tmp_path / "slow_and_stopped.py").write_text("\n".join(lines))
+
+    def stop_when_all_have_begun() -> None:
+        # Simulated ranks import a module once.
+        while len([*tmp_path.glob("[012]")]) < (1 if three.on == "simulated" else 3):
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=stop_when_all_have_begun).start()
+    three.run(f"import sys, time\nsys.path.insert(0, {str(tmp_path)!r})")
+    with pytest.raises(KeyboardInterrupt):
+        three.run("import slow_and_stopped\nwhile True: time.sleep(0.01)")
+    assert values(three, "sys.modules['slow_and_stopped'].done") == ["1"] * 3
+
+
 DDP = """
 from torch.nn.parallel import DistributedDataParallel
 torch.manual_seed(rank)

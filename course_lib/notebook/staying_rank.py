@@ -13,12 +13,14 @@ import threading
 from dataclasses import dataclass, field
 from datetime import timedelta
 from multiprocessing.connection import Connection
+from types import FrameType
 from typing import Any
 
 import cloudpickle
 
 from course_lib.notebook.cell import Cell, bind_functions, value_as_text
 from course_lib.runtime.communication.events import span_recorder
+from course_lib.runtime.importing import importing
 from course_lib.runtime.processes.call_log import CallLog, Returned, now
 from course_lib.runtime.processes.protocol import LEFT_OUT, OUTPUT_BYTES
 from course_lib.runtime.processes.rank_life import have_agent_look, tell_failure
@@ -26,6 +28,7 @@ from course_lib.runtime.processes.renewable import abort_groups, renew_groups
 from course_lib.runtime.processes.tcp import Address, reach
 
 FOR_EVER = 30 * 86400.0
+_LOOK_SECONDS = 0.05
 CONNECTIONS = ("cells", "control")
 """What a rank says of each of its connections."""
 
@@ -134,9 +137,15 @@ class _Life:
     _late: bool = False
     _one_at_a_time: Any = field(default_factory=threading.Lock)
 
-    def interrupted(self, *_: Any) -> None:
-        """What the signal does: an order that comes after its task has no effect."""
-        if self.doing is not None and self.doing == self.to_leave:
+    def interrupted(self, _signal: int, frame: FrameType | None) -> None:
+        """What the signal does: an order that comes after its task has no effect, and one that comes while a
+        module is imported has it afterwards. Who imports for too long is ended by the notebook's process.
+        """
+        if self.doing is None or self.doing != self.to_leave:
+            return
+        if importing(frame):
+            threading.Timer(_LOOK_SECONDS, os.kill, (os.getpid(), signal.SIGINT)).start()
+        else:
             self._late = self._sending
             if not self._sending:
                 raise KeyboardInterrupt
