@@ -1,15 +1,11 @@
 """Mistakes that people make in unit 02, each with the criterion that must find it."""
 
-from contextlib import contextmanager
 from itertools import chain
 
 import torch
 import torch.distributed as dist
-from torch import nn
-from torch.nn import functional
-from torch.utils.data import DataLoader, DistributedSampler
 
-from tests.answers import wrong
+from tests.answers import instead, wrong
 
 # ---------------------------------------------------------------------------------------- combine_gradients
 
@@ -255,228 +251,96 @@ def closes_when_it_overflows(model, bucket_bytes):
 # --------------------------------------------------------------------------------------------------- Bucket
 
 
-class _OneBucket:
-    """A right answer; each mistake overrides one of its methods."""
-
-    def __init__(self, parameters):
-        self.parameters = list(parameters)
-        self.prepare()
-        for parameter in self.parameters:
-            self.watch(parameter)
-
-    def watch(self, parameter):
-        parameter.register_post_accumulate_grad_hook(self.ready)
-
-    def prepare(self):
-        self.arrived = set()
-
-    def ready(self, parameter):
-        self.arrived.add(parameter)
-        if len(self.arrived) == len(self.parameters):
-            self.start()
-
-    def start(self):
-        self.flat = torch.cat([parameter.grad.flatten() for parameter in self.parameters])
-        self.handle = dist.all_reduce(self.flat, async_op=True)
-
-    def finish(self):
-        self.handle.wait()
-        self.write_back(self.flat / dist.get_world_size())
-        self.prepare()
-
-    def write_back(self, flat):
-        parts = flat.split([p.numel() for p in self.parameters])
-        for parameter, part in zip(self.parameters, parts, strict=True):
-            parameter.grad.copy_(part.view_as(parameter))
-
-
-@wrong("Bucket", fails="averages")
-class SumsTheBucket(_OneBucket):
+@instead("Bucket", ("(self.flat / dist.get_world_size())", "self.flat"), fails="averages")
+def sums_the_bucket():
     """Does not divide."""
-
-    def write_back(self, flat):
-        super().write_back(flat * dist.get_world_size())
 
 
 @wrong("Bucket", fails="one all_reduce")
-class OneCallAParameter(_OneBucket):
+class OneCallAParameter:
     """Each gradient sets off by itself."""
 
+    def __init__(self, parameters):
+        self.arrived = []
+        for parameter in parameters:
+            parameter.register_post_accumulate_grad_hook(self.ready)
+
     def ready(self, parameter):
-        self.arrived.add((parameter, dist.all_reduce(parameter.grad, async_op=True)))
+        self.arrived.append((parameter, dist.all_reduce(parameter.grad, async_op=True)))
 
     def finish(self):
         for parameter, handle in self.arrived:
             handle.wait()
             parameter.grad /= dist.get_world_size()
-        self.prepare()
+        self.arrived = []
 
 
-@wrong("Bucket", fails="every step")
-class NeverCountsAnew(_OneBucket):
+@instead("Bucket", ("        self.missing = len(self.parameters)\n", ""), fails="every step")
+def never_counts_anew():
     """Later steps start nothing, and get the first one's means again."""
 
-    def prepare(self):
-        self.missing = getattr(self, "missing", len(self.parameters))
 
-    def ready(self, parameter):
-        self.missing -= 1
-        if self.missing == 0:
-            self.start()
-
-
-@wrong("Bucket", fails="starts with the last gradient")
-class StartsAtTheEnd(_OneBucket):
+@instead(
+    "Bucket",
+    ("if self.missing == 0:", "if self.missing < 0:"),
+    ("        self.handle.wait()", "        self.gradient_ready(None)\n        self.handle.wait()"),
+    fails="starts with the last gradient",
+)
+def starts_at_the_end():
     """finish() starts and waits: nothing overlaps."""
 
-    def ready(self, parameter):
-        pass
 
-    def finish(self):
-        self.start()
-        super().finish()
-
-
-@wrong("Bucket", fails="never waits in backward")
-class WaitsWhereItStarts(_OneBucket):
+@instead(
+    "Bucket",
+    ("async_op=True)", "async_op=True)\n            self.handle.wait()"),
+    fails="never waits in backward",
+)
+def waits_where_it_starts():
     """The hook calls all_reduce without async_op."""
-
-    def start(self):
-        super().start()
-        self.handle.wait()
 
 
 # ---------------------------------------------------------------------------------------------- BucketedDDP
 
 
-class _Bucketed(nn.Module):
-    """A right answer; each mistake overrides one of its methods."""
-
-    def __init__(self, model, bucket_bytes):
-        super().__init__()
-        self.module = model
-        self.make_equal()
-        self.buckets, self.silent = [], False
-        self.fill_buckets(bucket_bytes)
-        for index, bucket in enumerate(self.buckets):
-            for parameter in bucket:
-                self.watch(parameter, index)
-        self.reset()
-
-    def make_equal(self):
-        for tensor in chain(self.module.parameters(), self.module.buffers()):
-            dist.broadcast(tensor.detach(), 0)
-
-    def parameters_in_order(self):
-        return reversed(_trainable(self.module))
-
-    def fill_buckets(self, bucket_bytes):
-        for parameter in self.parameters_in_order():
-            if self.buckets and sum(p.nbytes for p in self.buckets[-1]) + parameter.nbytes <= bucket_bytes:
-                self.buckets[-1].append(parameter)
-            else:
-                self.buckets.append([parameter])
-
-    def watch(self, parameter, index):
-        parameter.register_post_accumulate_grad_hook(lambda _: None if self.silent else self.ready(index))
-
-    @contextmanager
-    def no_sync(self):
-        before, self.silent = self.silent, True
-        try:
-            yield
-        finally:
-            self.silent = before
-
-    def reset(self):
-        self.missing = [len(bucket) for bucket in self.buckets]
-        self.started = {}
-
-    def forward(self, *args, **kwargs):
-        return self.module(*args, **kwargs)
-
-    def ready(self, index):
-        self.missing[index] -= 1
-        while len(self.started) < len(self.buckets) and not self.missing[len(self.started)]:
-            self.start(len(self.started))
-
-    def start(self, index):
-        _fill(self.buckets[index])
-        flat = torch.cat([parameter.grad.flatten() for parameter in self.buckets[index]])
-        self.started[index] = flat, dist.all_reduce(flat, async_op=True)
-
-    def finish(self):
-        for index in range(len(self.started), len(self.buckets)):
-            self.start(index)
-        for index, (flat, handle) in self.started.items():
-            handle.wait()
-            self.write_back(index, flat / dist.get_world_size())
-        self.reset()
-
-    def write_back(self, index, flat):
-        bucket = self.buckets[index]
-        for parameter, part in zip(bucket, flat.split([p.numel() for p in bucket]), strict=True):
-            parameter.grad.copy_(part.view_as(parameter))
-
-
-@wrong("BucketedDDP", fails="starts equal")
-class TrustsTheSeed(_Bucketed):
+@instead("BucketedDDP", ("broadcast_parameters(model, src=0)", "pass"), fails="starts equal")
+def trusts_the_seed():
     """Does not broadcast at all."""
 
-    def make_equal(self):
-        pass
 
-
-@wrong("BucketedDDP", fails="averages")
-class ForgetsToWait(_Bucketed):
+@instead("BucketedDDP", ("handle.wait()", "pass"), fails="averages")
+def forgets_to_wait():
     """Reads a bucket that is still being reduced."""
 
-    def finish(self):
-        for index in range(len(self.started), len(self.buckets)):
-            self.start(index)
-        for index, (flat, _) in self.started.items():
-            self.write_back(index, flat / dist.get_world_size())
-        self.reset()
 
-
-@wrong("BucketedDDP", fails="in order")
-class NeverResets(_Bucketed):
+@instead(
+    "BucketedDDP",
+    (
+        "parameter.grad.copy_(mean.view_as(parameter))\n        self.reset()",
+        "parameter.grad.copy_(mean.view_as(parameter))",
+    ),
+    fails="in order",
+)
+def never_resets():
     """Counts down once; from the second step on nothing is averaged."""
 
-    def finish(self):
-        for index in range(len(self.started), len(self.buckets)):
-            self.start(index)
-        for index, (flat, handle) in self.started.items():
-            handle.wait()
-            self.write_back(index, flat / dist.get_world_size())
-        self.missing = [0 for _ in self.buckets]
 
-
-@wrong("BucketedDDP", fails="starts in backward")
-class AllAtTheEnd(_Bucketed):
+@instead("BucketedDDP", ("if not self.synchronizes:", "if True:"), fails="starts in backward")
+def all_at_the_end():
     """Leaves all communication to finish()."""
 
-    def ready(self, index):
-        pass
 
-
-@wrong("BucketedDDP", fails="never waits in backward")
-class WaitsInTheHook(_Bucketed):
+@instead(
+    "BucketedDDP",
+    ("async_op=True)))", "async_op=True)))\n        self.under_way[-1][1].wait()"),
+    fails="never waits in backward",
+)
+def waits_in_the_hook():
     """Calls all_reduce without async_op."""
 
-    def start(self, index):
-        super().start(index)
-        _, handle = self.started[index]
-        handle.wait()
 
-
-@wrong("BucketedDDP", fails="no_sync")
-class AlwaysSynchronizes(_Bucketed):
+@instead("BucketedDDP", ("self.synchronizes = False", "pass"), fails="no_sync")
+def always_synchronizes():
     """no_sync() that changes nothing."""
-
-    @contextmanager
-    def no_sync(self):
-        yield
 
 
 # ------------------------------------------------------------------------------------------ global_accuracy
@@ -580,116 +444,49 @@ def swallows_the_error(load):
 # ------------------------------------------------------------------------------------------------ train_ddp
 
 
-class _Training:
-    """A right answer, called like a function; each mistake overrides one of its methods."""
-
-    def __new__(cls, *given):
-        return super().__new__(cls).run(*given)
-
-    def run(self, model, dataset, optimizer, epochs, batch_size, seed, device):
-        self.model, self.optimizer, self.device = model.to(device), optimizer, device
-        self.length, self.seed, self.batch_size = len(dataset), seed, batch_size
-        self.start()
-        return [self.epoch(dataset, epoch) for epoch in range(epochs)]
-
-    def start(self):
-        for parameter in self.model.parameters():
-            dist.broadcast(parameter.detach(), 0)
-
-    def indices(self, epoch):
-        order = torch.randperm(self.length, generator=torch.Generator().manual_seed(self.seed + epoch))
-        return order[dist.get_rank() :: dist.get_world_size()].tolist()
-
-    def epoch(self, dataset, epoch):
-        batches = iter(DataLoader(dataset, self.batch_size, sampler=self.indices(epoch)))
-        total = torch.zeros(1, device=self.device)
-        largest = dist.get_world_size() * self.batch_size
-        for first in range(0, self.length, largest):
-            total += self.step(next(batches, None), min(largest, self.length - first))
-        mean = self.mean(total)
-        self.report(mean)
-        return mean
-
-    def step(self, batch, whole):
-        self.optimizer.zero_grad()
-        lost = torch.zeros(1, device=self.device)
-        if batch is not None:
-            lost = self.backward(*self.move(*batch), whole)
-        self.average(batch)
-        self.optimizer.step()
-        return lost
-
-    def move(self, inputs, targets):
-        return inputs.to(self.device), targets.to(self.device)
-
-    def backward(self, inputs, targets, whole):
-        loss = functional.cross_entropy(self.model(inputs), targets, reduction="sum")
-        (loss * dist.get_world_size() / whole).backward()
-        return loss.detach().reshape(1)
-
-    def average(self, batch):
-        parameters = list(self.model.parameters())
-        _fill(parameters)
-        for parameter, mean in zip(parameters, _flat_average(parameters), strict=True):
-            parameter.grad.copy_(mean)
-
-    def mean(self, total):
-        dist.all_reduce(total)
-        return total.item() / self.length
-
-    def report(self, mean):
-        if dist.get_rank() == 0:
-            print(f"loss {mean:.4f}")
-
-
-@wrong("train_ddp", fails="any number of samples")
-class PadsTheShards(_Training):
+@instead(
+    "train_ddp",
+    (
+        "shard_indices(len(dataset), epoch, seed).tolist()",
+        "DistributedSampler(range(len(dataset)), ranks, dist.get_rank(), seed=seed + epoch)",
+    ),
+    fails="any number of samples",
+)
+def pads_the_shards():
     """DistributedSampler as it is, which gives some samples out twice."""
 
-    def indices(self, epoch):
-        ranks, rank = dist.get_world_size(), dist.get_rank()
-        sampler = DistributedSampler(range(self.length), ranks, rank, seed=self.seed)
-        sampler.set_epoch(epoch)
-        return list(sampler)
 
-
-@wrong("train_ddp", fails="another order in each epoch")
-class ForgetsTheEpoch(_Training):
+@instead(
+    "train_ddp", ("len(dataset), epoch, seed", "len(dataset), 0, seed"), fails="another order in each epoch"
+)
+def one_order_for_all_epochs():
     """The same order in every epoch, as without set_epoch."""
 
-    def indices(self, epoch):
-        return super().indices(0)
 
-
-@wrong("train_ddp", fails="the step of the whole batch")
-class StartsAsItIs(_Training):
+@instead("train_ddp", ("broadcast_parameters(model, src=0)", "pass"), fails="the step of the whole batch")
+def starts_as_it_is():
     """No broadcast: the replicas start different, and stay so."""
 
-    def start(self):
-        pass
 
-
-@wrong("train_ddp", fails="any number of samples")
-class MeanOfTheMeans(_Training):
+@instead(
+    "train_ddp",
+    ("(loss * ranks / whole)", "(loss / len(targets))"),
+    fails="any number of samples",
+)
+def mean_of_the_means():
     """The mean over ranks of the gradients of each rank's mean loss: right for equal batches only."""
 
-    def backward(self, inputs, targets, whole):
-        loss = functional.cross_entropy(self.model(inputs), targets)
-        loss.backward()
-        return loss.detach() * len(targets)
 
-
-@wrong("train_ddp", fails="losses")
-class TellsItsOwnLoss(_Training):
+@instead("train_ddp", ("dist.all_reduce(total)", "total *= ranks"), fails="losses")
+def tells_its_own_loss():
     """The mean over this rank's samples."""
 
-    def mean(self, total):
-        return total.item() * dist.get_world_size() / self.length
 
-
-@wrong("train_ddp", fails="on the device")
-class LeavesBatchesOnTheHost(_Training):
+@instead(
+    "train_ddp",
+    ("inputs.to(device)", "inputs"),
+    ("targets.to(device)", "targets"),
+    fails="on the device",
+)
+def leaves_batches_on_the_host():
     """Moves the model only."""
-
-    def move(self, inputs, targets):
-        return inputs, targets
