@@ -5,7 +5,7 @@ import time
 import torch
 from torch.nn import functional
 
-from tests.answers import wrong
+from tests.answers import instead, wrong
 
 # ---------------------------------------------------------------------------------------------- train_step
 
@@ -130,90 +130,28 @@ def records_graphs(model, loader):
 # ----------------------------------------------------------------------------------------------------- fit
 
 
-def _step(model, inputs, targets, optimizer):
-    """Right: one step."""
-    optimizer.zero_grad()
-    loss = functional.cross_entropy(model(inputs), targets)
-    loss.backward()
-    optimizer.step()
-    return loss.detach()
+@instead("fit", ("in train_loader:", "in [*train_loader, *validation_loader]:"), fails="one epoch")
+def trains_on_the_validation_set():
+    """One loop over all that there is."""
 
 
-def _means(model, batches):
-    """Right: loss and accuracy over all samples."""
-    was_training = model.training
-    model.eval()
-    with torch.no_grad():
-        logits, targets = map(torch.cat, zip(*((model(x), y) for x, y in batches), strict=True))
-    model.train(was_training)
-    accuracy = (logits.argmax(1) == targets).double().mean()
-    return functional.cross_entropy(logits, targets).item(), accuracy.item()
-
-
-class _Fit:
-    """A right answer; each mistake overrides one of its methods."""
-
-    def __init__(self, model, train, validation, optimizer, epochs, device):
-        self.model, self.train, self.validation = model, train, validation
-        self.optimizer, self.epochs, self.device = optimizer, epochs, device
-
-    def run(self, stop=lambda history: False):
-        """stop: whether a history is long enough."""
-        self.model.to(self.device)
-        history = []
-        while len(history) < self.epochs and not (history and stop(history)):
-            history.append(self.epoch())
-        return history
-
-    def epoch(self):
-        self.model.train()
-        loss = self.pass_over(self.train)
-        return (loss, *self.validated())
-
-    def pass_over(self, batches):
-        total, samples = 0.0, 0
-        for inputs, targets in self.moved(batches):
-            total = total + self.step(inputs, targets) * len(targets)
-            samples += len(targets)
-        return float(total) / samples
-
-    def step(self, inputs, targets):
-        return _step(self.model, inputs, targets, self.optimizer)
-
-    def validated(self):
-        return _means(self.model, self.moved(self.validation))
-
-    def moved(self, batches):
-        return ((inputs.to(self.device), targets.to(self.device)) for inputs, targets in batches)
-
-
-@wrong("fit", fails="one epoch")
-def trains_on_the_validation_set(model, train_loader, validation_loader, optimizer, epochs, device):
-    """One loop for both."""
-    this = _Fit(model, train_loader, validation_loader, optimizer, epochs, device)
-    this.validated = lambda: (this.pass_over(this.validation), 0.0)
-    return this.run()
-
-
-@wrong("fit", fails="every epoch anew")
-def keeps_the_batches_of_the_first_epoch(model, train_loader, validation_loader, optimizer, epochs, device):
+@instead(
+    "fit",
+    ("    history = []", "    history, train_loader = [], list(train_loader)"),
+    fails="every epoch anew",
+)
+def keeps_the_batches_of_the_first_epoch():
     """A list of batches has one order for ever, however the loader shuffles."""
-    return _Fit(model, list(train_loader), list(validation_loader), optimizer, epochs, device).run()
 
 
-@wrong("fit", fails="modes")
-def in_the_mode_that_it_finds(model, train_loader, validation_loader, optimizer, epochs, device):
+@instead("fit", ("model.train()", "pass"), fails="modes")
+def in_the_mode_that_it_finds():
     """Trains a model that comes in evaluation mode without dropout."""
-    this = _Fit(model, train_loader, validation_loader, optimizer, epochs, device)
-    this.epoch = lambda: (this.pass_over(train_loader), *this.validated())
-    return this.run()
 
 
-@wrong("fit", fails="on the device")
-def forgets_the_model(model, train_loader, validation_loader, optimizer, epochs, device):
+@instead("fit", ("model.to(device)", "pass"), fails="on the device")
+def forgets_the_model():
     """Moves the batches only."""
-    this = _Fit(model, train_loader, validation_loader, optimizer, epochs, device)
-    return [this.epoch() for _ in range(epochs)]
 
 
 # ------------------------------------------------------------------------------------ accumulate_gradients
@@ -397,9 +335,8 @@ def unknown_is_sgd(parameters, optimizer, precision):
     return parameters * (2 * WIDTH.get(precision, 4) + _master(precision) + states)
 
 
-@wrong("fit", fails="waits once an epoch")
-def a_number_in_every_step(model, train_loader, validation_loader, optimizer, epochs, device):
-    """loss.item() waits until the device has computed it."""
-    this = _Fit(model, train_loader, validation_loader, optimizer, epochs, device)
-    this.step = lambda inputs, targets: _step(model, inputs, targets, optimizer).item()
-    return this.run()
+@instead(
+    "fit", ("optimizer) * len(targets)", "optimizer).item() * len(targets)"), fails="waits once an epoch"
+)
+def a_number_in_every_step():
+    """item() waits for the device in every step."""

@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from torch.nn import functional
 
-from tests.answers import wrong
+from tests.answers import instead, wrong
 
 # ------------------------------------------------------------------------------------------------ warmup_lr
 
@@ -423,158 +423,66 @@ def a_round_for_each_name(requests, table):
 # ------------------------------------------------------------------------------------- DistributedOptimizer
 
 
-class Averaging:
-    """A right answer, in parts that the wrong ones below replace."""
-
-    def __init__(self, optimizer, named_parameters, backward_passes_per_step=1, threshold=128 * 2**20):
-        self.inner, self.needed = optimizer, backward_passes_per_step
-        self.plan = self.planned(self.chosen(dict(named_parameters)), threshold)
-        self.place = {p: number for number, message in enumerate(self.plan) for p in message}
-        for parameter in self.place:
-            parameter.register_post_accumulate_grad_hook(self.hook)
-        self.averaged = False
-        self.begin()
-
-    def chosen(self, named):
-        return list(dict.fromkeys(p for p in named.values() if p.requires_grad))[::-1]
-
-    def planned(self, parameters, threshold):
-        plan = _planned([p.nbytes for p in parameters], [p.dtype for p in parameters], threshold)
-        return [[parameters[position] for position in message] for message in plan]
-
-    def __getattr__(self, name):
-        return getattr(self.__dict__["inner"], name)
-
-    def begin(self):
-        self.passes = dict.fromkeys(self.place, 0)
-        self.works = []
-
-    def complete(self, number):
-        return all(self.passes[p] >= self.needed for p in self.plan[number])
-
-    def hook(self, parameter):
-        self.averaged = False
-        self.passes[parameter] += 1
-        if self.passes[parameter] > self.needed:
-            raise RuntimeError("too many passes")
-        self.start_what_is_complete(parameter)
-
-    def start_what_is_complete(self, parameter):
-        while len(self.works) < len(self.plan) and self.complete(len(self.works)):
-            self.start(len(self.works))
-
-    def start(self, number):
-        for p in self.plan[number]:
-            if p.grad is None:
-                p.grad = torch.zeros_like(p)
-        flat = torch.cat([p.grad.flatten() for p in self.plan[number]])
-        self.works.append((number, flat, dist.all_reduce(flat, async_op=True)))
-
-    def start_the_rest(self):
-        while len(self.works) < len(self.plan):
-            self.start(len(self.works))
-
-    def finish(self, number, flat, work):
-        work.wait()
-        flat /= dist.get_world_size()
-        parts = flat.split([p.numel() for p in self.plan[number]])
-        for p, part in zip(self.plan[number], parts, strict=True):
-            p.grad.copy_(part.view_as(p))
-
-    def synchronize(self):
-        self.start_the_rest()
-        for each in self.works:
-            self.finish(*each)
-        self.begin()
-        self.averaged = True
-
-    def step(self, closure=None):
-        if not self.averaged:
-            self.synchronize()
-        self.averaged = False
-        return self.inner.step(closure)
-
-    def zero_grad(self, set_to_none=True):
-        if any(self.passes.values()):
-            raise RuntimeError("gradients are under way")
-        self.inner.zero_grad(set_to_none=set_to_none)
-
-
-@wrong("DistributedOptimizer", fails="averages and steps")
-class SumsGradients(Averaging):
+@instead("DistributedOptimizer", ("flat /= dist.get_world_size()", "pass"), fails="averages and steps")
+def sums_gradients():
     """Does not divide."""
 
-    def finish(self, number, flat, work):
-        super().finish(number, flat * 1, work)
-        for p in self.plan[number]:
-            p.grad.mul_(dist.get_world_size())
+
+@instead(
+    "DistributedOptimizer",
+    ("parameter.grad.copy_(mean)", "parameter.grad = mean.clone()"),
+    fails="the optimizer's own",
+)
+def gradients_in_other_tensors():
+    """Puts another tensor in the place of each gradient."""
 
 
-@wrong("DistributedOptimizer", fails="the optimizer's own")
-class GradientsInOtherTensors(Averaging):
-    """Puts a part of the buffer in the place of each gradient."""
-
-    def finish(self, number, flat, work):
-        work.wait()
-        flat /= dist.get_world_size()
-        parts = flat.split([p.numel() for p in self.plan[number]])
-        for p, part in zip(self.plan[number], parts, strict=True):
-            p.grad = part.view_as(p).clone()
-
-
-@wrong("DistributedOptimizer", fails="other orders, unused parameters")
-class FullMessagesOnly(Averaging):
+@instead(
+    "DistributedOptimizer",
+    ("        while len(self.under_way) < len(self.messages):\n            self.start_next()\n", ""),
+    ("self.under_way, strict=True", "self.under_way, strict=False"),
+    fails="other orders, unused parameters",
+)
+def full_messages_only():
     """Never sends the messages that no hook has started."""
 
-    def start_the_rest(self):
-        """What lacks a gradient is not sent."""
 
-
-@wrong("DistributedOptimizer", fails="fusion plan")
-class ForwardOrder(Averaging):
+@instead("DistributedOptimizer", ("p.requires_grad))[::-1]", "p.requires_grad))"), fails="fusion plan")
+def forward_order():
     """Fuses from the first parameter on."""
 
-    def chosen(self, named):
-        return super().chosen(named)[::-1]
 
-
-@wrong("DistributedOptimizer", fails="starts during backward")
-class AllAtTheEnd(Averaging):
+@instead("DistributedOptimizer", ("self.missing[number] -= 1", "pass"), fails="starts during backward")
+def all_at_the_end():
     """Starts nothing before step()."""
 
-    def start_what_is_complete(self, parameter):
-        """Leaves it to synchronize()."""
 
-
-@wrong("DistributedOptimizer", fails="never waits in backward")
-class WaitsInHooks(Averaging):
+@instead(
+    "DistributedOptimizer",
+    ("async_op=True)))", "async_op=True)))\n        self.under_way[-1][1].wait()"),
+    fails="never waits in backward",
+)
+def waits_in_hooks():
     """Each hook waits for what it has started."""
 
-    def start(self, number):
-        super().start(number)
-        self.works[-1][2].wait()
 
-
-@wrong("DistributedOptimizer", fails="several passes")
-class FirstPassStarts(Averaging):
+@instead(
+    "DistributedOptimizer",
+    ("self.passes[parameter] == self.backward_passes_per_step", "self.passes[parameter] == 1"),
+    fails="several passes",
+)
+def first_pass_starts():
     """Sends what the first pass brings, and the others are not in it."""
 
-    def complete(self, number):
-        return all(self.passes[p] >= 1 for p in self.plan[number])
 
-
-@wrong("DistributedOptimizer", fails="dtypes, tied and frozen parameters")
-class FrozenOnesToo(Averaging):
+@instead(
+    "DistributedOptimizer",
+    ("for _, p in named_parameters if p.requires_grad", "for _, p in named_parameters"),
+    ("parameter.register_post", "parameter.requires_grad and parameter.register_post"),
+    fails="dtypes, tied and frozen parameters",
+)
+def frozen_ones_too():
     """Plans all parameters; frozen ones are sent as zeros."""
-
-    def __init__(self, optimizer, named_parameters, *options, **named_options):
-        named = dict(named_parameters)
-        frozen = [p for p in named.values() if not p.requires_grad]
-        for p in frozen:
-            p.requires_grad_()
-        super().__init__(optimizer, named, *options, **named_options)
-        for p in frozen:
-            p.requires_grad_(False)
 
 
 # ----------------------------------------------------------------------------------------- overlap_fraction
