@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.nn import functional
 
 from tests.answers import instead, wrong
 
@@ -566,123 +565,77 @@ def as_they_stand(trace):
 # ------------------------------------------------------------------------------------------------ six_steps
 
 
-@dataclass(frozen=True)
-class Steps:
-    """A program in parts, of which the wrong ones below leave one out or do it otherwise."""
-
-    rate: float = 2.0
-    part: str = "own"
-    broadcast: bool = True
-    what: str = "state_dict"
-    average: bool = True
-    gpu: str = "local_rank"
-    tests: str = "own"
-    writes: str = "rank 0"
-    saves: str = "all"
-
-
-def _train(steps, new_model, data, folder, epochs, use_gpu):
-    import horovod.torch as hvd
-
-    hvd.init()
-    rank, size = hvd.rank(), hvd.size()
-    use_gpu(getattr(hvd, steps.gpu)())
-    model = new_model()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05 * steps.rate, momentum=0.9, weight_decay=0.01)
-    if steps.average:
-        optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
-    first, file = 0, folder / "checkpoint.pt"
-    if file.exists() and rank == 0:
-        saved = torch.load(file)
-        model.load_state_dict(saved["model"])
-        if "optimizer" in saved:
-            optimizer.load_state_dict(saved["optimizer"])
-        first = saved["epochs"]
-    first = hvd.broadcast_object(first, 0)
-    if first:
-        hvd.broadcast_optimizer_state(optimizer, 0)
-    if steps.broadcast:
-        sent = model.state_dict() if steps.what == "state_dict" else list(model.named_parameters())
-        hvd.broadcast_parameters(sent, 0)
-
-    inputs, labels = data["inputs"], data["labels"]
-    if steps.part == "own":
-        inputs, labels = inputs[rank::size], labels[rank::size]
-    for epoch in range(first, epochs):
-        for batch in range(0, len(inputs), 4):
-            optimizer.zero_grad()
-            functional.cross_entropy(model(inputs[batch : batch + 4]), labels[batch : batch + 4]).backward()
-            optimizer.step()
-        if steps.writes == "everybody" or rank == 0:
-            state = {"model": model.state_dict(), "epochs": epoch + 1}
-            if steps.saves == "all":
-                state["optimizer"] = optimizer.state_dict()
-            torch.save(state, file)
-    return model, _accuracy(steps, hvd, model.eval(), data)
-
-
-def _accuracy(steps, hvd, model, data):
-    rank, size = (hvd.rank(), hvd.size()) if steps.tests == "own" else (0, 1)
-    inputs, labels = (data[name][rank::size] for name in ("test_inputs", "test_labels"))
-    with torch.no_grad():
-        right = (model(inputs).argmax(1) == labels).sum()
-    if steps.tests == "all":
-        return right.item() / len(labels)
-    return hvd.allreduce(right, name="right", op=hvd.Sum).item() / len(data["test_labels"])
-
-
-@wrong("six_steps", fails="its part of the samples")
-def everybody_all_samples(*program):
+@instead(
+    "six_steps",
+    ('data["inputs"][rank::size], data["labels"][rank::size]', 'data["inputs"], data["labels"]'),
+    fails="its part of the samples",
+)
+def everybody_all_samples():
     """Does not partition the data: every process trains on everything."""
-    return _train(Steps(part="all"), *program)
 
 
-@wrong("six_steps", fails="the same start")
-def no_broadcast(*program):
+@instead(
+    "six_steps", ("hvd.broadcast_parameters(model.state_dict(), root_rank=0)", "pass"), fails="the same start"
+)
+def no_broadcast():
     """Every process begins with weights of its own."""
-    return _train(Steps(broadcast=False), *program)
 
 
-@wrong("six_steps", fails="the same start")
-def no_buffers(*program):
+@instead(
+    "six_steps",
+    (
+        "hvd.broadcast_parameters(model.state_dict(), ",
+        "hvd.broadcast_parameters(list(model.named_parameters()), ",
+    ),
+    fails="the same start",
+)
+def no_buffers():
     """Sends the parameters, but not the buffers."""
-    return _train(Steps(what="named_parameters"), *program)
 
 
-@wrong("six_steps", fails="averaged gradients")
-def plain_optimizer(*program):
+@instead(
+    "six_steps",
+    ("hvd.DistributedOptimizer(plain, named_parameters=model.named_parameters())", "plain"),
+    fails="averaged gradients",
+)
+def plain_optimizer():
     """Forgets to wrap the optimizer."""
-    return _train(Steps(average=False), *program)
 
 
-@wrong("six_steps", fails="scaled learning rate")
-def rate_of_one(*program):
+@instead("six_steps", ("0.05 * size", "0.05"), fails="scaled learning rate")
+def rate_of_one():
     """Keeps the learning rate of one process."""
-    return _train(Steps(rate=1.0), *program)
 
 
-@wrong("six_steps", fails="one GPU a process")
-def gpu_by_rank(*program):
+@instead("six_steps", ("hvd.local_rank()", "hvd.rank()"), fails="one GPU a process")
+def gpu_by_rank():
     """Counts GPUs over all nodes."""
-    return _train(Steps(gpu="rank"), *program)
 
 
-@wrong("six_steps", fails="accuracy over all")
-def everybody_tests_all(*program):
+@instead(
+    "six_steps",
+    ('data["test_inputs"][rank::size]', 'data["test_inputs"]'),
+    ('data["test_labels"][rank::size]', 'data["test_labels"]'),
+    ('hvd.allreduce(right, name="right", op=hvd.Sum).item()', "right.item()"),
+    fails="accuracy over all",
+)
+def everybody_tests_all():
     """Every rank tests on all samples, so that no metric has to be summed."""
-    return _train(Steps(tests="all"), *program)
 
 
-@wrong("six_steps", fails="checkpoints of rank 0")
-def everybody_writes(*program):
+@instead("six_steps", ("        if rank == 0:", "        if True:"), fails="checkpoints of rank 0")
+def everybody_writes():
     """All processes save."""
-    return _train(Steps(writes="everybody"), *program)
 
 
-@wrong("six_steps", fails="goes on")
-def saves_no_optimizer(*program):
+@instead(
+    "six_steps",
+    ('"optimizer": optimizer.state_dict(), ', ""),
+    ('        optimizer.load_state_dict(saved["optimizer"])\n', ""),
+    fails="goes on",
+)
+def saves_no_optimizer():
     """Saves the weights and the epochs, but not the momentum."""
-    return _train(Steps(saves="weights"), *program)
 
 
 # ---------------------------------------------------------------------------------------------- tune_fusion

@@ -13,7 +13,7 @@ from course_lib.training.pipeline import (
     Forward,
     Recompute,
 )
-from tests.answers import solved, wrong
+from tests.answers import instead, solved, wrong
 
 # ------------------------------------------------------------------------------------------- balance_stages
 
@@ -566,95 +566,55 @@ def gradients_first_always(seconds, micro_batches, memory):
 # ---------------------------------------------------------------------------------------------- WeightStash
 
 
-class _Stash:
-    """A right one, of which mistakes change a part."""
-
-    def __init__(self, stage, optimizer):
-        self.stage, self.optimizer = stage, optimizer
-        self.newest, self.under_way = None, {}
-
-    def copies(self):
-        if self.newest is None:
-            self.newest = {
-                name: weight.detach().clone().requires_grad_(weight.requires_grad)
-                for name, weight in self.stage.named_parameters()
-            }
-        return self.newest
-
-    def forward(self, batch, x):
-        x = x.detach().requires_grad_()
-        weights = self.copies()
-        output = torch.func.functional_call(self.stage, weights, (x,))
-        self.under_way[batch] = x, output, weights
-        return output.detach()
-
-    def backward(self, batch, gradient):
-        return self.step(*self.under_way.pop(batch), gradient)
-
-    def step(self, x, output, weights, gradient):
-        trained = [name for name, weight in weights.items() if weight.requires_grad]
-        result, *found = torch.autograd.grad(output, [x, *(weights[name] for name in trained)], gradient)
-        for name, one in zip(trained, found, strict=True):
-            self.stage.get_parameter(name).grad = one
-        self.optimizer.step()
-        self.newest = None
-        return result
-
-    @property
-    def versions(self):
-        held = {id(weights) for _, _, weights in self.under_way.values()}
-        return len(held) + (self.newest is None or id(self.newest) not in held)
-
-
-@wrong("WeightStash", fails="weights after training")
-class NoStashing(_Stash):
+@instead(
+    "WeightStash",
+    (
+        "        trained =",
+        "        weights = dict(self.stage.named_parameters())\n"
+        "        output = torch.func.functional_call(self.stage, weights, (x,))\n        trained =",
+    ),
+    fails="weights after training",
+)
+def no_stashing():
     """Goes forward once more when the batch comes back, with weights that have moved on."""
 
-    def backward(self, batch, gradient):
-        x, _, _ = self.under_way.pop(batch)
-        weights = self.copies()
-        return self.step(x, torch.func.functional_call(self.stage, weights, (x,)), weights, gradient)
 
-
-@wrong("WeightStash", fails="weights after training")
-class StepsFromTheOldWeights(_Stash):
+@instead(
+    "WeightStash",
+    (
+        "        self.optimizer.step()",
+        "        self.stage.load_state_dict(weights)\n        self.optimizer.step()",
+    ),
+    fails="weights after training",
+)
+def steps_from_the_old_weights():
     """Puts the stashed weights back and steps from them: what other batches have taught is lost."""
 
-    def backward(self, batch, gradient):
-        _, _, weights = self.under_way[batch]
-        with torch.no_grad():
-            for name, weight in weights.items():
-                self.stage.get_parameter(name).copy_(weight)
-        return super().backward(batch, gradient)
 
-
-@wrong("WeightStash", fails="outputs and gradients")
-class KeepsTheGraph(_Stash):
+@instead("WeightStash", ("return output.detach()", "return output"), fails="outputs and gradients")
+def returns_the_graph():
     """Its output brings all activations along to whoever has it."""
 
-    def forward(self, batch, x):
-        super().forward(batch, x)
-        return self.under_way[batch][1]
 
-
-@wrong("WeightStash", fails="any order")
-class FirstInFirstOut(_Stash):
+@instead(
+    "WeightStash",
+    ("self.under_way.pop(batch)", "self.under_way.pop(next(iter(self.under_way)))"),
+    fails="any order",
+)
+def first_in_first_out():
     """Takes the batch that has waited longest, whichever comes back."""
 
-    def backward(self, batch, gradient):
-        if batch not in self.under_way:
-            raise KeyError(batch)
-        first = next(iter(self.under_way))
-        return self.step(*self.under_way.pop(first), gradient)
 
-
-@wrong("WeightStash", fails="memory")
-class NeverForgets(_Stash):
+@instead(
+    "WeightStash",
+    (
+        "self.newest = {}\n        return",
+        "self.old, self.newest = [*getattr(self, 'old', []), weights], {}\n        return",
+    ),
+    fails="memory",
+)
+def never_forgets():
     """Keeps every version for ever."""
-
-    def forward(self, batch, x):
-        self.all = [*getattr(self, "all", []), self.copies()]
-        return super().forward(batch, x)
 
 
 # -------------------------------------------------------------------------------------- pipedream_partition
