@@ -95,14 +95,12 @@ guesses = predict(
 
 # %% exercise="mesh_coordinates" points=4
 def mesh_coordinates(rank: int, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Where a rank stands in a mesh: one coordinate for each axis.
+    """Where a rank stands in a mesh: a tuple of ints, one coordinate for each axis.
 
     shape: how many ranks stand along each axis, at least 1; of any number of axes.
 
     Rank 0 is at (0, ..., 0, 0), rank 1 at (0, ..., 0, 1): from rank to rank the last coordinate changes
-    fastest, the first one slowest.
-
-    Returns the coordinates as ints. Raises ValueError for a rank that is not in the mesh.
+    fastest, the first one slowest. Raises ValueError for a rank that is not in the mesh.
     """
     ### BEGIN SOLUTION
     place = []
@@ -163,8 +161,8 @@ for rank, (data, stage, share) in enumerate(places):
 
 # %% [markdown]
 # A collective takes a process group, so every rank needs one group for each axis. The group along an axis has the ranks
-# that share all *other* coordinates. In this picture rank 6, at (0, 1, 2), averages gradients with rank 14, exchanges
-# activations with rank 2, and sums with ranks 4, 5 and 7.
+# that share all *other* coordinates; along an axis of size 1 that is the rank alone. In this picture rank 6, at
+# (0, 1, 2), averages gradients with rank 14, exchanges activations with rank 2, and sums with ranks 4, 5 and 7.
 #
 # `dist.new_group` has to be called by all ranks of the world, members or not, and for the same groups in the same
 # order. If each rank makes only the groups that it is in, all of them wait for ever.
@@ -172,17 +170,15 @@ for rank, (data, stage, share) in enumerate(places):
 
 # %% exercise="groups" points=8
 def groups(shape: tuple[int, ...], rank: int) -> list[dist.ProcessGroup]:
-    """This rank's process group along each axis of a mesh that has all ranks.
+    """This rank's process group along each axis of a mesh: a list, in the order of the axes.
 
     shape: as in mesh_coordinates. rank: the one that calls. Every rank calls once.
 
-    Returns a list of groups, in the order of the axes. The group of an axis has, in ascending order,
-    the ranks that differ from this one along this axis at most: along an axis of size 1 this rank
-    alone.
+    The ranks of a group are in ascending order. Make each group of the mesh once, with dist.new_group,
+    not with a DeviceMesh.
 
-    Make them with dist.new_group (none of a DeviceMesh): each group of the mesh once, not once a rank.
-    Where one has all ranks, the default group may serve. Raises ValueError on every rank, before any
-    group is made, if the mesh has more or fewer ranks than there are.
+    Raises ValueError on every rank, before any group is made, if the mesh has more or fewer ranks than
+    there are.
     """
     ### BEGIN SOLUTION
     if math.prod(shape) != dist.get_world_size():
@@ -235,21 +231,19 @@ guesses.measured(different_groups_in_a_mesh_of_2_x_2_x_4=len(different))
 # whole copy. Weights are gathered within the node alone. The price is memory: a model is cut into g parts, for the g
 # ranks of a node, and not into as many parts as there are ranks.
 #
-# Only gradients travel between nodes. Each rank has n numbers of them, and needs the mean over all ranks of its own
-# shard.
+# Only gradients travel between nodes. Flattened, one after the other, they are n numbers on each rank. These are cut
+# into g shards of s = ceil(n / g) numbers, the last ones filled up with zeros. The rank at place i of its node's group
+# keeps shard i, the numbers i s to (i + 1) s, and needs the mean of these numbers over all ranks of all nodes.
 
 
 # %% exercise="hsdp_average" points=9
 def hsdp_average(gradients: list[Tensor], within: dist.ProcessGroup, across: dist.ProcessGroup) -> Tensor:
-    """This rank's shard of the mean of gradients over all ranks of all nodes.
+    """This rank's shard of the mean of all ranks' gradients, as in the text above.
 
-    gradients: tensors of any shapes, the same shapes on every rank. Flattened, one after the other,
-        they are n numbers. They stay as they are.
-    within: the g ranks of this node.
-    across: the ranks at the same place in `within` of all nodes.
+    gradients: tensors of any shapes, the same shapes on every rank. They stay as they are.
+    within: the g ranks of this node. across: the ranks that are at this rank's place on all nodes.
 
-    Returns a new tensor of s = ceil(n / g) numbers of their dtype: on the rank at place i of `within`
-    the numbers i s to (i + 1) s of the mean over all ranks, and zeros beyond the last one.
+    Returns a new tensor of s numbers, of the gradients' dtype.
 
     Calls: one reduce-scatter in `within` and one all-reduce of s numbers in `across`.
     """
@@ -351,16 +345,20 @@ for rank, (_, names) in enumerate(parts):
 #
 # One sum too many is as wrong as one too few, and no error tells you.
 #
-# **The mesh.** `mesh.get_local_rank("pipeline")` is this rank's coordinate along an axis, and `mesh.size(1)` the length
-# of that axis. For messages along it use `group=mesh.get_group("pipeline")` with `group_dst` and `group_src`, which are
-# places within the group. (`dst` and `src` are numbers in the whole world; `dist.get_process_group_ranks(group)` lists
-# them. Do not compute them: ranks may stand in a mesh in any order.)
+# **The mesh.** Its axes are "data", "pipeline" and "tensor", in this order; each may have one rank only.
+# `mesh.get_local_rank("pipeline")` is this rank's coordinate along an axis, and `mesh.size(1)` the length of that axis.
+# For messages along it use `group=mesh.get_group("pipeline")` with `group_dst` and `group_src`, which are places within
+# the group. (`dst` and `src` are numbers in the whole world; `dist.get_process_group_ranks(group)` lists them. Do not
+# compute them: ranks may stand in a mesh in any order.)
 #
 # **The model.** On the first stage it takes tokens [B, T], on the others the float [B, T, D] that the stage before
 # returned. On the last stage it returns logits. `model.empty(B, T)` is an empty tensor for what arrives, on the right
 # device. Call the model once for each micro-batch. A parameter's attribute `shared` is True if the first and the last
 # stage have a copy each; with one stage its gradient is whole already. The model may be on the device "meta", whose
 # tensors have shapes but no numbers: make new tensors on the model's device, and read no values with `.item()`.
+#
+# **The batch.** All ranks of a replica are given the same micro-batches, which may differ in size. All replicas have
+# equally many samples in all.
 #
 # **What may travel in a step:**
 #
@@ -376,16 +374,14 @@ for rank, (_, names) in enumerate(parts):
 
 # %% exercise="step_3d" points=18
 def step_3d(model: MeshTransformer, batch: list[tuple[Tensor, Tensor]], mesh: DeviceMesh) -> Tensor:
-    """One training step on a mesh: forward, backward, and gradients averaged. Returns the loss.
+    """One training step on a mesh: forward, backward, and gradients averaged.
 
     model: this rank's part of the model. No parameter has a .grad yet.
-    batch: of this replica, at least one micro-batch (tokens [B, T], targets [B, T]), of any sizes B.
-        All ranks of a replica have it. Replicas have equally many samples in all.
-    mesh: with the axes "data", "pipeline" and "tensor", in this order; each may have one rank.
+    batch: this replica's micro-batches (tokens [B, T], targets [B, T]), at least one.
 
-    The loss is the mean of next_token_loss over all samples of all replicas: float32 [], detached, the
-    same on all ranks. Afterwards each parameter's .grad is its gradient.
-    Parameters and batch stay as they are. What may travel is listed above.
+    Returns the loss, the mean of next_token_loss over all samples of all replicas: float32 [],
+    detached, the same on all ranks. Afterwards the .grad of each parameter is the gradient of this
+    loss. Parameters and batch stay as they are. What may travel is listed above.
     """
     ### BEGIN SOLUTION
     pipeline, data = mesh.get_group("pipeline"), mesh.get_group("data")
@@ -529,22 +525,21 @@ assert along["data"][1] == 4 * of_64.results[8] / 2**20
 # copies of what other ranks have. The sum of all ranks' squares counts some numbers several times. All ranks then clip
 # by the same wrong factor, and nothing fails.
 #
-# Two attributes of a parameter say who else has it, as in Megatron-LM. `tensor_model_parallel` is True if it is cut
-# along the tensor axis, and `shared` if the first and the last stage have a copy each. Along data all ranks have the
-# same.
+# Two attributes of a parameter say who else has it, as in Megatron-LM. `tensor_model_parallel` is True if each rank
+# along the tensor axis has a part of it, and False if each has a copy. `shared` is True if the first and the last stage
+# have a copy each; where there is one stage, that is one copy. Along data all ranks have the same.
 
 
 # %% exercise="grad_norm_3d" points=9
 def grad_norm_3d(parameters: Iterable[nn.Parameter], mesh: DeviceMesh) -> Tensor:
-    """The norm of the whole model's gradient, the same on every rank: float32 [].
+    """The norm of the whole model's gradient, in which each number of the model counts once:
+    float32 [], the same on every rank.
 
-    parameters: of this rank, perhaps none. Their .grad are averaged already; None counts as zeros.
-        tensor_model_parallel: True if ranks along "tensor" have a part of it each, False if copies.
-        shared: True if the first and the last stage have a copy each; one stage alone has one copy.
-    mesh: with the axes "data", "pipeline" and "tensor", in this order.
+    parameters: of this rank, perhaps none, with the attributes above. Their .grad are averaged already,
+        and stay as they are; a .grad of None counts as zeros.
+    mesh: as in step_3d.
 
-    Each number of the model counts once. Nothing is changed. Calls: at most two all-reduces of one
-    number each, none along "data".
+    Calls: at most two all-reduces of one number each, none along "data".
     """
     ### BEGIN SOLUTION
     first_stage, first_share = (mesh.get_local_rank(axis) == 0 for axis in ("pipeline", "tensor"))
@@ -646,7 +641,9 @@ figure
 #
 # For all layers that you write from here to section 7:
 #
-# - `group` has the ranks that share an image; None stands for all.
+# - `group` has the ranks that share an image or a batch, in the order of their parts; None stands for all ranks.
+# - A kernel has k rows and l columns, both odd. A convolution pads the whole image with k // 2 rows of zeros above and
+#   below, and l // 2 columns left and right.
 # - Tensors are float32 or float64, in `halo_exchange` of any floating-point dtype. Arguments stay as they are, and so
 #   does the gradient that arrives in backward.
 # - Each rank has a loss of its own. Gradients are those of the sum of all ranks' losses. An argument needs a gradient
@@ -657,17 +654,16 @@ figure
 
 # %% exercise="halo_exchange" points=15
 def halo_exchange(x: Tensor, width: int, group: dist.ProcessGroup | None = None, dim: int = 2) -> Tensor:
-    """This rank's strip of an image, with the neighbours' nearest rows on both sides.
+    """This rank's strip of an image, between the neighbours' nearest rows.
 
-    x: [samples, channels, rows, columns]. Along dimension dim, 2 or 3, the image is cut into strips, in
-        the order of the ranks. (What follows says rows, as for 2.) Each has at least `width` rows.
-    width: at least 0.
+    x: [samples, channels, rows, columns], a strip of at least `width` rows. width: at least 0.
+    dim: 2, or 3 if columns are cut in place of rows.
 
-    Returns the last `width` rows of the rank before, x, and the first `width` rows of the rank after,
-    in one tensor. Above the first strip and below the last one are zeros.
+    Returns in one tensor the last `width` rows of the rank before, x, and the first `width` rows of the
+    rank after; zeros where there is no such rank.
 
-    Messages only: in each pass, each rank sends each neighbour one message of `width` rows. However
-    many ranks there are, a pass takes no longer than four such messages.
+    Messages only: in each pass a rank sends each neighbour one message of `width` rows. A pass takes no
+    longer than four such messages, however many ranks there are.
     """
     ### BEGIN SOLUTION
     return Halo.apply(x, width, group, dim)
@@ -777,18 +773,17 @@ assert halo_us["all at once", 8] < 1.05 * halo_us["all at once", 4] < 0.85 * hal
 def spatial_conv2d(
     x_shard: Tensor, weight: Tensor, group: dist.ProcessGroup | None = None, stride: int = 1
 ) -> Tensor:
-    """This rank's strip of a convolution of an image that is cut into strips.
+    """This rank's strip of conv2d of the whole, padded image.
 
-    x_shard: a strip as for halo_exchange. Each has at least k // 2 rows, and all but the last one a
-        multiple of `stride`.
-    weight: [filters, channels, k, l], k and l odd, the same on all ranks.
+    x_shard: [samples, channels, rows, columns]. Each strip has at least k // 2 rows, and each but the
+        last one a multiple of `stride` rows.
+    weight: [filters, channels, k, l], the same on all ranks.
 
-    Returns [samples, filters, ceil(rows / stride), ceil(columns / stride)]: this strip of conv2d of the
-    whole image, with k // 2 rows and l // 2 columns of zeros on each side. In backward the weight gets
-    the whole gradient, on every rank.
+    Returns [samples, filters, ceil(rows / stride), ceil(columns / stride)]. In backward every rank gets
+    the weight's whole gradient.
 
-    Calls: messages as in halo_exchange with k // 2 rows, in each pass, and one dist.all_reduce of
-    the weight's gradient, if it needs one.
+    Calls: in each pass messages as in halo_exchange, of k // 2 rows; and one dist.all_reduce of the
+    weight's gradient, if it needs one.
     """
     ### BEGIN SOLUTION
     height, width = weight.shape[2:]
@@ -1026,6 +1021,11 @@ if torch.__version__.startswith("2.13."):
 # In the two new ways no rank keeps the whole weight, and no weight's gradient is summed over ranks. Instead activations
 # travel, in one collective a pass; the two ways differ in which collective, and of what. They are the column- and the
 # row-parallel layer of unit 06, except that here activations are cut before and after the layer.
+#
+# Rank r of p has the r-th of p equal parts of C channels, and returns the results of the r-th of p equal parts of F
+# filters. What section 5 says of all layers and of kernels holds here too. The stride is 1, so a result has as many
+# pixels as the image. In each collective a rank sends at most (p - 1) / p of the bytes of the whole: of the image in
+# `filter_parallel_conv`, of the result in `channel_parallel_conv`.
 
 
 # %% exercise="filter_parallel_conv" points=11
@@ -1034,14 +1034,13 @@ def filter_parallel_conv(
 ) -> Tensor:
     """This rank's filters' results, from an image whose channels are cut over ranks.
 
-    x_shard: [samples, C / p, rows, columns]: of C channels the r-th part, on rank r of p.
-    weight_shard: [F / p, C, k, l], k and l odd: the r-th part of F filters, for all channels.
+    x_shard: [samples, C / p, rows, columns], this rank's channels.
+    weight_shard: [F / p, C, k, l], this rank's filters, for all channels.
 
-    Returns [samples, F / p, rows, columns]: conv2d of the whole image by this rank's filters, with
-    k // 2 rows and l // 2 columns of zeros on each side.
+    Returns [samples, F / p, rows, columns]: conv2d of the whole, padded image by this rank's filters.
 
     Calls: one all-gather of x_shard in forward, and one reduce-scatter in backward, if x_shard needs a
-    gradient. In each a rank sends at most (p - 1) / p of the whole image's bytes.
+    gradient.
     """
     ### BEGIN SOLUTION
     return padded_conv2d(Gather.apply(x_shard, group), weight_shard)
@@ -1099,13 +1098,12 @@ def channel_parallel_conv(
 ) -> Tensor:
     """This rank's filters' results, from weights that are cut by channels, as the image is.
 
-    x_shard, group: as for filter_parallel_conv. weight_shard: [F, C / p, k, l]: all F filters, for this
-        rank's channels.
+    x_shard: as for filter_parallel_conv.
+    weight_shard: [F, C / p, k, l], all filters, for this rank's channels.
 
     Returns [samples, F / p, rows, columns], the same as filter_parallel_conv.
 
     Calls: one reduce-scatter in forward, and one all-gather in backward, of the gradient that arrives.
-    In each a rank sends at most (p - 1) / p of the whole result's bytes.
     """
     ### BEGIN SOLUTION
     return Scatter.apply(padded_conv2d(x_shard, weight_shard), group)
@@ -1202,9 +1200,10 @@ assert sent_mb[1, names[3]][0] > 90 * sent_mb[1, names[3]][1]
 # ## 7 Statistics of all samples
 #
 # **Batch normalisation** shifts and scales each channel so that over the batch and all pixels it has mean 0 and
-# variance 1. If the batch or the image is cut, each rank knows the statistics of its own part only. With 32 images a
-# device that does little harm. With one image on eight devices it is wrong: a strip of sky would be normalised to the
-# same mean as a strip of forest.
+# variance 1. A weight and a bias of the channel come after that: `(x - mean) / sqrt(variance + eps) * weight + bias`.
+# If the batch or the image is cut, each rank knows the statistics of its own part only. With 32 images a device that
+# does little harm. With one image on eight devices it is wrong: a strip of sky would be normalised to the same mean as
+# a strip of forest.
 #
 # So the statistics have to be those of all ranks. There are two traps. Parts differ in size, so the mean of their means
 # is wrong. And the variance must not be computed as the mean of squares less the square of the mean: where the mean is
@@ -1222,13 +1221,11 @@ def synchronised_batch_norm(
 ) -> Tensor:
     """Batch normalisation of this rank's part, by mean and variance over all ranks' parts.
 
-    x_shard: [samples, C, rows, columns]: a part of the batch or of the image. Parts may differ in
-        all but C, and one may be empty.
+    x_shard: [samples, C, rows, columns]. Parts may differ in all but C, and one may be empty.
     weight, bias: [C], the same on all ranks. All three need a gradient, or none.
 
-    Returns (x_shard - mean) / sqrt(variance + eps) * weight + bias, with a channel's mean and
-    variance over all ranks, exact to 0.01 even if the mean is 3,000 standard deviations. In backward,
-    weight and bias get the whole gradient, on every rank.
+    Returns this part normalised by the formula above, exact to 0.01 even if a channel's mean is 3,000
+    standard deviations. In backward every rank gets the whole gradients of weight and bias.
 
     Calls: one collective in each pass: forward of at most 2 C + 1 numbers a rank, backward of 2 C.
     """
@@ -1320,6 +1317,11 @@ assert run.traffic[0].calls == {"all_gather_into_tensor": 1}
 # the better one. Good models spread, with what they have learnt from data that the new owner has never seen. This is
 # the tournament of Jacobs et al. (2019), in LBANN called LTFB.
 #
+# All p ranks of a group draw the same order of their numbers in the group, by
+# `torch.randperm(p, generator=torch.Generator().manual_seed(seed))`. The two at places 0 and 1 of this order meet, those
+# at 2 and 3, and so on; an odd one rests. A trainer keeps its own model if both score the same. The score of a model
+# that has diverged is NaN, and any number is better than that.
+#
 # One round costs a trainer one model's bytes, however many trainers there are, and nobody waits for more than one
 # other.
 
@@ -1331,16 +1333,14 @@ def tournament(
     seed: int,
     group: dist.ProcessGroup | None = None,
 ) -> float:
-    """One round: trainers meet in pairs, and each goes on with the better of two models.
+    """One round, as in the text above: trainers meet in pairs, and each goes on with the better model.
 
     model: of the same layers on every rank of the group (None: all), with other numbers.
-    score: score(model) is larger for a better model, on this rank's own samples. NaN is a model that
-        has diverged: any number is better.
-    seed: the same on all ranks. Of torch.randperm(p, generator=torch.Generator().manual_seed(seed)),
-        places 0 and 1 meet, 2 and 3, and so on; an odd one rests.
+    score: score(model) is larger for a better model, on this rank's own samples.
+    seed: of the draw, the same on all ranks.
 
-    Afterwards `model` holds, in its own tensors, the parameters and buffers of the better model, its
-    own if both are equal. Returns that score. Global random states stay.
+    Afterwards `model` holds, in its own tensors, the parameters and buffers of the better model.
+    Returns the score of that model. Global random states stay as they are.
 
     Messages only: partners send each other each parameter and buffer once.
     """
@@ -1812,8 +1812,11 @@ assert list(spread.values()) == [1, 2]
 # How long should each axis be, for a model, a machine and a batch? There are 30 ways to write 24 devices as a product
 # of three numbers, and trying all of them costs hours of the whole machine. So estimate. A step's time has five parts:
 # what a device computes, the all-reduces within each block, the stages that wait, the messages between stages, and the
-# gradients at the end. Your function decides with arithmetic alone, and is compared with simulations of all meshes. In
-# these:
+# gradients at the end. Your function decides with arithmetic alone, and is compared with simulations of all meshes.
+#
+# With `job = Job(model, batch, cluster, memory)` and `mesh = Mesh(data, pipeline, tensor)`, both of
+# `course_lib.training.mesh_step`, a mesh fits if `job.problem(mesh)` finds nothing and `memory_bytes(job, mesh)` is at
+# most `memory`. `step_time(job, mesh)` simulates the step, and cannot be called in your function. In the simulations:
 #
 # - Only matrix products take computing time, at `cluster.flops`.
 # - A message of n bytes takes `link.seconds(n)`. The link is `cluster.intra_node`, or `cluster.inter_node` from node to
@@ -1833,15 +1836,12 @@ assert list(spread.values()) == [1, 2]
 def choose_mesh(
     devices: int, model: TransformerConfig, memory: float, batch: int, cluster: Cluster
 ) -> tuple[int, int, int]:
-    """(data, pipeline, tensor): on which mesh a step takes the least time, of those that fit.
+    """(data, pipeline, tensor): on which mesh a step takes the least time, of those that fit as said in
+    the text above. Some mesh does.
 
     devices: how many there are: cluster.size, at most 32, and the product of the three.
     memory: bytes of each device.
     batch: samples of a step, each of model.context tokens, and each a micro-batch.
-
-    With job = Job(model, batch, cluster, memory), of course_lib.training.mesh_step, a mesh fits if
-    job.problem(Mesh(...)) finds nothing and memory_bytes(job, mesh) is at most `memory`. Some mesh
-    does. step_time(job, mesh) simulates the step, and cannot be called here; above stands what counts.
 
     Full marks are for a step within 5 % of the shortest.
     """

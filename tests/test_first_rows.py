@@ -10,7 +10,6 @@ from graders.grading.exercise import Exercise
 from graders.grading.judging import ByCases, NamedJudge
 from graders.grading.registry import load_all
 from graders.units.ranks.features import Ranks
-from graders.units.unit_12.cut import Cut
 
 TIES = ("tied", "shared", "equal")
 ORDINARY: dict[str, Any] = {"layout": "contiguous", "gaps": False} | dict.fromkeys(TIES, False)
@@ -47,7 +46,7 @@ def divides(case: dict[str, Any]) -> bool:
     [
         pytest.param(*each, id=each[0].name)
         for each in judged_by_cases()
-        if isinstance(each[1].base, Ranks | Cut) and each[0].name not in OF_UNLIKE_PARTS
+        if isinstance(each[1].base, Ranks) and each[0].name not in OF_UNLIKE_PARTS
     ],
 )
 def test_ranks_have_equal_parts_in_the_first_row(exercise: Exercise, judged: ByCases[Any]) -> None:

@@ -1,6 +1,6 @@
 """What the two convolutions share whose channels are cut over ranks."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -11,23 +11,29 @@ from course_lib.runtime.communication.events import Event
 from graders.grading.cases import both, vary
 from graders.grading.communication import in_words
 from graders.grading.judging import feature
-from graders.grading.kit import Criterion, Finding, Kind
-from graders.units.one_by_one import look
-from graders.units.unit_12.cut import Cut
+from graders.grading.kit import Criterion, Finding, Kind, Rng
+from graders.units.unit_12.both_passes import Calls, Cut, Given, in_passes
 
 BOTH = ("result", "gradient of the image", "gradient of the weight")
 
 
 @dataclass(frozen=True, slots=True)
 class Channels(Cut):
-    """sizes: how many channels each rank has, all as many. kernel: rows and columns."""
+    """channels: of each rank's part. kernel: rows and columns."""
 
-    sizes: tuple[int, ...] = feature((2, 2, 2), "channels {}")
+    channels: int = feature(2, "{} channels a rank")
     kernel: tuple[int, int] = feature((3, 3), "a kernel of {}")
     samples: int = feature(2, "{} samples")
 
 
-def rows(result: str, image: str, weight: str, calls: str) -> tuple[Criterion, ...]:
+def drawn(rng: Rng, case: Channels, filters: int, channels: int) -> Given:
+    """Some channels of an image for each rank, and a weight of so many filters and channels."""
+    image = case.samples, case.channels, rng.integer(3, 5), rng.integer(3, 5)
+    weight = filters, channels, *case.kernel
+    return [[rng.normal(*shape, dtype=case.dtype) for shape in (image, weight)] for _ in range(case.ranks)]
+
+
+def rows(result: str, image: str, weight: str, calls: str, look: Calls) -> tuple[Criterion, ...]:
     """The criteria of both, with the hints where they differ."""
     return (
         Criterion("result", 3, result),
@@ -39,18 +45,11 @@ def rows(result: str, image: str, weight: str, calls: str) -> tuple[Criterion, .
             "One rank, four; one sample or more; any odd kernel; float64; an image without gradient; and "
             "several calls in one graph, each with what it has kept in ctx.",
             needs=BOTH,
-            vary=vary(kernel=((3, 1), (1, 5)), dtype=(torch.float64,), frozen=(0,), calls=(2,))
-            + both(sizes=(1,))
-            + both(sizes=(1, 1, 1, 1), samples=1),
+            vary=vary(kernel=((3, 1), (1, 5)), dtype=(torch.float64,), frozen=(0,), times=(2,), ranks=(1,))
+            + both(ranks=4, channels=1, samples=1),
         ),
-        Criterion("calls and bytes", 2, calls, needs=(*BOTH, "other sizes"), how=look("calls")),
-        Criterion(
-            "group",
-            1,
-            "Collectives take a group, in backward too.",
-            needs=BOTH,
-            vary=vary(grouped=(True,)),
-        ),
+        Criterion("calls and bytes", 2, calls, needs=(*BOTH, "other sizes"), how=in_passes(look)),
+        Criterion("group", 1, "Both passes' collectives take the group.", needs=BOTH, vary=vary(group=(1,))),
     )
 
 
@@ -59,16 +58,19 @@ def convolved(image: Tensor, weight: Tensor) -> Tensor:
     return functional.conv2d(image, weight, padding=(weight.shape[2] // 2, weight.shape[3] // 2))
 
 
-def one_collective(where: str, calls: Sequence[Event], kind: str | None, moving: int, ranks: int) -> Finding:
-    """Passes if that is one call of this kind (None: none), in which a rank sends no more than all but its
-    own part of `moving` bytes.
+def two_collectives(forward: str, backward: str, whole: Callable[[Given], int]) -> Calls:
+    """Passes if each pass has one collective of this kind, in which a rank sends at most all bytes of the
+    whole but its own part. Where no image needs a gradient, backward needs no reduce-scatter.
     """
-    seen = [call.op for call in calls]
-    if len(seen) != (kind is not None) or (kind is not None and not seen[0].startswith(kind)):
-        wanted = f"one {kind}" if kind else "nothing, for no image needs a gradient"
-        said = f"{where} calls {in_words(seen)}; expected {wanted}."
-        return Finding(False, said, Kind.TOO_MUCH if len(seen) > (kind is not None) else Kind.OTHER)
-    allowed = moving * (ranks - 1) // ranks
-    sent = sum(call.sent for call in calls)
-    text = f"{where} sends {sent:,} bytes; {allowed:,} are enough."
-    return Finding(sent <= allowed, text, Kind.OTHER if sent <= allowed else Kind.TOO_MUCH)
+
+    def looked_at(case: Channels, given: Given, rank: int, label: str, calls: Sequence[Event]) -> Finding:
+        needless = case.frozen == 0 and label == "backward" and backward == "reduce_scatter"
+        wanted = [] if needless else [backward if label == "backward" else forward]
+        seen, sent = [call.op for call in calls], sum(call.sent for call in calls)
+        allowed = whole(given) * (case.ranks - 1) // case.ranks
+        said = f"in {label} rank {rank} calls {in_words(seen)}, and sends {sent:,} bytes"
+        right = len(seen) == len(wanted) and all(map(str.startswith, seen, wanted)) and sent <= allowed
+        kind = Kind.TOO_MUCH if len(seen) > len(wanted) or sent > allowed else Kind.OTHER
+        return Finding(right, f"{said}; expected {in_words(wanted)}, {allowed:,} bytes are enough.", kind)
+
+    return looked_at

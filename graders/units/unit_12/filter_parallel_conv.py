@@ -1,33 +1,10 @@
 """The grader of `filter_parallel_conv`."""
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 
-from course_lib.runtime.communication.events import Event
-from graders.grading.kit import Finding, Rng
 from graders.units.unit_12.both_passes import Given, both_passes
-from graders.units.unit_12.channels import Channels, convolved, one_collective, rows
-
-
-def drawn(rng: Rng, case: Channels) -> Given:
-    """Some channels of an image for each rank, and filters for all of them."""
-    pixels, filters, all_channels = (rng.integer(3, 5), rng.integer(3, 5)), rng.integer(2, 3), sum(case.sizes)
-    return [
-        [
-            rng.normal(case.samples, channels, *pixels, dtype=case.dtype),
-            rng.normal(filters, all_channels, *case.kernel, dtype=case.dtype),
-        ]
-        for channels in case.sizes
-    ]
-
-
-def two_collectives(case: Channels, given: Given, rank: int, label: str, calls: Sequence[Event]) -> Finding:
-    """Passes if forward gathers the image, and backward scatters its gradient where it needs one."""
-    kind = "all_gather" if label != "backward" else "reduce_scatter" if case.frozen != 0 else None
-    image = sum(x.nbytes for x, _ in given)
-    return one_collective(f"in {label} rank {rank}", calls, kind, image, len(given))
+from graders.units.unit_12.channels import Channels, convolved, drawn, rows, two_collectives
 
 
 @both_passes(
@@ -41,6 +18,7 @@ def two_collectives(case: Channels, given: Given, rank: int, label: str, calls: 
         "Each rank's filters send a gradient to all channels: for one rank's channels that is a sum.",
         "The filters here have seen the whole image: their gradient is whole.",
         "Forward one all-gather of x_shard; backward one reduce-scatter of the gradient of the whole.",
+        two_collectives("all_gather", "reduce_scatter", lambda given: sum(x.nbytes for x, _ in given)),
     ),
     hints=(
         "Which channels does one filter need, and who has them?",
@@ -48,8 +26,7 @@ def two_collectives(case: Channels, given: Given, rank: int, label: str, calls: 
         "If forward gathers from all, what does backward do with a gradient for all channels, of which each "
         "rank has another part of the sum?",
     ),
-    arguments=drawn,
-    calls=two_collectives,
+    arguments=lambda rng, case: drawn(rng, case, rng.integer(2, 3), case.ranks * case.channels),
 )
 def filter_parallel_conv(case: Channels, given: Given) -> list[Tensor]:
     """The whole image by each rank's filters."""

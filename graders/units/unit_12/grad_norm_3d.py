@@ -1,59 +1,84 @@
 """The grader of `grad_norm_3d`."""
 
-import math
 from dataclasses import dataclass
 from itertools import product
 from math import prod
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from graders.grading.cases import vary
+from graders.grading.cases import both, vary
+from graders.grading.communication import in_words
+from graders.grading.expected import ANYTHING, Expected
+from graders.grading.explanation import Tried
 from graders.grading.judging import feature
-from graders.grading.kit import Answer, Criterion, Finding, Kind, Observed, Rng, compare, per_rank
-from graders.units.one_by_one import Looks, look, one_by_one
-from graders.units.unit_12.drivers import averages as drivers
-from graders.units.unit_12.drivers.averages import Described, GradientsReply
+from graders.grading.kit import Criterion, Finding, Kind, Rng, compare
+from graders.units.ranks.features import Ranks
+from graders.units.ranks.stage import Arguments, on_ranks
+from graders.units.unit_12.drivers import averages
 
-CUT, COPIED, SHARED, SHARED_AND_CUT = (True, False), (False, False), (False, True), (True, True)
-"""Of a parameter: tensor_model_parallel, shared."""
-_NAMES = {CUT: "cut", COPIED: "copied", SHARED: "shared", SHARED_AND_CUT: "shared and cut"}
 RIGHT = ("cut parameters", "copies")
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
-    """shape: of the mesh. kinds: of the parameters of each stage. sparse: the first stage's first parameter
+class Held(Ranks):
+    """shape: of the mesh. kinds: of the parameters of each stage. sparse: the first parameter of each stage
     has no gradient, and the last stage has no parameters.
     """
 
+    ranks: int = 8
     shape: tuple[int, int, int] = feature((2, 2, 2), lambda shape: f"a mesh of {' x '.join(map(str, shape))}")
-    kinds: tuple[tuple[bool, bool], ...] = feature(
-        (CUT, CUT), lambda kinds: f"parameters that are {', '.join(map(_NAMES.__getitem__, kinds))}"
-    )
+    kinds: tuple[str, ...] = feature(("cut", "cut"), lambda kinds: f"parameters that are {', '.join(kinds)}")
     sparse: bool = feature(False, lambda sparse: "some ranks without gradients" if sparse else "")
 
-    def drawn(self, rng: Rng) -> tuple[list[list[Described]], float]:
-        """Of each rank its parameters; and the square of the norm: each number of the model once."""
-        _, stages, shares = self.shape
-        held: dict[tuple[int, int], list[Described]] = {
-            place: [] for place in product(range(stages), range(shares))
-        }
-        squares = 0.0
-        for cut, shared in self.kinds:
-            for stage in (0,) if shared else range(stages):
-                counts = not (self.sparse and (stage == stages - 1 or not held[stage, 0]))
-                # Each rank's are of another size, so that no mean is the sum.
-                parts = [(1 + stage + share) * rng.normal(2, 5) for share in range(shares if cut else 1)]
-                squares += counts * sum(part.square().sum().item() for part in parts)
-                for place, share in product({0, stages - 1} if shared else {stage}, range(shares)):
-                    held[place, share].append((parts[share if cut else 0], counts, cut, shared))
-        if self.sparse:
-            held.update({(stages - 1, share): [] for share in range(shares)})
-        return [held[rank // shares % stages, rank % shares] for rank in range(prod(self.shape))], squares
+
+def drawn(rng: Rng, held: Held) -> list[Arguments]:
+    """The shape, and the parameters of each rank, as the driver's `held`."""
+    _, stages, shares = held.shape
+    places = list(product(range(stages), range(shares)))
+    own: dict[tuple[int, int], list[tuple[Tensor, bool, bool, bool]]] = {place: [] for place in places}
+    for kind in held.kinds:
+        cut, shared = "cut" in kind, "shared" in kind
+        for stage in (0,) if shared else range(stages):
+            has_one = not held.sparse or bool(own[stage, 0])
+            # Each rank's are of another size, so that no mean is the sum.
+            parts = [(1 + stage + share) * rng.normal(2, 5) for share in range(shares if cut else 1)]
+            for place, share in product({0, stages - 1} if shared else {stage}, range(shares)):
+                own[place, share].append((parts[share if cut else 0], has_one, cut, shared))
+    if held.sparse:
+        own.update({(stages - 1, share): [] for share in range(shares)})
+    return [[held.shape, own[place]] for _ in range(held.shape[0]) for place in places]
 
 
-@one_by_one(
+def gradients_kept(tried: Tried[Any]) -> Finding:
+    """Passes if gradients are as they were."""
+    [given], [came] = tried.seen.given, tried.seen.results
+    return compare.first_failure(
+        compare.equal(
+            seen["gradients"],
+            [gradient if has_one else None for gradient, has_one, *_ in parameters],
+            f"the gradients on rank {rank} afterwards",
+        )
+        for rank, ((_, parameters), seen) in enumerate(zip(given, came, strict=True))
+    )
+
+
+def two_numbers(tried: Tried[Any]) -> Finding:
+    """Passes if each rank makes at most two all-reduces, of a number each, with nobody along data."""
+    replica = prod(tried.case.features.shape[1:])
+    for rank, events in enumerate(tried.seen.by_rank):
+        told = f"rank {rank} calls {in_words([event.op for event in events])}"
+        # Only float64 has eight bytes.
+        small = all(event.nbytes <= (8 if event.detail.startswith("float64") else 4) for event in events)
+        if len(events) > 2 or not small or {event.op for event in events} - {"all_reduce"}:
+            return Finding(False, f"{told}; expected at most two all_reduce of one number.", Kind.TOO_MUCH)
+        if any(len({other // replica for other in event.group}) > 1 for event in events):
+            return Finding(False, f"{told}, one of them with ranks that differ along data.", Kind.TOO_MUCH)
+    return Finding(True, "Each rank gives one number at most twice.")
+
+
+@on_ranks(
     base=Held(),
     minutes=25,
     difficulty=3,
@@ -63,21 +88,15 @@ class Held:
             2,
             "Parts along tensor and stages along pipeline add up, as squares; along data everybody has the "
             "same gradients.",
-            vary=vary(shape=((1, 1, 3), (1, 3, 1))),
+            vary=both(ranks=3, shape=(1, 1, 3)) + both(ranks=3, shape=(1, 3, 1)),
         ),
-        Criterion(
-            "copies",
-            2,
-            "Of what all ranks along tensor have, one of them counts.",
-            needs=("cut parameters",),
-            vary=vary(kinds=((COPIED, CUT),)),
-        ),
+        Criterion("copies", 2, "Of copies along tensor, one counts.", vary=vary(kinds=(("copied", "cut"),))),
         Criterion(
             "shared parameters",
             2,
             "The first stage counts for both; with one stage, the first is the last.",
             needs=RIGHT,
-            vary=vary(kinds=((SHARED, CUT), (SHARED_AND_CUT,))),
+            vary=vary(kinds=(("shared", "cut"), ("shared and cut",))),
         ),
         Criterion(
             "any ranks",
@@ -86,57 +105,31 @@ class Held:
             needs=(*RIGHT, "shared parameters"),
             vary=vary(sparse=(True,)),
         ),
-        Criterion("gradients kept", 1, "Nothing is scaled, nothing is replaced.", how=look("gradients kept")),
-        Criterion(
-            "two numbers",
-            1,
-            "At most two all-reduces of one number each, and none along data.",
-            how=look("two numbers"),
-        ),
+        Criterion("gradients kept", 1, "Nothing is scaled, nothing is replaced.", how=gradients_kept),
+        Criterion("two numbers", 1, "Two all-reduces of one number each, none along data.", how=two_numbers),
     ),
     hints=(
         "Along which axes do ranks have other numbers, and along which the same?",
         "Which rank along tensor should count what all of them have? Then one sum along tensor is enough.",
         "Of two stages that hold the same, which one should count it, so that it also works with one stage?",
     ),
+    arguments=drawn,
+    calls=None,
+    driver=averages.normed,
+    what="rank {}",
 )
-def grad_norm_3d(answer: Answer, held: Held, rng: Rng) -> tuple[Finding, Looks]:
-    """The norm of what all ranks of a mesh hold."""
-    parameters, squares = held.drawn(rng)
-    run = answer.launch(drivers.normed, held.shape, per_rank(parameters), ranks=prod(held.shape))
-    norms: list[Tensor] = [torch.tensor(math.sqrt(squares))] * prod(held.shape)
-    seen = [reply.result for reply in run.results]
-    return compare.close_on_all_ranks(seen, norms, "the norm", rtol=1e-4), {
-        "gradients kept": lambda: kept(run, parameters),
-        "two numbers": lambda: two_numbers(run, held),
-    }
-
-
-def kept(run: Observed[GradientsReply], parameters: list[list[Described]]) -> Finding:
-    """Passes if gradients are as they were."""
-    return compare.first_failure(
-        compare.equal(
-            reply.gradients,
-            [gradient if has_one else None for gradient, has_one, *_ in own],
-            f"the gradients on rank {rank} afterwards",
-        )
-        for rank, (reply, own) in enumerate(zip(run.results, parameters, strict=True))
+def grad_norm_3d(held: Held, given: list[Arguments]) -> list[Expected]:
+    """The norm of what all ranks of a mesh hold: of copies the first one counts."""
+    _, stages, shares = held.shape
+    replica = given[: stages * shares]
+    squares = sum(
+        gradient.double().square().sum()
+        for rank, (_, parameters) in enumerate(replica)
+        for gradient, has_one, cut, shared in parameters
+        if has_one and (cut or rank % shares == 0) and (not shared or rank < shares)
     )
-
-
-def two_numbers(run: Observed[GradientsReply], held: Held) -> Finding:
-    """Passes if each rank makes at most two all-reduces, of a number each, with nobody along data."""
-    own = prod(held.shape[1:])
-    for rank in range(len(run.results)):
-        events = run.communication(rank)
-        told = f"rank {rank} calls {', '.join(event.op for event in events) or 'nothing'}"
-        # Only float64 has eight bytes.
-        most = [8 if event.detail.startswith("float64") else 4 for event in events]
-        small = all(
-            event.op == "all_reduce" and event.nbytes <= n for event, n in zip(events, most, strict=True)
-        )
-        if len(events) > 2 or not small:
-            return Finding(False, f"{told}; expected at most two all_reduce of one number.", Kind.TOO_MUCH)
-        if any(len({other // own for other in event.group}) > 1 for event in events):
-            return Finding(False, f"{told}, one of them with ranks that differ along data.", Kind.TOO_MUCH)
-    return Finding(True, "Each rank gives one number at most twice.")
+    norm = torch.as_tensor(squares).sqrt().float()
+    return [
+        Expected({"the norm": norm, "gradients": ANYTHING}, {"shape": ANYTHING, "parameters": ANYTHING})
+        for _ in given
+    ]

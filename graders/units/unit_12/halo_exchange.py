@@ -2,42 +2,38 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from course_lib.cluster.topology import Cluster
 from course_lib.runtime.communication.events import Event
 from graders.grading.cases import vary
-from graders.grading.communication import MEASURED, seconds
+from graders.grading.explanation import Tried
 from graders.grading.judging import feature
-from graders.grading.kit import Answer, Criterion, Finding, Kind, Rng, compare, per_rank
-from graders.units.one_by_one import look
-from graders.units.passes import calls_by_pass
-from graders.units.unit_12.both_passes import Given, both_passes
-from graders.units.unit_12.cut import Cut
-from graders.units.unit_12.drivers import space
+from graders.grading.kit import Criterion, Finding, Kind, Rng, compare
+from graders.grading.traffic import Allowed, in_time
+from graders.units.unit_12.both_passes import Cut, Given, both_passes, in_passes
 
 RIGHT = ("rows", "gradient")
 
 
 @dataclass(frozen=True, slots=True)
 class Strips(Cut):
-    """width: of the halo. dim: along which images are cut; None for the default."""
+    """sizes: of the strips of the first ranks. width: of the halo. dim: along which images are cut; None for
+    the default.
+    """
 
+    sizes: tuple[int, ...] = feature((4,) * 8, "strips of {}")
     width: int = feature(2, "width {}")
     dim: int | None = feature(None, lambda dim: "" if dim is None else f"dim={dim}")
-
-    @property
-    def options(self) -> dict[str, int]:
-        return {"width": self.width} | ({} if self.dim is None else {"dim": self.dim})
 
 
 def drawn(rng: Rng, case: Strips) -> Given:
     """A strip for each rank."""
     other = rng.integer(2, 4)
-    shapes = [(other, length) if case.dim == 3 else (length, other) for length in case.sizes]
-    return [[rng.normal(2, 3, *shape, dtype=case.dtype)] for shape in shapes]
+    strips = [rng.normal(2, 3, length, other, dtype=case.dtype) for length in case.sizes[: case.ranks]]
+    return [[strip.mT.contiguous() if case.dim == 3 else strip] for strip in strips]
 
 
 def one_message_each(where: str, calls: Sequence[Event], neighbours: Sequence[int], nbytes: int) -> Finding:
@@ -51,43 +47,33 @@ def one_message_each(where: str, calls: Sequence[Event], neighbours: Sequence[in
     return compare.at_most(most, nbytes, f"{where}, bytes of a message", kind=Kind.TOO_MUCH)
 
 
+def edge(case: Strips, given: Given) -> int:
+    """Bytes of a message."""
+    return given[0][0].narrow(case.dim or 2, 0, case.width).nbytes
+
+
 def one_to_each(case: Strips, given: Given, rank: int, label: str, calls: Sequence[Event]) -> Finding:
     """Passes if this rank sends each neighbour one message of `width` rows, and no more."""
     where = f"in {label} rank {rank}"
     if others := sorted({call.op for call in calls} - {"send", "recv"}):
         return Finding(False, f"{where} calls {', '.join(others)}; messages are enough.")
-    neighbours = [other for other in (rank - 1, rank + 1) if 0 <= other < len(given)]
-    nbytes = given[rank][0].narrow(case.dim or 2, 0, case.width).nbytes
     if not case.width:
         return Finding(True, "Nothing has to be sent.")
-    return one_message_each(where, calls, neighbours, nbytes)
+    neighbours = [other for other in (rank - 1, rank + 1) if 0 <= other < len(given)]
+    return one_message_each(where, calls, neighbours, edge(case, given))
 
 
-def all_at_once(answer: Answer, rng: Rng) -> Finding:
-    """Passes if neither pass, on eight ranks, takes longer than four messages."""
-    x = [rng.normal(2, 3, 3, 50) for _ in range(8)]
-    cluster = Cluster(nodes=8, intra_node=MEASURED, inter_node=MEASURED)
-    observed = answer.launch(space.paced, per_rank(x), 1, ranks=8, cluster=cluster)
-    nbytes = x[0][:, :, :1].nbytes
-    allowed = seconds(4, 4 * nbytes)
-    for number, label in enumerate(("forward", "backward")):
-        begins = [event.start for event in observed.events if event.op == label]
-        ends = [
-            call.end
-            for rank in range(8)
-            for call in calls_by_pass(observed, rank, ("forward", "backward"))[number]
-            if call.op in ("send", "recv")
-        ]
-        taken = max(ends, default=0.0) - min(begins, default=0.0)
-        if taken > allowed * (1 + 1e-9):
-            said = f"{label} of 8 ranks takes {taken * 1e3:.3f} ms on links of 1 ms and 1 MB/s"
-            return Finding(False, f"{said}; four messages of {nbytes} bytes take {allowed * 1e3:.3f} ms.")
-    return Finding(True, "Neither pass takes longer than four messages.")
+def all_at_once(tried: Tried[Any]) -> Finding | None:
+    """Passes if both passes, on eight ranks, take no longer than four messages each."""
+    case, seen = tried.case.features, tried.seen
+    nbytes = edge(case, [own for own, *_ in seen.given[0]])
+    return in_time(seen.traffic, Allowed(0, 0, 8, 8 * nbytes)) if case.ranks == 8 else None
 
 
 @both_passes(
     base=Strips(),
     names=("x",),
+    options=("width", "dim"),
     minutes=40,
     difficulty=3,
     rubric=(
@@ -106,11 +92,12 @@ def all_at_once(answer: Answer, rng: Rng) -> Finding:
             "width 0; columns, if dim says so. What backward needs belongs to one call: keep it in ctx.",
             needs=RIGHT,
             vary=vary(
-                sizes=((3, 5, 4), (3,), (2, 2, 4, 2)),
+                ranks=(1, 8),
+                sizes=((3, 5, 4, 2) * 2, (2, 2, 4, 2) * 2),
                 width=(0, 1),
                 dim=(3,),
                 dtype=(torch.float64,),
-                calls=(2,),
+                times=(2,),
             ),
         ),
         Criterion(
@@ -118,22 +105,16 @@ def all_at_once(answer: Answer, rng: Rng) -> Finding:
             3,
             "One message to each neighbour in each pass, of `width` rows; no collective.",
             needs=(*RIGHT, "other strips"),
-            how=look("calls"),
+            how=in_passes(one_to_each),
         ),
         Criterion(
             "all at once",
             2,
             "dist.send waits until its message is received: let nobody wait for a neighbour that waits.",
             needs=(*RIGHT, "neighbours only"),
-            ask=all_at_once,
+            how=all_at_once,
         ),
-        Criterion(
-            "group",
-            1,
-            "Neighbours are those in the group, in backward too.",
-            needs=RIGHT,
-            vary=vary(grouped=(True,)),
-        ),
+        Criterion("group", 1, "Neighbours are those in the group.", needs=RIGHT, vary=vary(group=(1,))),
     ),
     hints=(
         "Which rows of its own does a rank send up, and which down? Which ranks send in one direction only?",
@@ -142,7 +123,6 @@ def all_at_once(answer: Answer, rng: Rng) -> Finding:
         "messages at once. Both passes swap something: what goes up, what goes down?",
     ),
     arguments=drawn,
-    calls=one_to_each,
 )
 def halo_exchange(case: Strips, given: Given) -> list[Tensor]:
     """The last rows before, a rank's own, and the first after; zeros at the image's edges."""

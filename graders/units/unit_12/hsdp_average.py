@@ -1,30 +1,31 @@
 """The grader of `hsdp_average`."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
-from torch import Tensor
 from torch.nn import functional
 
 from graders.grading.cases import both, vary
+from graders.grading.communication import in_words
+from graders.grading.expected import Expected
+from graders.grading.explanation import Tried
 from graders.grading.judging import feature
-from graders.grading.kit import Answer, Criterion, Finding, Kind, Observed, Rng, compare, per_rank
-from graders.units.one_by_one import Looks, look, one_by_one
-from graders.units.unit_12.drivers import averages as drivers
-from graders.units.unit_12.drivers.averages import GradientsReply
+from graders.grading.kit import Criterion, Finding, Kind, Rng, compare
+from graders.units.ranks.features import Ranks
+from graders.units.ranks.rows import kept
+from graders.units.ranks.stage import Arguments, on_ranks
+from graders.units.unit_12.drivers import averages
 
-Run = Observed[GradientsReply]
 RIGHT = ("the shard", "any length", "any groups")
 
 
 @dataclass(frozen=True, slots=True)
-class Nodes:
-    """nodes: of g ranks each. shapes: of the gradients. mixed: whether other ranks than neighbours are on a
-    node.
-    """
+class Nodes(Ranks):
+    """g: ranks of a node. shapes: of the gradients. mixed: whether a node has other ranks than neighbours."""
 
-    nodes: int = feature(2, "{} nodes")
-    g: int = feature(3, "of {}")
+    ranks: int = feature(6, "{} ranks")
+    g: int = feature(3, "{} on each node")
     shapes: tuple[tuple[int, ...], ...] = feature(((3,), (2, 6)), "gradients of shapes {}")
     mixed: bool = feature(False, lambda mixed: "ranks on nodes in another order" if mixed else "")
     dtype: torch.dtype = feature(torch.float32, lambda dtype: str(dtype).removeprefix("torch."))
@@ -32,28 +33,36 @@ class Nodes:
     @property
     def within(self) -> list[list[int]]:
         """The ranks of each node."""
-        ranks = torch.arange(self.nodes * self.g)
+        ranks = torch.arange(self.ranks)
         return (ranks.view(self.g, -1).t().flip(0) if self.mixed else ranks.view(-1, self.g)).tolist()
 
-    @property
-    def across(self) -> list[list[int]]:
-        """Ranks of one place, in ascending order."""
-        return [sorted(ranks) for ranks in zip(*self.within, strict=True)]
 
-    @property
-    def shard(self) -> int:
-        """Numbers of a rank's shard."""
-        return -(-sum(torch.Size(shape).numel() for shape in self.shapes) // self.g)
-
-    def expected(self, gradients: list[list[Tensor]]) -> list[Tensor]:
-        """Each rank's shard of the mean."""
-        whole = torch.stack([torch.cat([each.flatten() for each in own]) for own in gradients]).mean(0)
-        parts = functional.pad(whole, (0, -len(whole) % self.g)).chunk(self.g)
-        places = {rank: place for node in self.within for place, rank in enumerate(node)}
-        return [parts[places[rank]] for rank in sorted(places)]
+def drawn(rng: Rng, nodes: Nodes) -> list[Arguments]:
+    """Gradients, the ranks of each node, and those of one place, in ascending order."""
+    across = [sorted(ranks) for ranks in zip(*nodes.within, strict=True)]
+    return [
+        [[rng.normal(*shape, dtype=nodes.dtype) for shape in nodes.shapes], nodes.within, across]
+        for _ in range(nodes.ranks)
+    ]
 
 
-@one_by_one(
+def two_calls(tried: Tried[Any]) -> Finding:
+    """Passes if each rank makes these two collectives, and no other; one of a rank alone may be left out."""
+    nodes, seen = tried.case.features, tried.seen
+    ranks = {"reduce_scatter": nodes.g, "all_reduce": nodes.ranks // nodes.g}
+    for rank, (events, shard) in enumerate(zip(seen.by_rank, seen.results[0], strict=True)):
+        calls = ["reduce_scatter" if event.op.startswith("reduce_scatter") else event.op for event in events]
+        needed = [call for call in ranks if call in calls or ranks[call] > 1]
+        if calls != needed:
+            said = f"rank {rank} calls {in_words(calls)}; expected {in_words(needed)}."
+            return Finding(False, said, Kind.TOO_MUCH)
+        if "all_reduce" in calls and events[-1].nbytes > shard.nbytes:
+            what = f"Bytes that rank {rank} gives to all_reduce"
+            return compare.at_most(events[-1].nbytes, shard.nbytes, what, kind=Kind.TOO_MUCH)
+    return Finding(True, "Every rank makes a reduce-scatter, and an all-reduce of its shard.")
+
+
+@on_ranks(
     base=Nodes(),
     minutes=20,
     difficulty=2,
@@ -75,22 +84,16 @@ class Nodes:
             "any groups",
             1,
             "A rank's place is that in `within`. There may be one node, or one rank a node.",
-            vary=both(nodes=1, g=1) + both(nodes=3, g=2, mixed=True),
+            vary=both(ranks=1, g=1) + both(g=2, mixed=True),
         ),
-        Criterion(
-            "gradients kept",
-            1,
-            "Collectives work in place: give them copies, also where one gradient is all there is.",
-            needs=RIGHT,
-            how=look("gradients kept"),
-        ),
+        Criterion("gradients kept", 1, "Collectives work in place: give them copies.", needs=RIGHT, how=kept),
         Criterion(
             "calls and bytes",
             3,
             "What crosses from node to node is the shard, n / g numbers: first one reduce-scatter in "
             "`within`, then one all-reduce in `across`.",
             needs=(*RIGHT, "gradients kept"),
-            how=look("calls and bytes"),
+            how=two_calls,
         ),
     ),
     hints=(
@@ -99,50 +102,17 @@ class Nodes:
         "torch.cat([each.flatten() for each in gradients]) is one tensor of n numbers, filled up by "
         "torch.nn.functional.pad.",
     ),
+    arguments=drawn,
+    calls=None,
+    driver=averages.averaged,
 )
-def hsdp_average(answer: Answer, nodes: Nodes, rng: Rng) -> tuple[Finding, Looks]:
+def hsdp_average(nodes: Nodes, given: list[Arguments]) -> list[Expected]:
     """The mean of gradients, of which each rank has a shard."""
-    ranks = nodes.nodes * nodes.g
-    gradients = [[rng.normal(*shape, dtype=nodes.dtype) for shape in nodes.shapes] for _ in range(ranks)]
-    run: Run = answer.launch(drivers.averaged, per_rank(gradients), nodes.within, nodes.across, ranks=ranks)
-    seen = [reply.result for reply in run.results]
-    return compare.close_on_all_ranks(seen, nodes.expected(gradients), "the shard"), {
-        "gradients kept": lambda: kept(run, gradients),
-        "calls and bytes": lambda: compare.first_failure((between(nodes, run), two_calls(nodes, run))),
-    }
-
-
-def kept(run: Run, gradients: list[list[Tensor]]) -> Finding:
-    """Passes if gradients are as they were, and the result is none of them."""
-    found = []
-    for rank, (reply, own) in enumerate(zip(run.results, gradients, strict=True)):
-        found.append(compare.equal(reply.gradients, own, f"the gradients on rank {rank} afterwards"))
-        found.append(compare.equal(reply.own, True, f"whether rank {rank} returns a new tensor"))
-    return compare.first_failure(found)
-
-
-def between(nodes: Nodes, run: Run) -> Finding:
-    """Passes if no rank sends more across nodes than an all-reduce of its shard does."""
-    node = {rank: number for number, ranks in enumerate(nodes.within) for rank in ranks}
-    sent = [0] * len(node)
-    for event in run.events:
-        meets = event.group if event.peer is None else (event.rank, event.peer)
-        if len({node[rank] for rank in meets}) > 1:
-            sent[event.rank] += event.sent
-    # Rounded up: parts may be uneven.
-    part = -(-nodes.shard * nodes.dtype.itemsize // nodes.nodes)
-    what = "Bytes of a rank to other nodes"
-    return compare.at_most(max(sent), 2 * (nodes.nodes - 1) * part, what, kind=Kind.TOO_MUCH)
-
-
-def two_calls(nodes: Nodes, run: Run) -> Finding:
-    """Passes if each rank made these two collectives, and no other; one of a rank alone may be left out."""
-    sizes = {"reduce_scatter": nodes.g, "all_reduce": nodes.nodes}
-    for rank in range(len(run.results)):
-        calls = run.calls(rank)
-        seen = [call if call == "all_reduce" else call[: len("reduce_scatter")] for call in calls]
-        needed = [call for call in sizes if call in seen or sizes[call] > 1]
-        if seen != needed:
-            told = f"rank {rank} calls {', '.join(calls) or 'nothing'}"
-            return Finding(False, f"{told}; expected {', '.join(needed)}.", Kind.TOO_MUCH)
-    return Finding(True, "Every rank makes a reduce-scatter and an all-reduce.")
+    whole = torch.stack([torch.cat([x.flatten() for x in gradients]) for gradients, *_ in given]).mean(0)
+    shards = functional.pad(whole, (0, -len(whole) % nodes.g)).chunk(nodes.g)
+    places = {rank: place for node in nodes.within for place, rank in enumerate(node)}
+    names = ("gradients", "within", "across")
+    return [
+        Expected(shards[places[rank]], dict(zip(names, own, strict=True)), returned=None)
+        for rank, own in enumerate(given)
+    ]

@@ -19,11 +19,6 @@ class Place:
     part: int = 600
 
 
-def one_rank(rng: Rng, place: Place) -> Arguments:
-    """The rank at this part of all, and the shape."""
-    return [(prod(place.shape) - 1) * place.part // 1000, place.shape]
-
-
 def refused(answer: Answer, rng: Rng) -> Finding:
     """Passes if ranks that are too large, or negative, raise ValueError."""
     outside = [(30, (3, 5, 2)), (-1, (3, 5, 2)), (-30, (3, 5, 2))]
@@ -73,7 +68,7 @@ PARTS = tuple(range(0, 1001, 50))
         "How many ranks further is the next place along the last axis? Along the one before it?",
         "divmod(rank, size) gives how often the last axis went round, and where it stands now.",
     ),
-    arguments=one_rank,
+    arguments=lambda rng, place: [(prod(place.shape) - 1) * place.part // 1000, place.shape],
 )
 def mesh_coordinates(place: Place, given: Arguments) -> Expected:
     """How often the axes behind it have gone round, for each axis."""

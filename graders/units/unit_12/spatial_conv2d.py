@@ -12,9 +12,7 @@ from graders.grading.cases import both, vary
 from graders.grading.communication import in_words
 from graders.grading.judging import feature
 from graders.grading.kit import Criterion, Finding, Kind, Rng, compare
-from graders.units.one_by_one import look
-from graders.units.unit_12.both_passes import Given, both_passes
-from graders.units.unit_12.cut import Cut
+from graders.units.unit_12.both_passes import Cut, Given, both_passes, in_passes
 from graders.units.unit_12.halo_exchange import one_message_each
 
 RIGHT = ("result", "gradient of the image", "gradient of the weight")
@@ -22,14 +20,11 @@ RIGHT = ("result", "gradient of the image", "gradient of the weight")
 
 @dataclass(frozen=True, slots=True)
 class Convolved(Cut):
-    """kernel: rows and columns. stride: None for the default."""
+    """sizes: rows of each rank's strip. kernel: rows and columns. stride: None for the default."""
 
+    sizes: tuple[int, ...] = feature((4, 4, 4), "strips of {} rows")
     kernel: tuple[int, int] = feature((3, 3), "a kernel of {}")
     stride: int | None = feature(None, lambda stride: f"stride {stride}" if stride else "")
-
-    @property
-    def options(self) -> dict[str, int]:
-        return {} if self.stride is None else {"stride": self.stride}
 
 
 def drawn(rng: Rng, case: Convolved) -> Given:
@@ -63,18 +58,14 @@ def halos_and_one_sum(
 
 
 @both_passes(
-    base=Convolved(sizes=(4, 4, 4)),
+    base=Convolved(),
     names=("x_shard", "the weight"),
+    options=("stride",),
     minutes=20,
     difficulty=3,
     rubric=(
         Criterion("result", 3, "Above and below the padding is the neighbours'; left and right it is zeros."),
-        Criterion(
-            "gradient of the image",
-            1,
-            "Rows that a neighbour borrowed have a gradient there too.",
-            vary=vary(only=(0,)),
-        ),
+        Criterion("gradient of the image", 1, "Lent rows have a gradient there, too.", vary=vary(only=(0,))),
         Criterion(
             "gradient of the weight",
             3,
@@ -92,25 +83,19 @@ def halos_and_one_sum(
                 kernel=((3, 5), (5, 1), (1, 3)),
                 dtype=(torch.float64,),
                 frozen=(0, 1),
-                calls=(2,),
+                times=(2,),
             )
             + both(sizes=(4, 2, 1), stride=2)
-            + both(sizes=(5,), stride=2),
+            + both(ranks=1, sizes=(5,), stride=2),
         ),
         Criterion(
             "calls and bytes",
             1,
             "Halos in both passes; in backward one all-reduce of the weight's gradient, if there is one.",
             needs=(*RIGHT, "strides and kernels"),
-            how=look("calls"),
+            how=in_passes(halos_and_one_sum),
         ),
-        Criterion(
-            "group",
-            1,
-            "Both the halo and the sum are the group's.",
-            needs=RIGHT,
-            vary=vary(grouped=(True,)),
-        ),
+        Criterion("group", 1, "Halo and sum are the group's.", needs=RIGHT, vary=vary(group=(1,))),
     ),
     hints=(
         "Which padding does conv2d still have to add to a strip that has rows enough above and below, "
@@ -119,7 +104,6 @@ def halos_and_one_sum(
         "A hook on weight.view_as(weight) gets the gradient, and what it returns takes its place.",
     ),
     arguments=drawn,
-    calls=halos_and_one_sum,
 )
 def spatial_conv2d(case: Convolved, given: Given) -> list[Tensor]:
     """The whole image's convolution, in strips."""

@@ -12,9 +12,7 @@ from graders.grading.cases import both, vary
 from graders.grading.communication import in_words
 from graders.grading.judging import feature
 from graders.grading.kit import Criterion, Finding, Kind, Rng
-from graders.units.one_by_one import look
-from graders.units.unit_12.both_passes import Given, both_passes
-from graders.units.unit_12.cut import Cut
+from graders.units.unit_12.both_passes import Cut, Given, both_passes, in_passes
 
 RIGHT = ("result", "gradient of the image", "gradients of weight and bias")
 
@@ -31,15 +29,11 @@ class Parts(Cut):
     far: bool = feature(False, lambda far: "means far from 0" if far else "")
 
     @property
-    def options(self) -> dict[str, float]:
-        return {} if self.eps is None else {"eps": self.eps}
-
-    @property
     def gradients_too(self) -> bool:
         return not self.far
 
     @property
-    def near(self) -> float:
+    def tolerance(self) -> float:
         return 1e-2 if self.far else {torch.float64: 1e-9, torch.float32: 1e-4}[self.dtype]
 
 
@@ -71,6 +65,7 @@ def one_collective(case: Parts, given: Given, rank: int, label: str, calls: Sequ
 @both_passes(
     base=Parts(),
     names=("x_shard", "the weight", "the bias"),
+    options=("eps",),
     minutes=40,
     difficulty=4,
     rubric=(
@@ -98,9 +93,9 @@ def one_collective(case: Parts, given: Given, rank: int, label: str, calls: Sequ
             "Parts that differ in size, whose means may not be averaged as they are; one rank; a rank that "
             "has nothing; float64; eps by default; and several calls in one graph.",
             needs=RIGHT,
-            vary=vary(dtype=(torch.float64,), eps=(None,), calls=(2,))
+            vary=vary(dtype=(torch.float64,), eps=(None,), times=(2,))
             + both(sizes=(3, 5, 2), samples=(2, 1, 3))
-            + both(sizes=(2,), samples=(2,))
+            + both(ranks=1, sizes=(2,), samples=(2,))
             + both(sizes=(1, 0, 4), samples=(1, 2, 1)),
         ),
         Criterion(
@@ -116,15 +111,9 @@ def one_collective(case: Parts, given: Given, rank: int, label: str, calls: Sequ
             1,
             "2 C + 1 numbers forward, 2 C backward: put into one tensor what travels together.",
             needs=RIGHT,
-            how=look("calls"),
+            how=in_passes(one_collective),
         ),
-        Criterion(
-            "group",
-            1,
-            "Collectives take a group, in backward too.",
-            needs=(*RIGHT, "other parts"),
-            vary=vary(grouped=(True,)),
-        ),
+        Criterion("group", 1, "Both passes' collectives take the group.", needs=RIGHT, vary=vary(group=(1,))),
     ),
     hints=(
         "From which three things of each rank do mean and variance of all follow?",
@@ -134,7 +123,6 @@ def one_collective(case: Parts, given: Given, rank: int, label: str, calls: Sequ
         "have in it, beside the gradient itself?",
     ),
     arguments=drawn,
-    calls=one_collective,
 )
 def synchronised_batch_norm(case: Parts, given: Given) -> list[Tensor]:
     """PyTorch's own of all pixels together."""

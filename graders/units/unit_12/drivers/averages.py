@@ -1,61 +1,45 @@
 """Drivers of unit 12: gradients that are averaged, and measured, on a mesh of ranks."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 
-from graders.grading.answer import AnswerFunction, DriverReply, PlainData
+from course_lib.training.mesh_transformer import AXES
+from graders.grading.answer import AnswerFunction, PlainData
+from graders.grading.called import Called
 from graders.units.groups import own_group
-
-AXES = ("data", "pipeline", "tensor")
-
-Described = tuple[Tensor, bool, bool, bool]
-"""Of a parameter: its gradient, whether it has one, whether it is cut along tensor, whether it is shared."""
+from graders.units.ranks import drivers
 
 
-@dataclass(frozen=True, slots=True)
-class GradientsReply(DriverReply):
-    """result: what the answer returned on this rank. gradients: afterwards. own: whether the result has
-    memory of its own.
-    """
+def averaged(answer: AnswerFunction, *given: Any) -> list[Called]:
+    """What the answer makes of gradients, with the arguments of `graders.units.ranks.drivers.calls`."""
 
-    result: PlainData
-    gradients: list[Tensor | None]
-    own: bool
+    def in_groups(gradients: list[Tensor], within: list[list[int]], across: list[list[int]]) -> Any:
+        return answer(gradients, own_group(within), own_group(across))
+
+    return drivers.calls(in_groups, *given)
 
 
-def averaged(
-    answer: AnswerFunction, gradients: list[Tensor], within: list[list[int]], across: list[list[int]]
-) -> GradientsReply:
-    """What the answer makes of gradients. within, across: the ranks of all groups of a kind."""
-    result = answer(gradients, own_group(within), own_group(across))
-    used = {each.untyped_storage().data_ptr() for each in gradients if each.numel()}
-    own = type(result) is not Tensor or result.untyped_storage().data_ptr() not in used
-    return GradientsReply(result, [*gradients], own)
+def normed(answer: AnswerFunction, *given: Any) -> list[Called]:
+    """The norm of what a mesh has, and the gradients afterwards; arguments as for `averaged`."""
+    return drivers.calls(partial(_normed, answer), *given)
 
 
-def normed(
-    answer: AnswerFunction, shape: tuple[int, int, int], parameters: list[Described]
-) -> GradientsReply:
-    """The norm of what a mesh of this shape, data x pipeline x tensor, has; of this rank the parameters are
-    described.
-    """
+def _normed(
+    answer: AnswerFunction, shape: tuple[int, int, int], held: list[tuple[Tensor, bool, bool, bool]]
+) -> dict[str, PlainData]:
+    """held: of each parameter its gradient, whether it has one, is cut along tensor, and is shared."""
     mesh = init_device_mesh("cpu", shape, mesh_dim_names=AXES)
-    made = [_parameter(*each) for each in parameters]
-    return GradientsReply(answer(_once(made), mesh), [each.grad for each in made], own=True)
-
-
-def _parameter(gradient: Tensor, has_one: bool, cut: bool, shared: bool) -> nn.Parameter:
-    parameter = nn.Parameter(torch.zeros_like(gradient))
-    parameter.grad = gradient if has_one else None
-    parameter.tensor_model_parallel = cut  # type: ignore[attr-defined]
-    parameter.shared = shared  # type: ignore[attr-defined]
-    return parameter
-
-
-def _once(parameters: list[nn.Parameter]) -> Iterable[nn.Parameter]:
-    """As model.parameters() gives them: they can be gone through once."""
-    yield from parameters
+    parameters = []
+    for gradient, has_one, cut, shared in held:
+        parameter = nn.Parameter(torch.zeros_like(gradient))
+        parameter.grad = gradient if has_one else None
+        parameter.tensor_model_parallel = cut  # type: ignore[attr-defined]
+        parameter.shared = shared  # type: ignore[attr-defined]
+        parameters.append(parameter)
+    # As model.parameters() gives them, they can be gone through once.
+    norm = answer(iter(parameters), mesh)
+    return {"the norm": norm, "gradients": [each.grad for each in parameters]}

@@ -1,34 +1,37 @@
 """Drivers of unit 12: groups along the axes of a mesh."""
 
-from dataclasses import dataclass
+import re
+from functools import partial
+from typing import Any
 
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
-from graders.grading.answer import AnswerFunction, DriverReply, PlainData
+from graders.grading.answer import AnswerFunction, PlainData
+from graders.grading.called import Called
 from graders.units.drivers import outcome
+from graders.units.ranks import drivers
 
 
-@dataclass(frozen=True, slots=True)
-class GroupsReply(DriverReply):
-    """members: of each group that this rank got, its ranks in order; a word where it is no group. words: what
-    each is described with. made: how many groups all ranks made.
-    """
-
-    members: list[PlainData]
-    words: list[str]
-    made: int
+def grouped(answer: AnswerFunction, *given: Any) -> list[Called]:
+    """The groups of each mesh, with the arguments of `graders.units.ranks.drivers.calls`."""
+    return drivers.calls(partial(_grouped, answer), *given)
 
 
-def grouped(answer: AnswerFunction, shape: tuple[int, ...]) -> GroupsReply:
-    """This rank's groups of a mesh that has all ranks."""
+def _grouped(answer: AnswerFunction, shape: tuple[int, ...]) -> dict[str, PlainData]:
+    """The ranks of each of this rank's groups, whether one is of a DeviceMesh, and how many were made."""
     before = distributed_c10d._world.group_count
     groups = answer(shape, dist.get_rank())
     made = distributed_c10d._world.group_count - before
     if type(groups) is not list or not all(isinstance(group, dist.ProcessGroup) for group in groups):
-        return GroupsReply([f"no list of groups, but a {type(groups).__name__}"], [], made)
-    members: list[PlainData] = list(map(dist.get_process_group_ranks, groups))
-    return GroupsReply(members, [group.group_desc for group in groups], made)
+        return {
+            "groups": f"no list of groups, but a {type(groups).__name__}",
+            "of a mesh": False,
+            "made": made,
+        }
+    of_mesh = any(re.fullmatch(r"mesh_(dim_\d+|[a-z]+)", group.group_desc) for group in groups)
+    members = list(map(dist.get_process_group_ranks, groups))
+    return {"groups": members, "of a mesh": of_mesh, "made": made}
 
 
 def refused(answer: AnswerFunction, shape: tuple[int, ...]) -> dict[str, PlainData]:

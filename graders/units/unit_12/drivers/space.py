@@ -4,25 +4,18 @@ What arrives in backward at an answer's result is made of the result itself (see
 another shape ends in a finding about its shape.
 """
 
-from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from course_lib import mark
-from graders.grading.answer import AnswerFunction, DriverReply, PlainData
-from graders.units.groups import group_option
+from graders.grading.answer import AnswerFunction, PlainData
+from graders.grading.called import Called
 from graders.units.models import copies_of, sent
-
-
-@dataclass(frozen=True, slots=True)
-class PassesReply(DriverReply):
-    """results: of each call. gradients: of the tensors given. changed: what is not as it was."""
-
-    results: list[PlainData]
-    gradients: list[PlainData]
-    changed: list[str]
+from graders.units.ranks import drivers
 
 
 def arriving(result: Tensor, rank: int) -> Tensor:
@@ -35,28 +28,27 @@ def of_call(number: int, given: list[Tensor]) -> list[Tensor]:
     return [(number + 1) * given[0] if number else given[0], *given[1:]]
 
 
-def passes(answer: AnswerFunction, cases: list[list[PlainData]]) -> list[PassesReply]:
-    """The passes of each case, one after another. cases: the arguments of `_passes`."""
-    return [_passes(answer, *case) for case in cases]
+def passes(answer: AnswerFunction, *given: Any) -> list[Called]:
+    """The passes of each case, with the arguments of `graders.units.ranks.drivers.calls`."""
+    return drivers.calls(partial(_passes, answer), *given)
 
 
 def _passes(
     answer: AnswerFunction,
     tensors: list[Tensor],
     options: dict[str, PlainData],
-    groups: list[list[int]],
     frozen: int | None,
-    calls: int,
+    times: int,
     backward: bool,
-) -> PassesReply:
-    """What the answer makes of tensors, in so many calls; and, if backward is asked for, what gradients these
-    get where `arriving` arrives at the results. frozen: which needs no gradient, by number.
+    **group: Any,
+) -> list[PlainData]:
+    """The result of each call; the gradient of each tensor, where `arriving` arrives at the results, if
+    backward is asked for; and what is not as it was. frozen: which tensor needs no gradient, by number.
     """
-    given_options = options | group_option(groups)
     leaves = [each.clone().requires_grad_(number != frozen) for number, each in enumerate(tensors)]
     given = [leaf.clone() for leaf in leaves]
     mark("forward")
-    results = [answer(*of_call(number, given), **given_options) for number in range(calls)]
+    results = [answer(*of_call(number, given), **options, **group) for number in range(times)]
     mark("backward")
     passed = [each for each in results if isinstance(each, Tensor) and each.requires_grad]
     changed = []
@@ -67,18 +59,4 @@ def _passes(
         torch.autograd.backward(torch.stack(ends).sum())
         changed += ["the gradient that arrived"] * (not all(map(torch.equal, arrived, before)))
     changed += ["an argument"] * (not all(map(torch.equal, given, tensors)))
-    # PyTorch's functional collectives wait when their result is first used: it is copied.
-    gradients = [None if leaf.grad is None else leaf.grad.detach().clone() for leaf in leaves]
-    kept = [each.detach().clone() if isinstance(each, Tensor) else each for each in results]
-    return PassesReply(kept, gradients, changed)
-
-
-def paced(answer: AnswerFunction, x: Tensor, width: int) -> None:
-    """Both passes of the answer on a strip x, each of which all ranks begin at the same time."""
-    leaf = x.clone().requires_grad_()
-    dist.barrier()
-    mark("forward")
-    result = answer(leaf, width)
-    dist.barrier()
-    mark("backward")
-    torch.autograd.backward(sent(result, arriving(result, dist.get_rank())))
+    return [results, [leaf.grad for leaf in leaves], changed]

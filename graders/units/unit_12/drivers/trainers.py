@@ -1,13 +1,15 @@
 """The driver of tournaments, their models, and how trainers score these."""
 
-from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from graders.grading.answer import AnswerFunction, DriverReply, PlainData
-from graders.units.groups import group_option
+from graders.grading.answer import AnswerFunction, PlainData
+from graders.grading.called import Called
 from graders.units.models import copies_of, load_values, state_of
+from graders.units.ranks import drivers
 
 
 class Player(nn.Module):
@@ -30,33 +32,25 @@ def score_of(values: list[Tensor], likes: list[float]) -> float:
     return float(torch.tensor(sums, dtype=torch.float64).sum())
 
 
-@dataclass(frozen=True, slots=True)
-class TournamentReply(DriverReply):
-    """returned: by the answer. values: what the model holds then. same: whether in the same tensors. drawn:
-    PyTorch's next random number.
-    """
-
-    returned: PlainData
-    values: list[Tensor]
-    same: bool
-    drawn: float
+def met(answer: AnswerFunction, *given: Any) -> list[Called]:
+    """The round of each case, with the arguments of `graders.units.ranks.drivers.calls`."""
+    return drivers.calls(partial(_met, answer), *given)
 
 
-def met(
+def _met(
     answer: AnswerFunction,
-    whole: bool,
-    groups: list[list[int]],
     values: list[Tensor],
     likes: list[float],
     seed: int,
-) -> TournamentReply:
-    """A round. values: what this rank's model holds before it. likes: how it weights these."""
-    options = group_option(groups)
+    whole: bool,
+    **group: Any,
+) -> dict[str, PlainData]:
+    """values: what this rank's model holds before the round. likes: how it weights these."""
     model = Player(whole)
     before = state_of(model)
     load_values(before, values)
     torch.manual_seed(7)
-    returned = answer(model, lambda each: score_of(state_of(each), likes), seed, **options)
+    score = answer(model, lambda each: score_of(state_of(each), likes), seed, **group)
     after = state_of(model)
     same = len(after) == len(before) and all(map(lambda one, other: one is other, after, before))
-    return TournamentReply(returned, copies_of(after), same, float(torch.rand(())))
+    return {"score": score, "model": copies_of(after), "same": same, "drawn": float(torch.rand(()))}
