@@ -13,8 +13,7 @@ from graders.grading.explanation import Tried
 from graders.grading.judging import feature
 from graders.grading.kit import Answer, Criterion, Finding, Observed, Rng, communication, compare, per_rank
 from graders.units.unit_08 import drivers
-from graders.units.unit_08.problems import GRADIENT, Batches, drawn_batches, star
-from graders.units.unit_08.replies import TrainedReply
+from graders.units.unit_08.problems import GRADIENT, Batches, TrainedReply, drawn_batches, star
 
 SHAPE = (5, 8)
 SMALL = 16
