@@ -3,9 +3,17 @@
 from graders.grading.cases import both
 from graders.grading.kit import Answer, Criterion, Finding, Rng
 from graders.units.one_by_one import one_by_one
-from graders.units.unit_08.on_the_server import SOON, STAR, W_UNCHANGED, Pace, Training, asked, train
-
-EVERY, MESSAGES = "every gradient once", "messages and bytes"
+from graders.units.unit_08.on_the_server import (
+    EVERY,
+    MESSAGES,
+    SOON,
+    STAR,
+    W_UNCHANGED,
+    Pace,
+    Training,
+    asked,
+    train,
+)
 
 
 def unhindered(training: Training) -> Finding:
@@ -35,20 +43,13 @@ def unhindered(training: Training) -> Finding:
         ),
         W_UNCHANGED,
         STAR,
-        Criterion(
-            MESSAGES,
-            2,
-            "steps / n_push sums from each worker and steps / n_fetch copies of the weights to it, rounded "
-            "up; besides them only messages of a number or two.",
-            needs=(EVERY, STAR.name),
-            how=asked(Training.frugal),
-        ),
+        MESSAGES,
         Criterion(
             "weights of each step",
             3,
             "In steps 0, n_fetch, 2 n_fetch ... a worker fetches the server's weights as they are then. In "
             "between its own copy moves by its own gradients.",
-            needs=(EVERY, STAR.name, MESSAGES),
+            needs=(EVERY, STAR.name, MESSAGES.name),
             how=asked(Training.fresh),
         ),
         Criterion(

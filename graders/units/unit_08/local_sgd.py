@@ -7,9 +7,10 @@ import torch
 from torch import Tensor
 
 from graders.grading.cases import both
-from graders.grading.communication import each_rank_calls
+from graders.grading.communication import each_rank_calls, payload_of
+from graders.grading.expected import same
 from graders.grading.judging import feature
-from graders.grading.kit import Answer, Criterion, Finding, Kind, Observed, Rng, compare, per_rank
+from graders.grading.kit import Answer, Criterion, Finding, Observed, Rng, compare, per_rank
 from graders.units.models import copies_of
 from graders.units.one_by_one import Looks, look, one_by_one
 from graders.units.optimizers import PlainSGD
@@ -57,25 +58,11 @@ def trained(models: list[Forked], lr: float, batches: Batches, period: int) -> l
     return losses
 
 
-def told(reply: ReplicaReply, rank: int, losses: list[float]) -> Finding:
-    """Passes if a rank returned the loss of each of its steps."""
-    returned, what = reply.returned, f"what rank {rank} returns"
-    if not isinstance(returned, list) or len(returned) != len(losses):
-        return Finding(False, f"{what} is {compare.shown(returned)}; expected {len(losses)} floats.")
-    near = (compare.near(*pair, what, rtol=1e-4) for pair in zip(returned, losses, strict=True))
-    return compare.first_failure([Finding(True, f"{what} is the loss of each step."), *near])
-
-
 def calls(run: Observed[ReplicaReply], local: Local) -> Finding:
     """Passes if every rank calls all_reduce once a period, with all its trainable numbers."""
-    times, nbytes = ceil(local.steps / local.period), 4 * TRAINED
-    said = f"each rank calls all_reduce {times} times, with {nbytes} bytes."
-    sizes = {event.nbytes for event in run.communication(0)}
-    finding = each_rank_calls([run], ["all_reduce"] * times, said)
-    if finding.passed and sizes - {nbytes}:
-        said = f"rank 0 gives all_reduce {max(sizes)} bytes; expected {nbytes}."
-        return Finding(False, said, Kind.TOO_MUCH if max(sizes) > nbytes else Kind.OTHER)
-    return finding
+    times = ceil(local.steps / local.period)
+    numbers = payload_of(run, "all_reduce", 4 * TRAINED * times)
+    return compare.first_failure([each_rank_calls([run], ["all_reduce"] * times, numbers.seen), numbers])
 
 
 @one_by_one(
@@ -104,8 +91,7 @@ def calls(run: Observed[ReplicaReply], local: Local) -> Finding:
             SOME,
             1,
             "A parameter that has no gradient on this rank may have changed on another: it is averaged too. "
-            "(PeriodicModelAverager, and PostLocalSGDOptimizer with it, leaves it out, and the ranks wait "
-            "for each other or drift apart.)",
+            "(PyTorch's averagers leave it out.)",
             needs=(ANY,),
             vary=both(steps=5, own_layers=True),
         ),
@@ -160,6 +146,6 @@ def local_sgd(answer: Answer, local: Local, rng: Rng) -> tuple[Finding, Looks]:
 
     return moved(run.results, copies_of(models[0].parameters())), {
         OWN: own,
-        "losses": lambda: compare.first_failure(map(told, run.results, range(local.ranks), losses)),
+        "losses": lambda: same([each.returned for each in run.results], losses, "what ranks return", 1e-4),
         "all-reduces": lambda: calls(run, local),
     }

@@ -1,7 +1,6 @@
 """What unit 08 trains: gradients and clients that take as long as they are told, and what drivers tell."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -9,9 +8,6 @@ from torch import Tensor
 from course_lib import span
 from course_lib.cluster.topology import Cluster, Link
 from graders.grading.answer import DriverReply, PlainData
-
-if TYPE_CHECKING:
-    from graders.grading.rng import Rng
 
 GRADIENT = "gradient"
 """The span of one."""
@@ -77,19 +73,6 @@ def gradient_of(batch: dict[str, Tensor | float], w: Tensor) -> Tensor:
     if "turn" in batch:
         gradient = gradient + torch.as_tensor(batch["turn"]) @ flat
     return gradient if w.dim() == 1 else gradient.reshape(w.shape)
-
-
-def drawn_batches(rng: "Rng", size: int, seconds: list[float]) -> Batches:
-    """A worker's, for weights of so many numbers. seconds: of each batch."""
-    return [
-        {
-            "slope": 1 + rng.normal(size).abs(),
-            "turn": rng.normal(size, size) / size,
-            "offset": 2 * rng.normal(size),
-            "seconds": each,
-        }
-        for each in seconds
-    ]
 
 
 @dataclass(frozen=True, slots=True)

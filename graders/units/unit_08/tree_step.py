@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from math import ceil, log2
 
 import torch
+from torch import Tensor
 
 from course_lib.cluster.topology import Cluster
 from graders.grading.cases import both, vary
@@ -28,12 +29,11 @@ class Replicas:
     gaps: bool = feature(False, lambda gaps: "gradients missing on some" if gaps else "")
 
 
-def alike(replies: list[ReplicaReply]) -> Finding:
-    """Passes if all ranks have the same bits."""
-    for rank, reply in enumerate(replies):
-        if not compare.same(reply.parameters, replies[0].parameters):
-            return Finding(False, f"ranks 0 and {rank} differ in the last digits of a parameter.")
-    return Finding(True, "all ranks have the same parameters, to the last bit.")
+def same(replies: list[ReplicaReply], values: list[Tensor]) -> Finding:
+    """Passes if all ranks have the same bits, and left the rest alone."""
+    kept, first = stayed(replies, values, [0] * len(replies)), replies[0].parameters
+    alike = (compare.equal(each.parameters, first, "parameters, beside rank 0's") for each in replies)
+    return compare.first_failure([kept, *alike])
 
 
 def frugal(run: Observed[ReplicaReply]) -> Finding:
@@ -49,13 +49,13 @@ def frugal(run: Observed[ReplicaReply]) -> Finding:
 
 def quick(run: Observed[ReplicaReply]) -> Finding:
     """Passes if a step takes no longer than 2 ceil(log2 p) messages one after another, and no rank receives
-    more than ceil(log2 p) of them.
+    more than ceil(log2 p) of them: those that arrive together share their latency.
     """
     ranks = len(run.results)
     levels = ceil(log2(ranks))
     most = max(run.calls(rank).count("recv") for rank in range(ranks)) / STEPS
     if most > levels:
-        return compare.at_most(most, levels, "Messages that the busiest rank gets in a step")
+        return compare.at_most(most, levels, "messages that the busiest rank gets in a step")
     # Half a round a step for messages that leave a rank together; another tree has a whole one more.
     rounds = (2 * levels + 0.5) * STEPS
     allowed = rounds * seconds(1, TRAINED * 4)
@@ -134,9 +134,7 @@ def tree_step(answer: Answer, replicas: Replicas, rng: Rng) -> tuple[Finding, Lo
         total = sum((each for each in own if each is not None), torch.zeros_like(value))
         wanted.append(value - sum(rates) * total / replicas.ranks)
     return moved(run.results, wanted), {
-        SAME: lambda: compare.first_failure(
-            [stayed(run.results, values, [0] * replicas.ranks), alike(run.results)]
-        ),
+        SAME: lambda: same(run.results, values),
         "messages": lambda: frugal(run),
         "rounds": lambda: quick(run),
     }
