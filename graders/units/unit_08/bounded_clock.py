@@ -61,10 +61,7 @@ def ticks_of(rng: Rng, clock: Clock) -> list[tuple[int, bool, list[bool]]]:
             vary=vary(without_leave=(True,)),
         ),
         Criterion(
-            "two clocks",
-            1,
-            "What belongs to one clock is made in its __init__, with self.",
-            vary=vary(beside=(True,)),
+            "two clocks", 1, "What belongs to one clock is made in __init__.", vary=vary(beside=(True,))
         ),
     ),
     hints=(

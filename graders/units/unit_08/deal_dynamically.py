@@ -18,7 +18,6 @@ SLACK = 1e-4
 """Seconds that a few messages may take; a batch takes at least ten times as long."""
 
 Run = Observed[tuple[PlainData, list[int]]]
-"""See `drivers.dealt`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,17 +55,9 @@ def prompt(run: Run) -> Finding:
             vary=both(workers=2, batches=0, slowest=1) + both(workers=4, batches=2) + both(slowest=30),
         ),
         Criterion(
-            TOLD,
-            1,
-            "Rank 0 returns the worker of each batch, a worker the batches that it had, in order.",
-            how=look(TOLD),
+            TOLD, 1, "Whom did rank 0 send each batch? A worker returns its own, in order.", how=look(TOLD)
         ),
-        Criterion(
-            FREE,
-            3,
-            "A worker that is done asks, and gets the next batch at once: from whom does rank 0 receive?",
-            how=look(FREE),
-        ),
+        Criterion(FREE, 3, "Who is done asks, and gets one at once. From whom is a request?", how=look(FREE)),
         replace(STAR, needs=(ONCE, FREE), how=look(STAR.name)),
         Criterion(
             SMALL,

@@ -23,10 +23,8 @@ Long ones do not get there in the first; the best of one is more than a third to
 """
 REACHES = "reaches the loss"
 HALF = "half of what can be saved"
-ONE_HALF, THIRD = (
-    "at most half as long again as the best known",
-    "at most a third longer than the best known",
-)
+ONE_HALF = "at most half as long again as the best known"
+THIRD = "at most a third longer than the best known"
 
 
 @dataclass(frozen=True)

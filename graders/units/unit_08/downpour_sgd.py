@@ -3,17 +3,7 @@
 from graders.grading.cases import both
 from graders.grading.kit import Answer, Criterion, Finding, Rng
 from graders.units.one_by_one import one_by_one
-from graders.units.unit_08.on_the_server import (
-    EVERY,
-    MESSAGES,
-    SOON,
-    STAR,
-    W_UNCHANGED,
-    Pace,
-    Training,
-    asked,
-    train,
-)
+from graders.units.unit_08.on_the_server import EVERY, NEEDED, SHARED, SOON, Pace, Training, asked, train
 
 
 def unhindered(training: Training) -> Finding:
@@ -22,8 +12,8 @@ def unhindered(training: Training) -> Finding:
         own = sum(float(batch["seconds"]) for batch in training.batches[worker])
         ended = max((event.end for event in training.run.communication(worker)), default=0.0)
         if ended > own + SOON:
-            text = f"worker {worker} computes for {1e3 * own:.0f} ms and is done after {1e3 * ended:.1f} ms"
-            return Finding(False, f"the slowest takes several times as long as the others: {text}.")
+            said = f"worker {worker} computes for {1e3 * own:.0f} ms and is done after {1e3 * ended:.1f} ms."
+            return Finding(False, said)
     return Finding(True, "each is done as soon as it has computed.")
 
 
@@ -41,15 +31,13 @@ def unhindered(training: Training) -> Finding:
             + both(milliseconds=(70, 11, 10), steps=3, push=4, fetch=5)
             + both(milliseconds=(10,), steps=5, push=3, fetch=2),
         ),
-        W_UNCHANGED,
-        STAR,
-        MESSAGES,
+        *SHARED,
         Criterion(
             "weights of each step",
             3,
             "In steps 0, n_fetch, 2 n_fetch ... a worker fetches the server's weights as they are then. In "
             "between its own copy moves by its own gradients.",
-            needs=(EVERY, STAR.name, MESSAGES.name),
+            needs=("messages and bytes",),
             how=asked(Training.fresh),
         ),
         Criterion(
@@ -57,7 +45,7 @@ def unhindered(training: Training) -> Finding:
             3,
             "From whom does the server receive next? A fast worker ends as early as if the slow one were not "
             "there.",
-            needs=(EVERY, STAR.name),
+            needs=NEEDED,
             how=asked(unhindered),
         ),
     ),

@@ -20,8 +20,6 @@ from graders.units.unit_08.problems import (
 )
 from graders.units.unit_08.replicas import Forked, ReplicaReply, loss_of
 
-# --- Parameter servers, and those who wait for nobody
-
 
 def trained(answer: AnswerFunction, w: Tensor, batches: Batches, arguments: list[PlainData]) -> TrainedReply:
     """A training from this rank's weights, with its batches and the other arguments."""
@@ -70,9 +68,6 @@ def ticked(
             raised = "RuntimeError" if isinstance(error, RuntimeError) else type(error).__name__
         told.append((raised, [clock.may_go_on(each) for each in range(workers)]))
     return told
-
-
-# --- Sections 7 to 10: trees, local steps, federation
 
 
 def tree_step(

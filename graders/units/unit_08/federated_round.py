@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from course_lib.cluster.topology import Cluster
-from graders.grading.cases import both
+from graders.grading.cases import both, vary
 from graders.grading.communication import MEASURED, duration_within, seconds
 from graders.grading.judging import feature
 from graders.grading.kit import Answer, Criterion, Finding, Kind, Observed, Rng, compare, per_rank
@@ -122,9 +122,7 @@ def at_the_same_time(held: Held) -> Finding:
             COUNT,
             2,
             "max(1, round(fraction * clients)) of the clients; rank 0 is none.",
-            vary=both(clients=1, fraction=0.3)
-            + both(clients=4, fraction=0.7)
-            + both(clients=4, fraction=0.3),
+            vary=both(clients=1, fraction=0.3) + vary(fraction=(0.7, 0.3)),
         ),
         Criterion(
             RANDOM,
@@ -144,8 +142,7 @@ def at_the_same_time(held: Held) -> Finding:
         Criterion(
             GIVEN,
             1,
-            "w and samples stay as they are, client_update may spoil its w, and the libraries' random states "
-            "belong to the caller: draw from a generator of your own.",
+            "w, samples and random states belong to the caller: draw from a generator of your own.",
             needs=(RANDOM,),
             how=look(GIVEN),
         ),
@@ -157,13 +154,7 @@ def at_the_same_time(held: Held) -> Finding:
             needs=(NONE,),
             how=look(TALK),
         ),
-        Criterion(
-            SAME_TIME,
-            2,
-            "Rank 0 sends to all of them before it waits for the first.",
-            needs=(TALK,),
-            how=look(SAME_TIME),
-        ),
+        Criterion(SAME_TIME, 2, "When does rank 0 wait for the first?", needs=(TALK,), how=look(SAME_TIME)),
     ),
     hints=(
         "How can all ranks know who is chosen, without a message? Each draws the same sample from the same "

@@ -164,10 +164,12 @@ STAR = Criterion(
     how=lambda tried: on_a_star(tried.seen.run),
 )
 EVERY = "every gradient once"
+NEEDED = (EVERY, STAR.name)
 MESSAGES = Criterion(
     "messages and bytes",
     2,
     "How often must a worker get weights, and send gradients? Besides that only messages of a number or two.",
-    needs=(EVERY, STAR.name),
+    needs=NEEDED,
     how=asked(Training.frugal),
 )
+SHARED = (W_UNCHANGED, STAR, MESSAGES)

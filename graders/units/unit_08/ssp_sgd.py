@@ -6,17 +6,7 @@ from course_lib.runtime.communication.events import Kind as EventKind
 from graders.grading.cases import both
 from graders.grading.kit import Answer, Criterion, Finding, Rng, compare
 from graders.units.one_by_one import one_by_one
-from graders.units.unit_08.on_the_server import (
-    EVERY,
-    MESSAGES,
-    SOON,
-    STAR,
-    W_UNCHANGED,
-    Pace,
-    Training,
-    asked,
-    train,
-)
+from graders.units.unit_08.on_the_server import EVERY, NEEDED, SHARED, SOON, Pace, Training, asked, train
 from graders.units.unit_08.problems import GRADIENT
 
 
@@ -68,29 +58,27 @@ def not_too_late(training: Training) -> Finding:
             + both(milliseconds=(10, 13, 47), bound=1)
             + both(milliseconds=(10,), steps=3, bound=0),
         ),
-        W_UNCHANGED,
-        STAR,
-        MESSAGES,
+        *SHARED,
         Criterion(
             "lead at most the bound",
             2,
             "A worker that is too far ahead gets its weights later: who is waiting, and whose gradient ends "
             "the wait?",
-            needs=(EVERY, STAR.name),
+            needs=NEEDED,
             how=asked(not_too_early),
         ),
         Criterion(
             "nobody within it waits",
             2,
             "After each gradient: which of those who wait may go on now?",
-            needs=(EVERY, STAR.name),
+            needs=NEEDED,
             how=asked(not_too_late),
         ),
         Criterion(
             "weights as they are",
             1,
             "A worker gets the weights as they are when it goes on, not when it asked.",
-            needs=(EVERY, STAR.name, MESSAGES.name),
+            needs=("messages and bytes",),
             how=asked(Training.fresh),
         ),
     ),

@@ -113,7 +113,6 @@ def quick(run: Observed[ReplicaReply]) -> Finding:
         "With distance d = 1, 2, 4 ... a rank that is an odd multiple of d sends to rank - d and is done "
         "sending; an even multiple receives from rank + d, if there is such a rank, and adds.",
         "How does the sum come down? By the same messages, turned round, the last one first.",
-        "What is a message? All gradients laid end to end, torch.cat([g.flatten() for g in gradients]).",
     ),
 )
 def tree_step(answer: Answer, replicas: Replicas, rng: Rng) -> tuple[Finding, Looks]:
