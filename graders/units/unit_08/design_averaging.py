@@ -16,7 +16,7 @@ STEPS = 80
 """Gradients that each rank has. Half as many steps with mean gradients have the loss that is asked for."""
 STIFF, SOFT, NOISE = 8, 32, 0.1
 """Numbers whose slope allows no larger steps, and those that need many; of gradients."""
-SHAPES = ((2, 1, 0.01, 1, 20, 2), (2, 1, 2.5, 1, 0.3, 16), (4, 2, 1.2, 3, 0.3, 12))
+SHAPES = ((2, 1, 0.09, 1, 20, 2), (2, 1, 2.5, 1, 0.3, 16), (4, 2, 1.2, 3, 0.3, 12))
 """Nodes, GPUs a node, the latency between nodes and how slow one rank is, both as multiples of a gradient,
 how far the nodes' data are apart, and the best period known: steps of a fast rank between two averagings.
 Long ones do not get there in the first; the best of one is more than a third too long or short for another.
