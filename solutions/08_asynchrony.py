@@ -139,23 +139,31 @@ assert round(12.5e9 / worker_rate) == 41
 #
 # ## 2 A step with a server
 #
-# First the plain form, with one server and messages. Rank 0 is the server; the other ranks are workers. `gradient` stands
-# for drawing a batch and a backward pass.
+# First the plain form, with one server and messages.
+#
+# **What holds for all exercises with one server.** Rank 0 is the server, and the other ranks are the workers, K of them. They
+# talk by messages only, `dist.send` and `dist.recv` or `isend` and `irecv`, and each message goes from a worker to the
+# server or from the server to a worker. In the three that train (`parameter_server_sgd` here, `downpour_sgd` in section 5,
+# `ssp_sgd` in section 6)
+#
+# - `w` has one shape and dtype on all ranks. That of rank 0 has the weights to begin with, and stays as it is; on a worker
+#   the numbers in it mean nothing;
+# - each worker makes `steps` steps. In each it calls `gradient(w)` once, which draws the worker's next batch and returns its
+#   gradient at weights w, a new tensor like w. The server has no batches, and computes no gradient;
+# - rank 0 returns the weights after the last step, and a worker returns None.
 
 
 # %% exercise="parameter_server_sgd" points=9
 def parameter_server_sgd(
     w: Tensor, gradient: Callable[[Tensor], Tensor], steps: int, lr: float
 ) -> Tensor | None:
-    """SGD with rank 0 as the parameter server and all others as workers.
+    """Synchronous SGD with a parameter server: each step as in section 1.
 
-    w: of one shape and dtype on all ranks; rank 0 has the weights to begin with, which stay as they
-    are, and on the others the numbers in it mean nothing. gradient(w): the gradient of this worker's
-    next batch at weights w, a new tensor like w; called once a step by each worker. The server steps
-    with the mean of all workers' gradients, times lr.
+    In a step all workers compute a gradient at the same weights, and the server takes lr times the
+    mean of these gradients off its weights. Rank 0 returns them after `steps` steps, a worker None.
 
-    Rank 0 returns the weights after `steps` steps, a worker None. Messages only, between worker and
-    server: in each step one to each worker and one from it. The workers compute at the same time.
+    Communication: in each step one message to each worker and one from it. The workers compute at the
+    same time.
     """
     ### BEGIN SOLUTION
     workers = range(1, dist.get_world_size())
@@ -325,19 +333,21 @@ assert [round(seconds, 2) for seconds in by_workers[256]] == [4.19, 0.13, 0.02]
 # So the weights are shared out over several servers: DistBelief had several, and in TensorFlow and MXNet anyone can start
 # as many as they like. A worker cuts its gradient and sends each server its part. All wait for the server that has most
 # to carry. Where should each tensor of a model go?
+#
+# A tensor may be cut in pieces for several servers. We write a **piece** as `(tensor, start, end)`: of the tensor with this
+# index, its numbers laid out in one line, those from start to end - 1. Each piece is a message in every step, so there
+# should be few.
 
 
 # %% exercise="place_parameters" points=8
 def place_parameters(sizes: list[int], servers: int) -> list[list[tuple[int, int, int]]]:
-    """Which server holds which part of which tensor: for each server a list of pieces (tensor, start,
-    end).
+    """For each server the list of its pieces (tensor, start, end).
 
-    sizes: how many numbers each tensor has, 0 or more; stays as it is. A piece is the numbers start to
-    end - 1 of the tensor with this index; none is empty, and each number of each tensor is in exactly
-    one piece. A server may have no piece.
+    sizes: how many numbers each tensor has, 0 or more; stays as it is. Each number of each tensor is in
+    exactly one piece, and no piece is empty. A server may have no piece.
 
-    The server that holds most holds as little as possible. Each piece is a message in every step: there
-    are at most servers - 1 more of them than tensors that have numbers.
+    The server that holds most holds as little as possible. There are at most servers - 1 more pieces
+    than tensors that have numbers.
     """
     ### BEGIN SOLUTION
     share = -(-sum(sizes) // servers)
@@ -476,14 +486,15 @@ assert 0.54 < equal < 0.6
 
 # %% exercise="deal_dynamically" points=9
 def deal_dynamically(batches: int, work: Callable[[int], None]) -> list[int]:
-    """Rank 0 deals the batches 0 to batches - 1 to the other ranks, each to whoever is free first.
+    """Rank 0 deals batches 0 to batches - 1 to the workers, each to whoever is free first.
 
-    work(batch): this rank works on the batch. Every batch is worked on once, and nothing else; rank 0
-    works on none. As long as there are batches left, no worker waits.
+    work(batch): this worker works on the batch. Every batch is worked on once. As long as there are
+    batches left, no worker waits.
 
-    Rank 0 returns for each batch the rank that worked on it; a worker the batches that it worked on, in
-    order. Messages only, between a worker and rank 0, each of at most 8 bytes: in each direction at
-    most one for each batch, and one more for each worker.
+    Rank 0 returns for each batch the rank that worked on it, a worker its batches, in order.
+
+    Communication: in each direction at most one message for each batch, and one more for each worker,
+    each of at most 8 bytes.
     """
     ### BEGIN SOLUTION
     number = torch.zeros(1, dtype=torch.int64)
@@ -548,22 +559,25 @@ assert 2.4 < split.seconds / dealt.seconds < 3
 # Now the weights themselves. In 2012 DistBelief trained on thousands of processor cores, on machines that were never
 # equally fast. In its **Downpour SGD** a worker fetches the weights when it wants them, computes, and pushes
 # its gradient when it is done. The server steps with each gradient as it comes. Nobody waits for any other worker. To save
-# messages a worker may fetch and push only every few steps; in between it goes on with a copy of its own.
+# messages a worker may fetch and push only every few steps; in between it goes on with a copy of its own:
+#
+# - before the steps 0, n_fetch, 2 n_fetch and so on a worker *fetches*: the server's weights, as they are then, become its copy;
+# - in each step it computes a gradient at its copy, takes lr times that off the copy, and adds the gradient to a sum;
+# - after every n_push steps, and after its last step, it *pushes*: it sends the sum to the server, and begins a new one.
+#   The server takes lr times the sum off its weights as soon as it arrives.
 
 
 # %% exercise="downpour_sgd" points=13
 def downpour_sgd(
     w: Tensor, gradient: Callable[[Tensor], Tensor], steps: int, lr: float, n_push: int, n_fetch: int
 ) -> Tensor | None:
-    """Asynchronous SGD as in DistBelief: rank 0 serves, all others work, each for steps of its own.
+    """Downpour SGD, with steps as in the text above. No worker waits for another.
 
-    w, gradient, result: as in parameter_server_sgd. A worker fetches the server's weights
-    before the steps 0, n_fetch, 2 n_fetch ... In each it computes a gradient at its copy, takes lr
-    times that off the copy, and adds it to a sum. After every n_push steps, and its last, it sends the
-    sum and begins anew. The server takes lr times each sum off its weights as soon as it arrives.
+    w, gradient, and what is returned: as for all trainings with a server (section 2).
+    n_push, n_fetch: whole numbers of at least 1.
 
-    Messages only, between a worker and rank 0: weights for each fetch, a sum for each push, and a short
-    one, of up to 16 bytes, with each and at the end.
+    Communication: the weights for each fetch, and a sum for each push. One short message, of up to 16
+    bytes, may go with each of these, and one more in each direction at the end.
     """
     ### BEGIN SOLUTION
     pushes = {min(begin + n_push, steps) for begin in range(0, steps, n_push)}
@@ -644,18 +658,19 @@ guesses.measured(times_as_many_gradients_if_nobody_waits=more)
 #
 # What is the price? Between the moment when a worker reads the weights and the moment when its gradient arrives, others
 # have changed them. The number of updates in between is the gradient's **staleness**. Unit 05 met it in PipeDream, where
-# it is fixed by the schedule. Here it comes from chance, so it has to be counted, from a log of what the server did.
+# it is fixed by the schedule. Here it comes from chance, so it has to be counted, from a log of what the server did, in order:
+# `("read", worker)` when it sent a worker the weights, and `("write", worker)` when it updated them with what the worker had
+# sent. A worker may read and not write, or write several times for one reading; its own updates in
+# between count too.
 
 
 # %% exercise="staleness" points=6
 def staleness(log: list[tuple[str, int]]) -> list[int]:
-    """How many updates the weights had had, for each update, since its worker last read them.
+    """The staleness of each update, in order: how many updates there were, by whomever, since its
+    worker last read the weights.
 
-    log: what the server did, in order: ("read", worker) when it sent a worker the weights, ("write",
-    worker) when it updated them with what the worker had sent; stays as it is. The updates of all
-    workers count, its own too. A worker may read and not write, or write several times for one reading.
-
-    Raises a ValueError that names the worker if one writes that has read nothing before.
+    log: as in the text above; stays as it is. Raises a ValueError that names the worker if one writes
+    that has read nothing before.
     """
     ### BEGIN SOLUTION
     version, read, ages = 0, {}, []
@@ -769,7 +784,8 @@ assert min(losses[3] for losses in losses_of.values()) > LOSS_AT_FIRST
 # Between waiting for all and waiting for nobody there is a middle. In **stale synchronous parallel** training (SSP), which
 # Petuum brought, a system for machine learning on clusters, a worker may begin a step only if it is at most a few steps ahead of the slowest one. The lecture's table of frameworks calls this
 # bounded asynchronous, and has TensorFlow, MXNet and Petuum in that row. Each worker has a clock, which ticks when it
-# has finished a step. Steps are scaled as in section 2: the server takes 1/K of each gradient, where Downpour takes all of it.
+# has finished a step. Steps are scaled as in section 2: the server takes lr / K times each gradient off its weights as soon as
+# it arrives, where Downpour takes lr times all of it.
 
 
 # %% exercise="BoundedClock" points=7
@@ -806,15 +822,14 @@ class BoundedClock:
 def ssp_sgd(
     w: Tensor, gradient: Callable[[Tensor], Tensor], steps: int, lr: float, bound: float
 ) -> Tensor | None:
-    """Bounded asynchronous SGD. Rank 0 serves, all others work, each for `steps` steps of its own.
+    """Stale synchronous parallel SGD, with steps of lr / K as in the text above.
 
-    w, gradient, what is returned: as in parameter_server_sgd. With K workers, the server takes lr / K
-    times each gradient off its weights as soon as it arrives. A worker begins a step when it has
-    finished at most `bound` steps more than the slowest one: no earlier, and no later. It computes at
-    the server's weights as they are then. bound: a whole number of at least 0, or math.inf.
+    w, gradient, and what is returned: as for all trainings with a server (section 2). bound: as of
+    BoundedClock. A worker begins a step as soon as the bound allows it, and no earlier, and computes at
+    the server's weights as they are then.
 
-    Messages only, between a worker and rank 0: in each step the weights and a gradient, and for each of
-    them at most one of up to 16 bytes.
+    Communication: in each step of a worker the weights and a gradient, and with each of these at most
+    one short message, of up to 16 bytes.
     """
     ### BEGIN SOLUTION
     weights, arrived = w.clone(), torch.empty_like(w)
@@ -927,21 +942,21 @@ guesses.measured(fastest_bound=bounds[milliseconds.index(min(lockstep, between[1
 # A server is busy because it speaks with everyone. It need not: whoever has two gradients can add them, and send on one.
 # FireCaffe (Iandola et al., CVPR 2016) trained on 128 GPUs in this way. Gradients go up a binomial tree, which unit 07 has
 # drawn, and are added on the way; what comes of the sum goes down the same tree. In the first round every second worker
-# sends to its neighbour and is done, in the next every second of those that are left, until one has it all. No rank
-# keeps the weights for the others: all of them make the same step.
+# sends to its neighbour and is done, in the next every second of those that are left, until one has it all: the root. With
+# p ranks that takes ceil(log2 p) rounds and p - 1 messages, and as many again on the way down; no rank gets more than
+# ceil(log2 p) messages in all. No rank keeps the weights for the others: all of them make the same step.
 
 
 # %% exercise="tree_step" points=10
 def tree_step(model: nn.Module, lr: float) -> None:
-    """One step of gradient descent on the mean of all ranks' gradients, which is added up along a tree.
+    """One step of gradient descent on the mean of all ranks' gradients, added up along a tree.
 
     model: a replica with the same weights on every rank, after backward on a batch of its own. Each
-    trainable parameter, all of one dtype, becomes w - lr * mean, where a rank whose p.grad is None
-    counts as zero. All ranks end with the same weights, to the last bit; the rest stays as it is.
+    trainable parameter, all of one dtype, becomes w - lr * mean, where a p.grad that is None counts as
+    zero. All ranks end with the same weights, to the last bit; the rest of the model stays as it is.
 
-    send and recv only, on p ranks: every rank but one sends one message towards the root, of all
-    gradients together, and gets one back. 2 (p - 1) messages in 2 ceil(log2 p) rounds; no rank gets
-    more than ceil(log2 p).
+    Communication: send and recv, in the messages and rounds of the text above. A message has all
+    gradients together.
     """
     ### BEGIN SOLUTION
     rank, size = dist.get_rank(), dist.get_world_size()
@@ -1108,6 +1123,9 @@ assert 1.03 < max(worth) < 1.1
 # server: each rank trains its own copy, and now and then all take the mean of their *weights*. Between two averagings
 # nobody waits for anybody, and `period` steps cost one all-reduce of the weights. In exchange the copies drift apart in
 # between, as each follows its own data.
+#
+# In an averaging all trainable parameters become their mean over ranks, those too that have no gradient on this rank: another
+# rank may have trained them. Buffers, frozen parameters and the optimizer's state stay each rank's own.
 
 
 # %% exercise="local_sgd" points=13
@@ -1118,18 +1136,15 @@ def local_sgd(
     loss_fn: Callable[[Tensor, Tensor], Tensor],
     period: int,
 ) -> list[float]:
-    """Train on this rank's batches, one step each, and average weights over all ranks now and then.
+    """Train on this rank's batches, one step each, and average as above after every `period` steps and
+    after the last.
 
     model: the same on all ranks at first. optimizer: this rank's, of model's trainable parameters;
     gradients from before play no part. batches: (inputs, targets), as many on every rank. loss_fn: of
-    outputs and targets. Returns the loss of each step, as floats.
+    outputs and targets. Returns the loss of each step, a list of floats.
 
-    After each `period` steps, and after the last, all trainable parameters become their mean over
-    ranks, those too that have no gradient on this rank. Buffers, frozen parameters and the optimizer's
-    state stay each rank's own.
-
-    One dist.all_reduce an averaging, of all trainable parameters together, of one dtype; never two
-    without a step in between.
+    Calls: one dist.all_reduce an averaging, of all trainable parameters together, which have one dtype;
+    never two without a step in between.
     """
     ### BEGIN SOLUTION
     trained = [p for p in model.parameters() if p.requires_grad]
@@ -1310,24 +1325,28 @@ assert 2.5 < flat.seconds / by_level.seconds < 3.2
 # shuffling: each client has its own samples, some many and some few, some only of one kind. Most of the time most of
 # them cannot be reached, and their network is slow. In each round of *federated averaging* (McMahan et al., 2017) a server
 # chooses a few clients and sends them the weights; each trains for a while on its own samples and sends weights back,
-# and the server takes their mean. A client with many samples has learned from more, so it counts for more.
+# and the server takes their mean. A client with many samples has learned from more, so it counts for more: its number of
+# samples, divided by that of all chosen clients together.
+#
+# Rank 0 is the server, and all other ranks are clients, each with samples of its own. How many are chosen is a `fraction` of
+# the clients, rounded by Python's `round`, but at least one. Which ones is drawn at random, and depends on the `seed` alone; the
+# libraries' random states stay as they are. All ranks are given the same fraction and seed. A client without samples does not
+# train, and counts 0. If no chosen client has samples, the weights stay what they were.
 
 
 # %% exercise="federated_round" points=17
 def federated_round(
     w: Tensor, client_update: Callable[[Tensor, Tensor], Tensor], samples: Tensor, fraction: float, seed: int
 ) -> Tensor | None:
-    """A round of federated averaging: rank 0 is the server, all others are clients with their own data.
+    """A round of federated averaging, as above. Rank 0 returns the new weights as a new
+    tensor, a client returns None.
 
-    w: [d], the weights; on clients only of their shape. samples: [m, ...].
+    w: [d], the server's weights; on clients of no meaning. samples: [m, ...]. Both stay as they are.
     client_update(w, samples): the weights after a training from w, which it may overwrite; called once
-        by a chosen client.
+        by each chosen client that has samples.
 
-    Chosen are max(1, round(fraction * clients)), at random by the seed. Rank 0 returns the mean of
-    their weights, in which m_k samples of n count m_k / n; w's numbers if n is 0.
-
-    Rank 0 sends w to each chosen client, which sends back its weights and, in at most 16 bytes, its
-    number of samples. They train at the same time; nobody else makes a call.
+    Communication: rank 0 sends w to each chosen client, which sends back its weights and, in at most 16
+    bytes, its number of samples. They train at the same time; nobody else makes a call.
     """
     ### BEGIN SOLUTION
     rank, clients = dist.get_rank(), dist.get_world_size() - 1
@@ -1673,6 +1692,9 @@ assert round(1e3 * by_ring, 1) == 14.5
 # `r // cluster.devices_per_node` of `cluster.nodes`; the links `cluster.intra_node` and `cluster.inter_node` have a latency in seconds and a
 # bandwidth in bytes a second. Computing other than gradients takes next to no time.
 # `dist.all_reduce` is a ring of all ranks; with groups of `dist.new_group`, which all ranks have to make, in the same order, it is one of theirs alone.
+#
+# You are there when some rank first calls `gradient` at weights whose loss is low enough: at most 1.05 times that of SGD after `steps / 2` steps,
+# with the mean of all ranks' gradients in each step and learning rate `lr`. The score is the virtual time of that moment.
 
 
 # %% exercise="design_averaging" points=8
@@ -1684,15 +1706,13 @@ def design_averaging(
     seconds: list[float],
     cluster: Cluster,
 ) -> None:
-    """Train on all ranks together, to come to a low loss in as little virtual time as possible.
+    """Train on all ranks, to come to the loss of the text above in as little virtual time as possible.
+    Full marks for at most a third longer than the best known.
 
     w: [numbers], the weights to begin with, the same on all ranks. gradient(w): that of this rank's
-    next batch, up to `steps` times; it takes seconds[rank]. cluster: the machine, as in unit 07.
+    next batch, up to `steps` times; it takes seconds[rank]. cluster: the machine.
 
-    Any calls of torch.distributed will do; what is returned plays no part. You are there when some rank
-    first calls gradient at weights whose loss is at most 1.05 times that of SGD after steps / 2 steps,
-    with the mean of all ranks' gradients and this lr. The score is the virtual time of that moment:
-    full marks for at most a third longer than the best known.
+    Any calls of torch.distributed will do; what is returned plays no part.
     """
     ### BEGIN SOLUTION
     rank, gpus = dist.get_rank(), cluster.devices_per_node

@@ -6,8 +6,6 @@ import torch.distributed as dist
 
 from tests.answers import right
 
-# --- server_bandwidth
-
 
 @right("server_bandwidth")
 def gradients_a_second(model_bytes, seconds_per_gradient, workers, servers=1):
@@ -20,9 +18,6 @@ def part_by_part(model_bytes, seconds_per_gradient, workers, servers=1):
     part = model_bytes / servers
     into = sum(part / seconds_per_gradient for _ in range(workers))
     return into, into
-
-
-# --- parameter_server_sgd
 
 
 @right("parameter_server_sgd")
@@ -48,28 +43,18 @@ def all_at_once(w, gradient, steps, lr):
 @right("parameter_server_sgd")
 def backwards(w, gradient, steps, lr):
     """From the last worker to the first, and steps one by one."""
-    rank, workers = dist.get_rank(), dist.get_world_size() - 1
-    weights = w
+    weights, tensor, workers = w, torch.empty_like(w), range(dist.get_world_size() - 1, 0, -1)
     for _ in range(steps):
-        weights = _step(weights, gradient, lr / workers, rank, range(workers, 0, -1))
-    return None if rank else weights.clone()
-
-
-def _step(weights, gradient, rate, rank, workers):
-    tensor = torch.empty_like(weights)
-    if rank:
-        dist.recv(tensor, 0)
-        dist.send(gradient(tensor), 0)
-        return weights
-    for worker in workers:
-        dist.send(weights, worker)
-    for worker in workers:
-        dist.recv(tensor, worker)
-        weights = weights - rate * tensor
-    return weights
-
-
-# --- place_parameters
+        if dist.get_rank():
+            dist.recv(tensor, 0)
+            dist.send(gradient(tensor), 0)
+            continue
+        for worker in workers:
+            dist.send(weights, worker)
+        for worker in workers:
+            dist.recv(tensor, worker)
+            weights = weights - lr / len(workers) * tensor
+    return None if dist.get_rank() else weights.clone()
 
 
 @right("place_parameters")
@@ -88,9 +73,6 @@ def fills_one_server_after_another(sizes, servers):
             room -= end - start
             start = end
     return placed + [[] for _ in range(servers - len(placed))]
-
-
-# --- deal_dynamically
 
 
 @right("deal_dynamically")
@@ -112,32 +94,6 @@ def first_round_unasked(batches, work):
         dist.send(torch.tensor([float(batch)]), worker)
         whose[batch] = worker
     return [whose[batch] for batch in range(batches)]
-
-
-@right("deal_dynamically")
-def as_many_answers_as_questions(batches, work):
-    """One loop for batches and ends alike, with 32-bit numbers."""
-    number = torch.full((1,), -1, dtype=torch.int32)
-    if dist.get_rank():
-        had = []
-        while not had or had[-1] >= 0:
-            dist.isend(number, 0).wait()
-            dist.irecv(number, 0).wait()
-            had.append(int(number))
-            if had[-1] >= 0:
-                work(had[-1])
-        return had[:-1]
-    left, whose = list(range(batches)), [0] * batches
-    for _ in range(batches + dist.get_world_size() - 1):
-        worker = dist.recv(number)
-        batch = left.pop(0) if left else -1
-        if batch >= 0:
-            whose[batch] = worker
-        dist.send(torch.tensor([batch], dtype=torch.int32), worker)
-    return whose
-
-
-# --- downpour_sgd
 
 
 @right("downpour_sgd")
@@ -170,9 +126,6 @@ def sum_as_a_difference(w, gradient, steps, lr, n_push, n_fetch):
     return None
 
 
-# --- staleness
-
-
 @right("staleness")
 def looks_back(log):
     """For each update, back to the worker's last reading."""
@@ -200,9 +153,6 @@ def counts_up_for_everyone(log):
         else:
             raise ValueError(f"{worker} has no weights")
     return ages
-
-
-# --- BoundedClock
 
 
 @right("BoundedClock")
@@ -242,23 +192,16 @@ class AskEveryone:
         self._steps[worker] += 1
 
 
-# --- ssp_sgd
-
-
-def _plain_worker(w, gradient, steps):
-    weights = torch.empty_like(w)
-    for _ in range(steps):
-        dist.recv(weights, 0)
-        dist.send(gradient(weights), 0)
-
-
 @right("ssp_sgd")
 def counts_gradients(w, gradient, steps, lr, bound):
     """Sent copies and arrived gradients are counted; who may go on is asked of all, again and again."""
-    if dist.get_rank():
-        return _plain_worker(w, gradient, steps)
-    workers = range(1, dist.get_world_size())
     weights, arrived = w.clone(), torch.empty_like(w)
+    for _ in range(steps if dist.get_rank() else 0):
+        dist.recv(weights, 0)
+        dist.send(gradient(weights), 0)
+    if dist.get_rank():
+        return None
+    workers = range(1, dist.get_world_size())
     sent, came = dict.fromkeys(workers, 0), dict.fromkeys(workers, 0)
     while min(came.values()) < steps:
         for worker in workers:
@@ -272,18 +215,12 @@ def counts_gradients(w, gradient, steps, lr, bound):
     return weights
 
 
-# --- tree_step
-
-
-def _flat(parameters):
-    return torch.cat([(torch.zeros_like(p) if p.grad is None else p.grad).reshape(-1) for p in parameters])
-
-
 @right("tree_step")
 def weights_come_down(model, lr):
     """Rank 0 makes the step, and its weights travel; the halves of a range are the tree."""
     trained = [p for p in model.parameters() if p.requires_grad]
-    rank, size, total = dist.get_rank(), dist.get_world_size(), _flat(trained)
+    rank, size = dist.get_rank(), dist.get_world_size()
+    total = torch.cat([(torch.zeros_like(p) if p.grad is None else p.grad).reshape(-1) for p in trained])
     distances = [1 << k for k in reversed(range((size - 1).bit_length()))]
     for distance in distances:
         if distance <= rank < 2 * distance:
@@ -299,42 +236,6 @@ def weights_come_down(model, lr):
         elif rank < distance and rank + distance < size:
             dist.send(weights, rank + distance)
     torch.nn.utils.vector_to_parameters(weights, trained)
-
-
-@right("tree_step")
-def by_recursion(model, lr):
-    """The sum of a range of ranks is that of its first half and that of its second."""
-
-    def sum_over(first, count):
-        """Of the ranks from `first`, on the first of them; then back to all."""
-        if count == 1:
-            return
-        half = 1 << ((count - 1).bit_length() - 1)
-        inner = (first, half) if rank < first + half else (first + half, count - half)
-        ups.append((first, first + half))
-        sum_over(*inner)
-
-    rank, size, ups = dist.get_rank(), dist.get_world_size(), []
-    trained = [p for p in model.parameters() if p.requires_grad]
-    total = _flat(trained)
-    sum_over(0, size)
-    for low, high in reversed(ups):
-        if rank == high:
-            dist.isend(total, low).wait()
-        elif rank == low:
-            arriving = torch.empty_like(total)
-            dist.irecv(arriving, high).wait()
-            total += arriving
-    for low, high in ups:
-        if rank == low:
-            dist.send(total, high)
-        elif rank == high:
-            dist.recv(total, low)
-    for p, gradient in zip(trained, total.split([p.numel() for p in trained]), strict=True):
-        p.data -= lr * (gradient / size).view(p.shape)
-
-
-# --- local_sgd
 
 
 @right("local_sgd")
@@ -377,9 +278,6 @@ def the_optimizers_parameters(model, optimizer, batches, loss_fn, period):
     return losses
 
 
-# --- federated_round
-
-
 @right("federated_round")
 def two_messages(w, client_update, samples, fraction, seed):
     """The number of samples first, as a whole number; NumPy's generator; a running mean."""
@@ -405,9 +303,6 @@ def two_messages(w, client_update, samples, fraction, seed):
             seen += count.item()
             mean += (theirs - mean) * (count.item() / seen)
     return mean
-
-
-# --- design_averaging
 
 
 def _steps_in(period, seconds):

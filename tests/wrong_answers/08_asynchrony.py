@@ -39,11 +39,6 @@ def weights_on_every_server():
     """Gradients are shared out; the weights go out from each server whole."""
 
 
-@instead("parameter_server_sgd", (" / len(workers)", ""), fails="trained weights")
-def adds_without_dividing():
-    """The sum of the gradients, not their mean."""
-
-
 @instead("parameter_server_sgd", (" / len(workers)", " / dist.get_world_size()"), fails="trained weights")
 def counts_the_server():
     """Divides by all ranks; the server has no gradient."""
@@ -112,14 +107,14 @@ def empty_pieces(sizes, servers):
     return placed
 
 
-@wrong("place_parameters", fails="busiest server")
-def in_turns(sizes, servers):
+@instead(
+    "place_parameters",
+    ("(before + start) // share", "tensor % servers"),
+    ("min(size, (server + 1) * share - before)", "size"),
+    fails="busiest server",
+)
+def in_turns():
     """Whole tensors, the first to server 0, the next to server 1."""
-    placed = [[] for _ in range(servers)]
-    for tensor, size in enumerate(sizes):
-        if size:
-            placed[tensor % servers].append((tensor, 0, size))
-    return placed
 
 
 @wrong("place_parameters", fails="busiest server")
@@ -136,14 +131,14 @@ def each_tensor_in_equal_parts(sizes, servers):
     return placed
 
 
-@wrong("place_parameters", fails="few pieces")
-def number_by_number(sizes, servers):
+@instead(
+    "place_parameters",
+    ("(before + start) // share", "(before + start) % servers"),
+    ("min(size, (server + 1) * share - before)", "start + 1"),
+    fails="few pieces",
+)
+def number_by_number():
     """Deals out single numbers in turns: balanced, and each is a message."""
-    placed = [[] for _ in range(servers)]
-    numbers = [(tensor, at) for tensor, size in enumerate(sizes) for at in range(size)]
-    for place, (tensor, at) in enumerate(numbers):
-        placed[place % servers].append((tensor, at, at + 1))
-    return placed
 
 
 @instead("deal_dynamically", ("range(1, dist.get_world_size())", "range(0)"), fails="each batch once")
@@ -394,6 +389,19 @@ def frozen_ones_too():
 )
 def the_librarys_all_reduce():
     """Right sums, and no tree."""
+
+
+@instead(
+    "tree_step",
+    ("distance = 1\n", "distance = rank or 1\n"),
+    ("rank % (2 * distance) == 0", "rank == 0"),
+    ("distance *= 2", "distance += 1"),
+    ("while distance > 1", "while rank == 0 and distance > 1"),
+    ("distance //= 2", "distance -= 1"),
+    fails="rounds",
+)
+def all_with_rank_0():
+    """A server after all."""
 
 
 @instead("local_sgd", ("        optimizer.zero_grad()\n", ""), fails="the weights")

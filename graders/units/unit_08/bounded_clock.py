@@ -61,10 +61,7 @@ def ticks_of(rng: Rng, clock: Clock) -> list[tuple[int, bool, list[bool]]]:
             vary=vary(without_leave=(True,)),
         ),
         Criterion(
-            "two clocks",
-            1,
-            "What belongs to one clock is made in its __init__, with self.",
-            vary=vary(beside=(True,)),
+            "two clocks", 1, "What belongs to one clock is made in __init__.", vary=vary(beside=(True,))
         ),
     ),
     hints=(
@@ -79,11 +76,10 @@ def BoundedClock(answer: Answer, clock: Clock, rng: Rng) -> tuple[Finding, None]
     told = answer.call(drivers.ticked, clock.workers, clock.bound, ticks, clock.beside)
     for number, ((raised, free), (_, refused, wanted)) in enumerate(compare.side_by_side(told, due)):
         done = f"after ticks of {ticks[max(0, number - 7) : number + 1]}"
-        if raised != ("RuntimeError" if refused else ""):
-            expected = "a RuntimeError" if refused else "no error"
-            said = f"{done}: the last raised {raised or 'nothing'}; expected {expected}."
-            return Finding(False, said), None
-        if not compare.same(free, wanted):
-            said = f"{done}: who may go on is {compare.shown(free)}; expected {wanted}."
-            return Finding(False, said), None
+        error = "RuntimeError" if refused else ""
+        if raised != error or not compare.same(free, wanted):
+            said = (
+                f"{done}: the last raised {raised or 'nothing'}, and who may go on is {compare.shown(free)}"
+            )
+            return Finding(False, f"{said}; expected {error or 'nothing'} and {wanted}."), None
     return Finding(True, f"As expected after each of {len(ticks)} ticks."), None

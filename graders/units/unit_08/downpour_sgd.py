@@ -3,9 +3,7 @@
 from graders.grading.cases import both
 from graders.grading.kit import Answer, Criterion, Finding, Rng
 from graders.units.one_by_one import one_by_one
-from graders.units.unit_08.on_the_server import SOON, STAR, W_UNCHANGED, Pace, Training, asked, train
-
-EVERY, MESSAGES = "every gradient once", "messages and bytes"
+from graders.units.unit_08.on_the_server import EVERY, NEEDED, SHARED, SOON, Pace, Training, asked, train
 
 
 def unhindered(training: Training) -> Finding:
@@ -14,8 +12,8 @@ def unhindered(training: Training) -> Finding:
         own = sum(float(batch["seconds"]) for batch in training.batches[worker])
         ended = max((event.end for event in training.run.communication(worker)), default=0.0)
         if ended > own + SOON:
-            text = f"worker {worker} computes for {1e3 * own:.0f} ms and is done after {1e3 * ended:.1f} ms"
-            return Finding(False, f"the slowest takes several times as long as the others: {text}.")
+            said = f"worker {worker} computes for {1e3 * own:.0f} ms and is done after {1e3 * ended:.1f} ms."
+            return Finding(False, said)
     return Finding(True, "each is done as soon as it has computed.")
 
 
@@ -33,22 +31,13 @@ def unhindered(training: Training) -> Finding:
             + both(milliseconds=(70, 11, 10), steps=3, push=4, fetch=5)
             + both(milliseconds=(10,), steps=5, push=3, fetch=2),
         ),
-        W_UNCHANGED,
-        STAR,
-        Criterion(
-            MESSAGES,
-            2,
-            "steps / n_push sums from each worker and steps / n_fetch copies of the weights to it, rounded "
-            "up; besides them only messages of a number or two.",
-            needs=(EVERY, STAR.name),
-            how=asked(Training.frugal),
-        ),
+        *SHARED,
         Criterion(
             "weights of each step",
             3,
             "In steps 0, n_fetch, 2 n_fetch ... a worker fetches the server's weights as they are then. In "
             "between its own copy moves by its own gradients.",
-            needs=(EVERY, STAR.name, MESSAGES),
+            needs=("messages and bytes",),
             how=asked(Training.fresh),
         ),
         Criterion(
@@ -56,7 +45,7 @@ def unhindered(training: Training) -> Finding:
             3,
             "From whom does the server receive next? A fast worker ends as early as if the slow one were not "
             "there.",
-            needs=(EVERY, STAR.name),
+            needs=NEEDED,
             how=asked(unhindered),
         ),
     ),

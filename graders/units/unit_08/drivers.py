@@ -9,12 +9,16 @@ from graders.grading.answer import AnswerFunction, PlainData
 from graders.units.models import copies_of
 from graders.units.optimizers import PlainSGD
 from graders.units.random_states import random_states
-from graders.units.unit_08.clients import Client, RoundReply
-from graders.units.unit_08.problems import Batches, Gradients, pass_time, two_levels
+from graders.units.unit_08.problems import (
+    Batches,
+    Client,
+    Gradients,
+    RoundReply,
+    TrainedReply,
+    pass_time,
+    two_levels,
+)
 from graders.units.unit_08.replicas import Forked, ReplicaReply, loss_of
-from graders.units.unit_08.replies import DealtReply, DesignReply, TrainedReply
-
-# --- Parameter servers, and those who wait for nobody
 
 
 def trained(answer: AnswerFunction, w: Tensor, batches: Batches, arguments: list[PlainData]) -> TrainedReply:
@@ -28,8 +32,10 @@ WORK = "work"
 """The span of one batch's work."""
 
 
-def dealt(answer: AnswerFunction, batches: int, seconds: list[float]) -> DealtReply:
-    """Deal batches; seconds: what each takes this rank, and none on rank 0, which does not work."""
+def dealt(answer: AnswerFunction, batches: int, seconds: list[float]) -> tuple[PlainData, list[int]]:
+    """What the answer returned, and the batches that this rank was asked to work on, in order. seconds: what
+    each takes this rank, and none on rank 0, which does not work.
+    """
     worked: list[int] = []
 
     def work(batch: int) -> None:
@@ -41,7 +47,7 @@ def dealt(answer: AnswerFunction, batches: int, seconds: list[float]) -> DealtRe
             pass_time(seconds[batch])
         worked.append(batch)
 
-    return DealtReply(answer(batches, work), worked)
+    return answer(batches, work), worked
 
 
 def ticked(
@@ -62,9 +68,6 @@ def ticked(
             raised = "RuntimeError" if isinstance(error, RuntimeError) else type(error).__name__
         told.append((raised, [clock.may_go_on(each) for each in range(workers)]))
     return told
-
-
-# --- Sections 7 to 10: trees, local steps, federation
 
 
 def tree_step(
@@ -102,13 +105,13 @@ def federated_round(
     """A round for each seed. w: [n]; samples: this rank's [m, n]."""
     replies = []
     for seed in seeds:
-        client, mine, own = Client(), w.clone(), samples.clone()
-        before = random_states()
+        client, mine, own, before = Client(), w.clone(), samples.clone(), random_states()
         returned = answer(mine, client, own, fraction, seed)
         after = random_states()
-        kept = mine.equal(w) and own.equal(samples) and returned is not mine
-        changed = [library for library, state in before.items() if after[library] != state]
-        replies.append(RoundReply(returned, client.given, kept, changed))
+        changed = [f"the random state of {name}" for name, state in before.items() if after[name] != state]
+        if not (mine.equal(w) and own.equal(samples)) or returned is mine:
+            changed.append("w or samples, or w is what was returned")
+        replies.append(RoundReply(returned, client.given, ", ".join(changed)))
     return replies
 
 
@@ -119,16 +122,14 @@ def designed(
     steps: int,
     lr: float,
     seconds: list[float],
-    network: tuple[int, int, float, float, float, float],
-) -> DesignReply:
-    """A training of w [numbers]. own: slope [numbers], offset [numbers] and noise [steps, numbers] of this
-    rank's gradients. seconds: of each rank's. network: see `two_levels`.
+    network: tuple[int, int, float, float],
+) -> Tensor:
+    """The weights [asked, numbers] at which this rank asked for a gradient. own: slope [numbers], offset
+    [numbers] and noise [steps, numbers] of its gradients. seconds: of each rank's. network: see `two_levels`.
     """
     slope, offset, noise = own
     takes = seconds[dist.get_rank()]
     batches: Batches = [{"slope": slope, "offset": each, "seconds": takes} for each in offset + noise]
     gradients = Gradients(batches, w)
     answer(w.clone(), gradients, steps, lr, [*seconds], two_levels(*network))
-    if any(each.shape != w.shape for each in gradients.seen):
-        raise ValueError("A gradient was asked for at weights of another shape than w's.")
-    return DesignReply(torch.stack(gradients.seen) if gradients.seen else w.new_empty(0, *w.shape))
+    return torch.stack(gradients.seen) if gradients.seen else w.new_empty(0, *w.shape)

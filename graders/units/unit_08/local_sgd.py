@@ -7,41 +7,37 @@ import torch
 from torch import Tensor
 
 from graders.grading.cases import both
-from graders.grading.communication import each_rank_calls
-from graders.grading.explanation import Tried
+from graders.grading.communication import each_rank_calls, payload_of
+from graders.grading.expected import same
 from graders.grading.judging import feature
-from graders.grading.kit import Answer, Criterion, Finding, Kind, Observed, Rng, compare, per_rank
+from graders.grading.kit import Answer, Criterion, Finding, Observed, Rng, compare, per_rank
 from graders.units.models import copies_of
-from graders.units.one_by_one import one_by_one
+from graders.units.one_by_one import Looks, look, one_by_one
 from graders.units.optimizers import PlainSGD
 from graders.units.unit_08 import drivers
-from graders.units.unit_08.replicas import FROZEN, SHAPES, TRAINED, WIDTH, Forked, ReplicaReply, loss_of
+from graders.units.unit_08.on_replicas import moved, stayed
+from graders.units.unit_08.replicas import SHAPES, TRAINED, WIDTH, Forked, ReplicaReply, loss_of
 
 Batches = list[list[tuple[Tensor, Tensor]]]
 """For each rank and step, inputs and targets [B, WIDTH]."""
+ANY, OWN, SOME = (
+    "any period, any number of ranks",
+    "what stays a rank's own",
+    "layers that only some ranks train",
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Local:
     """own_layers: ranks use one of two branches, and only some have gradients there."""
 
-    ranks: int = feature(3, lambda ranks: f"{ranks} rank{'s' * (ranks > 1)}")
-    steps: int = feature(6, "{} steps")
+    ranks: int = feature(3, lambda ranks: compare.counted(ranks, "rank"))
+    steps: int = feature(6, lambda steps: compare.counted(steps, "step"))
     period: int = feature(2, "period {}")
     own_layers: bool = feature(False, lambda own: "layers that only some ranks use" if own else "")
 
 
-@dataclass(frozen=True, slots=True)
-class Trained:
-    """What a training was given, what came out, and what should. values: of SHAPES. losses: of each rank."""
-
-    values: list[Tensor]
-    batches: Batches
-    run: Observed[ReplicaReply]
-    losses: list[list[float]]
-
-
-def expected_of(models: list[Forked], lr: float, batches: Batches, period: int) -> list[list[float]]:
+def trained(models: list[Forked], lr: float, batches: Batches, period: int) -> list[list[float]]:
     """Trains the models, replica by replica; returns the losses of each."""
     losses: list[list[float]] = [[] for _ in models]
     optimizers, steps = [PlainSGD(model.parameters(), lr) for model in models], len(batches[0])
@@ -62,43 +58,11 @@ def expected_of(models: list[Forked], lr: float, batches: Batches, period: int) 
     return losses
 
 
-def own(tried: Tried[Local]) -> Finding:
-    """Passes if buffers, frozen parameters and the optimizer are each rank's own."""
-    for rank, reply in enumerate(tried.seen.run.results):
-        samples = sum(len(inputs) for inputs, _ in tried.seen.batches[rank])
-        if changed := reply.kept(tried.seen.values, samples):
-            return Finding(False, f"on rank {rank} {changed}.")
-        if reply.taken != tried.case.features.steps:
-            return Finding(False, f"on rank {rank} the optimizer made {reply.taken} steps.")
-    return Finding(True, "Buffers and frozen parameters are what they were.")
-
-
-def losses(tried: Tried[Local]) -> Finding:
-    """Passes if each rank returned the loss of each of its steps."""
-    for rank, (reply, expected) in enumerate(zip(tried.seen.run.results, tried.seen.losses, strict=True)):
-        returned, what = reply.returned, f"what rank {rank} returns"
-        if not isinstance(returned, list) or len(returned) != len(expected):
-            return Finding(False, f"{what} is {compare.shown(returned)}; expected {len(expected)} floats.")
-        near = (compare.near(*pair, what, rtol=1e-4) for pair in zip(returned, expected, strict=True))
-        if not (finding := compare.first_failure([Finding(True, what), *near])).passed:
-            return finding
-    return Finding(True, "Each rank returns the loss of each of its steps.")
-
-
-def calls(tried: Tried[Local]) -> Finding:
+def calls(run: Observed[ReplicaReply], local: Local) -> Finding:
     """Passes if every rank calls all_reduce once a period, with all its trainable numbers."""
-    times, nbytes = ceil(tried.case.features.steps / tried.case.features.period), 4 * TRAINED
-    finding = each_rank_calls([tried.seen.run], ["all_reduce"] * times, "")
-    if not finding.passed:
-        return finding
-    for event in tried.seen.run.communication(0):
-        if event.nbytes != nbytes:
-            text = f"rank 0 gives all_reduce {event.nbytes} bytes; expected {nbytes}."
-            return Finding(False, text, Kind.TOO_MUCH if event.nbytes > nbytes else Kind.OTHER)
-    return Finding(True, f"each rank calls all_reduce {times} times, with {nbytes} bytes.")
-
-
-_ANY_PERIOD = ("any period, any number of ranks",)
+    times = ceil(local.steps / local.period)
+    numbers = payload_of(run, "all_reduce", 4 * TRAINED * times)
+    return compare.first_failure([each_rank_calls([run], ["all_reduce"] * times, numbers.seen), numbers])
 
 
 @one_by_one(
@@ -113,7 +77,7 @@ _ANY_PERIOD = ("any period, any number of ranks",)
             "mean of all ranks' weights. Gradients are never averaged, and old ones never added.",
         ),
         Criterion(
-            "any period, any number of ranks",
+            ANY,
             3,
             "At the end all ranks have the same weights, also where the number of steps is no multiple of "
             "the period.",
@@ -124,30 +88,31 @@ _ANY_PERIOD = ("any period, any number of ranks",)
             + both(ranks=2, steps=0, period=3),
         ),
         Criterion(
-            "layers that only some ranks train",
+            SOME,
             1,
             "A parameter that has no gradient on this rank may have changed on another: it is averaged too. "
-            "(PeriodicModelAverager, and PostLocalSGDOptimizer with it, leaves it out, and the ranks wait "
-            "for each other or drift apart.)",
-            needs=_ANY_PERIOD,
+            "(PyTorch's averagers leave it out.)",
+            needs=(ANY,),
             vary=both(steps=5, own_layers=True),
         ),
         Criterion(
-            "what stays a rank's own",
+            OWN,
             1,
             "Frozen parameters keep their numbers, each rank its buffers and its optimizer's state. (torchft "
             "averages frozen parameters too.)",
-            needs=_ANY_PERIOD,
-            how=own,
+            needs=(ANY,),
+            how=look(OWN),
         ),
-        Criterion("losses", 1, "One float a step, of this rank's own batch.", needs=_ANY_PERIOD, how=losses),
+        Criterion(
+            "losses", 1, "One float a step, of this rank's own batch.", needs=(ANY,), how=look("losses")
+        ),
         Criterion(
             "all-reduces",
             3,
             "One all_reduce of all trainable parameters laid end to end, after each `period` steps and once "
             "for what is left; none where nothing has changed since the last.",
-            needs=("layers that only some ranks train", "what stays a rank's own"),
-            how=calls,
+            needs=(SOME, OWN),
+            how=look("all-reduces"),
         ),
     ),
     hints=(
@@ -158,24 +123,29 @@ _ANY_PERIOD = ("any period, any number of ranks",)
         "With 7 steps and a period of 3: after which steps do the ranks talk? After 3, 6 and 7.",
     ),
 )
-def local_sgd(answer: Answer, local: Local, rng: Rng) -> tuple[Finding, Trained]:
+def local_sgd(answer: Answer, local: Local, rng: Rng) -> tuple[Finding, Looks]:
     """Every rank's weights at the end, beside the same replicas trained in one process."""
     values = [rng.normal(*shape) for shape in SHAPES]
     branches = [rank % 2 if local.own_layers else 0 for rank in range(local.ranks)]
+    sizes = range(2, 2 + local.ranks)
     batches = [
-        [(rng.normal(size, WIDTH), rng.normal(size, WIDTH)) for _ in range(local.steps)]
-        for size in range(2, 2 + local.ranks)
+        [(rng.normal(size, WIDTH), rng.normal(size, WIDTH)) for _ in range(local.steps)] for size in sizes
     ]
     lr = 0.01 * rng.integer(2, 9)
     given = values, per_rank(branches), per_rank(batches), lr, local.period
     run = answer.launch(drivers.local_sgd, *given, ranks=local.ranks)
     models = [Forked(values, branch) for branch in branches]
-    wanted_losses = expected_of(models, lr, batches, local.period)
-    wanted = copies_of(models[0].parameters())
-    right = (
-        compare.close(seen, each, f"parameter {position} on rank {rank}", 1e-4, 1e-5)
-        for rank, reply in enumerate(run.results)
-        for position, (seen, each) in enumerate(compare.side_by_side(reply.parameters, wanted))
-        if position not in FROZEN
-    )
-    return compare.first_failure(right), Trained(values, batches, run, wanted_losses)
+    losses = trained(models, lr, batches, local.period)
+
+    def own() -> Finding:
+        kept = stayed(run.results, values, [size * local.steps for size in sizes])
+        taken = [each.taken for each in run.results]
+        return compare.first_failure(
+            [kept, compare.equal(taken, [local.steps] * local.ranks, "steps of each optimizer")]
+        )
+
+    return moved(run.results, copies_of(models[0].parameters())), {
+        OWN: own,
+        "losses": lambda: same([each.returned for each in run.results], losses, "what ranks return", 1e-4),
+        "all-reduces": lambda: calls(run, local),
+    }

@@ -3,7 +3,7 @@
 import torch
 
 from graders.grading.cases import both
-from graders.grading.kit import Answer, Criterion, Finding, Rng, communication, compare
+from graders.grading.kit import Answer, Criterion, Finding, Rng, compare
 from graders.units.one_by_one import one_by_one
 from graders.units.unit_08.on_the_server import STAR, W_UNCHANGED, Pace, Training, asked, train
 from graders.units.unit_08.problems import LINK, gradient_of
@@ -18,17 +18,6 @@ def quick(training: Training) -> Finding:
     taken = max((event.end for event in training.run.events), default=0.0)
     text = f"gradients take 1 ms each, and all of it {1e3 * taken:.2f} ms"
     return Finding(taken <= allowed, f"{text}; allowed are {1e3 * allowed:.2f} ms.")
-
-
-def frugal(training: Training) -> Finding:
-    """Passes if each worker sends its gradient and gets the weights once a step, and no more."""
-    steps, workers = training.pace.steps, len(training.workers)
-    nbytes = steps * training.w.nbytes
-    allowed = [
-        communication.Allowance(workers * steps, workers * nbytes),
-        *[communication.Allowance(steps, nbytes)] * workers,
-    ]
-    return communication.traffic_within(training.run, allowed, compare.counted(workers, "worker"))
 
 
 @one_by_one(
@@ -51,7 +40,7 @@ def frugal(training: Training) -> Finding:
             "With K workers, K messages of the weights leave the server in a step, and K gradients come in. "
             "The last weights stay with the server.",
             needs=(WEIGHTS, STAR.name),
-            how=asked(frugal),
+            how=asked(lambda training: training.frugal(short=False)),
         ),
         Criterion(
             "side by side",

@@ -1,45 +1,35 @@
-"""What unit 08 trains: gradients that depend on weights and batch, and take as long as they are told."""
+"""What unit 08 trains: gradients and clients that take as long as they are told, and what drivers tell."""
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from course_lib import span
 from course_lib.cluster.topology import Cluster, Link
-
-if TYPE_CHECKING:
-    from graders.grading.rng import Rng
+from graders.grading.answer import DriverReply, PlainData
 
 GRADIENT = "gradient"
 """The span of one."""
-
 RATE = 1e12
 """Bytes a second of a device's memory: an answer's own arithmetic takes next to no time."""
-
 LINK = Link(latency=1e-6, bandwidth=1e9)
+SIDE = 100
+"""Side of the square matrices that a client multiplies, so that its training takes virtual time."""
 
 Batches = list[dict[str, Tensor | float]]
 """What `Gradients` takes: for each batch slope [D], offset [D], seconds, and perhaps turn [D, D]."""
 
 
-def star(ranks: int, link: Link = LINK) -> Cluster:
+def star(ranks: int) -> Cluster:
     """So many devices with one server in their midst: computing takes time, as do messages."""
-    return Cluster(devices_per_node=ranks, intra_node=link, memory_bandwidth=RATE)
+    return Cluster(devices_per_node=ranks, intra_node=LINK, memory_bandwidth=RATE)
 
 
-def two_levels(
-    nodes: int, gpus: int, latency: float, bandwidth: float, far_latency: float, far_bandwidth: float
-) -> Cluster:
-    """Nodes of so many GPUs; latencies (s) and bandwidths (bytes/s) within a node, and between nodes."""
-    inside, outside = Link(latency, bandwidth), Link(far_latency, far_bandwidth)
-    return Cluster(
-        nodes=nodes,
-        devices_per_node=gpus,
-        intra_node=inside,
-        inter_node=outside,
-        memory_bandwidth=RATE,
-    )
+def two_levels(nodes: int, gpus: int, latency: float, bandwidth: float) -> Cluster:
+    """Nodes of so many GPUs; seconds and bytes a second between nodes, and within one ten times as good."""
+    near, far = Link(latency / 10, 10 * bandwidth), Link(latency, bandwidth)
+    return Cluster(nodes=nodes, devices_per_node=gpus, intra_node=near, inter_node=far, memory_bandwidth=RATE)
 
 
 class Gradients:
@@ -85,14 +75,43 @@ def gradient_of(batch: dict[str, Tensor | float], w: Tensor) -> Tensor:
     return gradient if w.dim() == 1 else gradient.reshape(w.shape)
 
 
-def drawn_batches(rng: "Rng", size: int, seconds: list[float]) -> Batches:
-    """A worker's, for weights of so many numbers. seconds: of each batch."""
-    return [
-        {
-            "slope": 1 + rng.normal(size).abs(),
-            "turn": rng.normal(size, size) / size,
-            "offset": 2 * rng.normal(size),
-            "seconds": each,
-        }
-        for each in seconds
-    ]
+@dataclass(frozen=True, slots=True)
+class TrainedReply(DriverReply):
+    """What a training returned on a rank, its w afterwards, and what `Gradients` has seen and given."""
+
+    result: PlainData
+    w: Tensor
+    seen: list[Tensor]
+    given: list[Tensor]
+
+
+class Client:
+    """The `client_update` of a rank. given: the weights [n] of each call."""
+
+    def __init__(self) -> None:
+        self.given: list[Tensor] = []
+
+    def __call__(self, w: Tensor, samples: Tensor) -> Tensor:
+        """As `updated`, and works in w, which it may."""
+        self.given.append(w.clone())
+        torch.mm(torch.zeros(SIDE, SIDE), torch.zeros(SIDE, SIDE))
+        result = updated(w, samples)
+        w.fill_(float("nan"))
+        return result
+
+
+def updated(w: Tensor, samples: Tensor) -> Tensor:
+    """The weights [n] after a client's training on samples [m, n]; w stays as it is."""
+    # Not of their mean alone: it must be the samples that are given.
+    return torch.tanh(w) + samples.mean(0) + samples.square().mean(0)
+
+
+@dataclass(frozen=True, slots=True)
+class RoundReply(DriverReply):
+    """A round of federated averaging on a rank: what was returned, the weights that its `Client` was given,
+    and what has changed that was to stay, empty if nothing has.
+    """
+
+    returned: PlainData
+    trained: list[Tensor]
+    changed: str

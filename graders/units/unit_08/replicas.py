@@ -55,15 +55,6 @@ class ReplicaReply(DriverReply):
     returned: PlainData = None
     taken: int = 0
 
-    def kept(self, values: Sequence[Tensor], seen: int) -> str:
-        """What has changed that was to stay: a frozen parameter or the buffer; empty if nothing has.
-
-        values: that the parameters had. seen: samples that the buffer must have counted.
-        """
-        if not all(self.parameters[position].equal(values[position]) for position in FROZEN):
-            return "a frozen parameter has changed"
-        return "" if self.seen == seen else f"the buffer has {self.seen.item():g}; expected {seen}"
-
 
 def loss_of(outputs: Tensor, targets: Tensor) -> Tensor:
     """Of outputs and targets of one shape; another one if they are mixed up."""

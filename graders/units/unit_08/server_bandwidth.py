@@ -29,18 +29,8 @@ def bytes_seconds_workers(rng: Rng, load: Load) -> Arguments:
     minutes=5,
     difficulty=1,
     rubric=(
-        Criterion(
-            "one server",
-            1,
-            "How many gradients come in during one second from one worker, and from all? What goes out for "
-            "each?",
-        ),
-        Criterion(
-            "several servers",
-            1,
-            "Each server has its part of the weights, and of every gradient.",
-            vary=vary(servers=(2, 3, 40)),
-        ),
+        Criterion("one server", 1, "How many gradients come in during a second? What goes out for each?"),
+        Criterion("several servers", 1, "Each has its part of a gradient.", vary=vary(servers=(2, 3, 40))),
     ),
     hints=(
         "A worker that needs a third of a second for a gradient sends how many in a second?",

@@ -2,17 +2,21 @@
 
 import math
 
+from course_lib.runtime.communication.events import Kind as EventKind
 from graders.grading.cases import both
-from graders.grading.kit import Answer, Criterion, Finding, Rng
+from graders.grading.kit import Answer, Criterion, Finding, Rng, compare
 from graders.units.one_by_one import one_by_one
-from graders.units.unit_08.on_the_server import SOON, STAR, W_UNCHANGED, Pace, Training, asked, train
-
-EVERY, MESSAGES = "every gradient once", "messages and bytes"
+from graders.units.unit_08.on_the_server import EVERY, NEEDED, SHARED, SOON, Pace, Training, asked, train
+from graders.units.unit_08.problems import GRADIENT
 
 
 def moments(training: Training) -> list[tuple[int, int, float, float, float]]:
     """Of each gradient: worker, step, and when it begins, its worker is free, and the bound allows it."""
-    spans = {worker: training.computing(worker) for worker in training.workers}
+    events = [event for event in training.run.events if event.kind is EventKind.SPAN and event.op == GRADIENT]
+    spans = {}
+    for worker in training.workers:
+        own = [(event.start, event.end) for event in events if event.rank == worker]
+        spans[worker] = [span for span, _ in compare.side_by_side(own, range(training.pace.steps))]
     bound, found = training.pace.bound or 0, []
     for worker, own in spans.items():
         for step, (begun, _) in enumerate(own):
@@ -54,35 +58,27 @@ def not_too_late(training: Training) -> Finding:
             + both(milliseconds=(10, 13, 47), bound=1)
             + both(milliseconds=(10,), steps=3, bound=0),
         ),
-        W_UNCHANGED,
-        STAR,
-        Criterion(
-            MESSAGES,
-            2,
-            "The weights go to each worker once a step, and its gradient comes back.",
-            needs=(EVERY, STAR.name),
-            how=asked(Training.frugal),
-        ),
+        *SHARED,
         Criterion(
             "lead at most the bound",
             2,
             "A worker that is too far ahead gets its weights later: who is waiting, and whose gradient ends "
             "the wait?",
-            needs=(EVERY, STAR.name),
+            needs=NEEDED,
             how=asked(not_too_early),
         ),
         Criterion(
             "nobody within it waits",
             2,
             "After each gradient: which of those who wait may go on now?",
-            needs=(EVERY, STAR.name),
+            needs=NEEDED,
             how=asked(not_too_late),
         ),
         Criterion(
             "weights as they are",
             1,
             "A worker gets the weights as they are when it goes on, not when it asked.",
-            needs=(EVERY, STAR.name, MESSAGES),
+            needs=("messages and bytes",),
             how=asked(Training.fresh),
         ),
     ),

@@ -62,10 +62,7 @@ def refused(answer: Answer, rng: Rng) -> Finding:
             vary=vary(in_turns=(False,)),
         ),
         Criterion(
-            "nothing read",
-            1,
-            "A worker that has read nothing cannot have a gradient: a ValueError with its number.",
-            ask=refused,
+            "nothing read", 1, "No gradient without weights: a ValueError with its number.", ask=refused
         ),
         Criterion("log unchanged", 1, "`log` is the caller's list.", how=kept),
     ),

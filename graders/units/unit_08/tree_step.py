@@ -9,12 +9,13 @@ from torch import Tensor
 from course_lib.cluster.topology import Cluster
 from graders.grading.cases import both, vary
 from graders.grading.communication import MEASURED, duration_within, only_messages, seconds
-from graders.grading.explanation import Tried
 from graders.grading.judging import feature
 from graders.grading.kit import Answer, Criterion, Finding, Kind, Observed, Rng, compare, per_rank
-from graders.units.one_by_one import one_by_one
+from graders.units.models import Gradients
+from graders.units.one_by_one import Looks, look, one_by_one
 from graders.units.unit_08 import drivers
-from graders.units.unit_08.replicas import FROZEN, SHAPES, TRAINED, ReplicaReply
+from graders.units.unit_08.on_replicas import moved, stayed
+from graders.units.unit_08.replicas import SHAPES, TRAINED, ReplicaReply
 
 STEPS = 2
 ANY, SAME = "any number of ranks", "the same model everywhere"
@@ -24,78 +25,41 @@ ANY, SAME = "any number of ranks", "the same model everywhere"
 class Replicas:
     """gaps: one rank has no gradient, and others lack some."""
 
-    ranks: int = feature(4, lambda ranks: f"{ranks} rank{'s' * (ranks > 1)}")
+    ranks: int = feature(4, lambda ranks: compare.counted(ranks, "rank"))
     gaps: bool = feature(False, lambda gaps: "gradients missing on some" if gaps else "")
 
-    @property
-    def levels(self) -> int:
-        return ceil(log2(self.ranks))
 
-
-@dataclass(frozen=True, slots=True)
-class Stepped:
-    """values: of SHAPES, which every rank began with."""
-
-    values: list[Tensor]
-    run: Observed[ReplicaReply]
-
-
-def drawn(rng: Rng, replicas: Replicas) -> list[list[Tensor | None]]:
-    """Each rank's gradients, of SHAPES; frozen parameters have one too."""
-    gradients: list[list[Tensor | None]] = [
-        [rng.normal(*shape) for shape in SHAPES] for _ in range(replicas.ranks)
-    ]
-    if replicas.gaps:
-        gradients[0][0] = gradients[-1][4] = None
-        gradients[1] = [None] * len(SHAPES)
-        for own in gradients:
-            own[7] = None
-    return gradients
-
-
-def stepped(value: Tensor, gradients: list[Tensor | None], rate: float) -> Tensor:
-    """A parameter after the steps; gradients: of all ranks."""
-    present = [gradient for gradient in gradients if gradient is not None]
-    return value - rate * sum(present, torch.zeros_like(value)) / len(gradients)
-
-
-def one_model(tried: Tried[Replicas]) -> Finding:
+def same(replies: list[ReplicaReply], values: list[Tensor]) -> Finding:
     """Passes if all ranks have the same bits, and left the rest alone."""
-    replies = tried.seen.run.results
-    for rank, reply in enumerate(replies):
-        if changed := reply.kept(tried.seen.values, 0):
-            return Finding(False, f"on rank {rank} {changed}.")
-        if not compare.same(reply.parameters, replies[0].parameters):
-            return Finding(False, f"ranks 0 and {rank} differ in the last digits of a parameter.")
-    return Finding(True, "all ranks have the same parameters, to the last bit.")
+    kept, first = stayed(replies, values, [0] * len(replies)), replies[0].parameters
+    alike = (compare.equal(each.parameters, first, "parameters, beside rank 0's") for each in replies)
+    return compare.first_failure([kept, *alike])
 
 
-def frugal(tried: Tried[Replicas]) -> Finding:
+def frugal(run: Observed[ReplicaReply]) -> Finding:
     """Passes if all ranks together send 2 (p - 1) messages a step, each of all gradients."""
-    replicas, run = tried.case.features, tried.seen.run
     if not (only := only_messages([run], "Your answer")).passed:
         return only
-    allowed, nbytes = 2 * (replicas.ranks - 1) * STEPS, TRAINED * 4
+    allowed, nbytes = 2 * (len(run.results) - 1) * STEPS, TRAINED * 4
     sent = [event.nbytes for event in run.events if event.op == "send"]
     text = f"{len(sent)} messages of {sum(sent):,} bytes are sent in {STEPS} steps"
     within = len(sent) <= allowed and sum(sent) <= allowed * nbytes
     return Finding(within, f"{text}; expected {allowed}, of {nbytes} bytes each.", Kind.TOO_MUCH)
 
 
-def quick(tried: Tried[Replicas]) -> Finding:
+def quick(run: Observed[ReplicaReply]) -> Finding:
     """Passes if a step takes no longer than 2 ceil(log2 p) messages one after another, and no rank receives
-    more than ceil(log2 p) of them.
+    more than ceil(log2 p) of them: those that arrive together share their latency.
     """
-    replicas, run = tried.case.features, tried.seen.run
-    most = max(run.calls(rank).count("recv") for rank in range(replicas.ranks)) / STEPS
-    if most > replicas.levels:
-        return compare.at_most(most, replicas.levels, "Messages that the busiest rank gets in a step")
-    rounds = 2 * replicas.levels * STEPS
+    ranks = len(run.results)
+    levels = ceil(log2(ranks))
+    most = max(run.calls(rank).count("recv") for rank in range(ranks)) / STEPS
+    if most > levels:
+        return compare.at_most(most, levels, "messages that the busiest rank gets in a step")
     # Half a round a step for messages that leave a rank together; another tree has a whole one more.
-    halves = 2 * rounds + STEPS
-    allowed = seconds(halves, halves * TRAINED * 4) / 2
-    where = f"{replicas.ranks} ranks and {STEPS} steps"
-    return duration_within(run, allowed, where, f"{rounds} rounds, and half a one a step,")
+    rounds = (2 * levels + 0.5) * STEPS
+    allowed = rounds * seconds(1, TRAINED * 4)
+    return duration_within(run, allowed, f"{ranks} ranks and {STEPS} steps", f"{rounds:g} rounds")
 
 
 @one_by_one(
@@ -124,7 +88,7 @@ def quick(tried: Tried[Replicas]) -> Finding:
             "The model keeps its parameters, and the frozen ones keep their numbers. Ranks agree to the "
             "last bit if all of them use the same sum, not each a sum in an order of its own.",
             needs=(ANY,),
-            how=one_model,
+            how=look(SAME),
         ),
         Criterion(
             "messages",
@@ -132,7 +96,7 @@ def quick(tried: Tried[Replicas]) -> Finding:
             "send and recv, and no collective. Every rank but one sends one message up, of all its trainable "
             "parameters' gradients, and gets one: 2 (p - 1) in all.",
             needs=(ANY, "missing gradients", SAME),
-            how=frugal,
+            how=look("messages"),
         ),
         Criterion(
             "rounds",
@@ -140,7 +104,7 @@ def quick(tried: Tried[Replicas]) -> Finding:
             "With whom does the busiest rank speak? With one in each round, and there are ceil(log2 p): "
             "every second of those that still have something to send sends, and is done.",
             needs=("messages",),
-            how=quick,
+            how=look("rounds"),
         ),
     ),
     hints=(
@@ -148,26 +112,28 @@ def quick(tried: Tried[Replicas]) -> Finding:
         "5's. Who speaks with whom in the next round?",
         "With distance d = 1, 2, 4 ... a rank that is an odd multiple of d sends to rank - d and is done "
         "sending; an even multiple receives from rank + d, if there is such a rank, and adds.",
-        "How does the sum come down? By the same messages, turned round, the last one first. A rank gets it "
-        "from the one that it sent to.",
-        "What is a message? All gradients laid end to end, torch.cat([g.flatten() for g in gradients]).",
+        "How does the sum come down? By the same messages, turned round, the last one first.",
     ),
 )
-def tree_step(answer: Answer, replicas: Replicas, rng: Rng) -> tuple[Finding, Stepped]:
-    """Every rank's model, after steps on the mean of the gradients."""
+def tree_step(answer: Answer, replicas: Replicas, rng: Rng) -> tuple[Finding, Looks]:
+    """Every rank's model, after steps on the mean of the gradients; frozen parameters have one too."""
     values = [rng.normal(*shape) for shape in SHAPES]
-    gradients, rates = drawn(rng, replicas), [0.1 * rng.integer(1, 9) for _ in range(STEPS)]
+    gradients: list[Gradients] = [[rng.normal(*shape) for shape in SHAPES] for _ in range(replicas.ranks)]
+    if replicas.gaps:
+        gradients[1] = [None] * len(SHAPES)
+        gradients[0][0] = gradients[-1][4] = None
+        for own in gradients:
+            own[7] = None
+    rates = [0.1 * rng.integer(1, 9) for _ in range(STEPS)]
     cluster = Cluster(nodes=replicas.ranks, inter_node=MEASURED)
     given = (values, per_rank(gradients), rates)
     run = answer.launch(drivers.tree_step, *given, ranks=replicas.ranks, cluster=cluster)
-    wanted = [
-        stepped(value, [own[position] for own in gradients], sum(rates))
-        for position, value in enumerate(values)
-    ]
-    right = (
-        compare.close(seen, each, f"parameter {position} on rank {rank}", 1e-5, 1e-5)
-        for rank, reply in enumerate(run.results)
-        for position, (seen, each) in enumerate(compare.side_by_side(reply.parameters, wanted))
-        if position not in FROZEN
-    )
-    return compare.first_failure(right), Stepped(values, run)
+    wanted = []
+    for value, *own in zip(values, *gradients, strict=True):
+        total = sum((each for each in own if each is not None), torch.zeros_like(value))
+        wanted.append(value - sum(rates) * total / replicas.ranks)
+    return moved(run.results, wanted), {
+        SAME: lambda: same(run.results, values),
+        "messages": lambda: frugal(run),
+        "rounds": lambda: quick(run),
+    }
