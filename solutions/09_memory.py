@@ -103,13 +103,12 @@ guesses = predict(
 
 # %% exercise="zero_memory" points=5
 def zero_memory(parameters: int, ranks: int, stage: int, state_bytes: int = 12) -> int:
-    """Bytes of model states that the rank with the most holds.
+    """Bytes of model states on the rank that holds most.
 
-    parameters: how many numbers the model learns. A weight takes 2 bytes, its gradient 2, and what the
-        optimizer keeps for it state_bytes.
-    stage: 0: every rank holds everything. 1: the optimizer's numbers are cut over the ranks; 2:
-        gradients too; 3: weights too. Shards are whole numbers of parameters, and the largest is as
-        small as it can be.
+    parameters: how many numbers the model learns. Each has a weight of 2 bytes and a gradient of 2, and
+        takes state_bytes of the optimizer.
+    stage: 0, where every rank holds everything, to 3. Shards are whole numbers of parameters, and the
+        largest is as small as it can be.
 
     S. Rajbhandari et al., ZeRO, 2020, figure 1.
     """
@@ -194,9 +193,9 @@ guesses.measured(gigabytes_with_shards_of_adams_numbers=of_paper[1])
 def shard_range(numel: int, ranks: int, rank: int) -> tuple[int, int]:
     """Which numbers of a flat tensor a rank holds: from the first one up to, and without, the second.
 
-    The tensor of numel numbers is padded at its end, so that it can be cut into `ranks` parts of one
-    length, as short as possible; each rank has one, in the order of the ranks. Padding does not count:
-    a rank that has nothing else holds (numel, numel).
+    The tensor of numel numbers is padded at its end, and cut into `ranks` equal parts, as short as
+    possible. Each rank has one, in the order of the ranks. Padding does not count: a rank that has
+    nothing else holds (numel, numel).
     """
     ### BEGIN SOLUTION
     length = -(-numel // ranks)
@@ -250,23 +249,26 @@ def unflat(whole: Tensor, shapes: Sequence[torch.Size]) -> list[Tensor]:
 #
 # A ring's all-reduce is a reduce-scatter followed by an all-gather (unit 07). Stage 1 puts the optimizer's step between
 # the two, and sends exactly as many bytes.
+#
+# PyTorch's optimizers take a model's parameters, or **groups** of them with options of their own: a list of dicts such as
+# `{"params": [...], "lr": 0.1}`. Their attribute `param_groups` holds a dict for each group (one, if no groups were
+# given), and training may change the options there, such as `"lr"`. Yours does all this too. Each group has a flat tensor
+# of its own, of which a rank keeps its padded part alone. These parts, one a group, are what PyTorch's optimizer gets.
 
 
 # %% exercise="ShardedOptimizer" points=18
 class ShardedOptimizer:
     """An optimizer whose numbers are cut over the ranks: ZeRO's first stage.
 
-    parameters: as from model.parameters(); or, for groups of them, dicts {"params": a list, and options
-        of its own}. What needs no gradient is left alone.
+    parameters: of a model, or groups of them. What needs no gradient is left alone.
     optimizer_class, options: as those of torch.optim.
+    param_groups: a dict for each group, whose options may be changed.
 
     step(): every parameter gets, in its own memory, what a step of optimizer_class with the mean of
         .grad over ranks makes of it. None counts as zeros. Every .grad stays.
     zero_grad(): sets every .grad to None.
-    param_groups: a dict for each group, whose options may be changed.
 
-    optimizer_class gets and keeps only a padded part (section 2) of each group. Calls in a step: one
-    reduce-scatter and one all-gather a group.
+    Calls in a step: one reduce-scatter and one all-gather a group.
     """
 
     def __init__(
@@ -426,6 +428,16 @@ assert one.memory[0].peak_of("optimizer") < 1.02 / ranks * whole.memory[0].peak_
 # The reduce-scatter is asynchronous, so that backward goes on meanwhile. But a tensor that is being sent is still in
 # memory. If you start the reduce-scatter of each bucket and wait for all of them at the end, then all gradients are in
 # memory at the end of backward, in flat tensors. So at most one bucket may be under way.
+#
+# All ranks must send their buckets in the same order. A bucket is sent when all its gradients are there and all buckets
+# before it have been sent. To send it:
+#
+# 1. wait for the bucket before;
+# 2. lay the gradients end to end, with padding (section 2), and set each `.grad` to `None`;
+# 3. start an asynchronous reduce-scatter, and do not wait for it.
+#
+# A parameter that this rank does not use in a step gets no gradient, so its bucket is not complete at the end of
+# backward. A last call, `finish()`, sends such buckets too, with zeros for what is missing.
 
 
 # %% exercise="ShardedGradients" points=20
@@ -434,15 +446,10 @@ class ShardedGradients:
 
     buckets: lists of the trainable ones of model.parameters(), from the last to the first. One is
         closed before the parameter that would take it above bucket_bytes.
+    finish(): called after each backward. Sends what backward has not sent, and returns of each bucket
+        this rank's padded part of the mean over ranks. No .grad is left.
 
-    In backward, as soon as all gradients of a bucket are there, and the buckets before it have been
-    sent, they are laid end to end, padded (section 2), given to an asynchronous reduce-scatter, and set
-    to None. First the bucket before is waited for.
-
-    finish(): called after each backward. Returns of each bucket this rank's part of the mean over
-        ranks. Parameters not used here count as zeros. No .grad is left.
-
-    Calls: one reduce-scatter a bucket.
+    Calls: one reduce-scatter a bucket, as described above.
     """
 
     def __init__(self, model: nn.Module, bucket_bytes: int) -> None:
@@ -559,7 +566,8 @@ shown.timeline(ranks=[0, 1], start=0.25 * shown.seconds, end=0.52 * shown.second
 # | backward of a unit | all-gather of its weights | reduce-scatter of its gradients; frees both |
 #
 # A **unit** is a part of the model that is gathered together, such as a block of a transformer. It must not be the whole
-# model, or all weights would be there at once. PyTorch's FSDP, Fully Sharded Data Parallel, works in this way.
+# model, or all weights would be there at once. Its parameters are laid end to end (section 2), and each rank keeps its
+# padded part. PyTorch's FSDP, Fully Sharded Data Parallel, works in this way.
 #
 # To free weights it is not enough to set a variable to `None`: autograd keeps what backward will need. For a linear layer
 # that is its input and its weight. PyTorch lets you say what is kept in place of a tensor:
@@ -603,15 +611,14 @@ class FullyShardedUnit(nn.Module):
     """A part of a model whose weights are cut over the ranks: ZeRO's third stage.
 
     module: stays as it is. Its parameters all need gradients, and have one dtype.
-    unit.shard: its only parameter, this rank's padded part (section 2) of all of module's.
+    unit.shard: its only parameter, this rank's padded part.
 
-    unit(*inputs): what module returns, with the weights of all ranks' shards. It gathers them, and lets
-        go of them. So does backward, which adds this rank's part of the mean gradient over
-        ranks to shard.grad. Inputs get their gradients.
+    unit(*inputs): what module returns, with the weights of all ranks' shards. Backward adds this rank's
+        part of the mean gradient over ranks to shard.grad, and gives inputs theirs.
     start(): begins to gather the weights, unless they are there or on their way, and does not wait. The
-        next forward or backward takes these.
+        next pass takes these.
 
-    Calls: one all-gather in forward; at most one, and one reduce-scatter, in backward.
+    Calls and frees: see the table above; but backward need not gather.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -743,15 +750,13 @@ assert three.memory[0].peak_of("optimizer") < 1.05 / ranks * whole.memory[0].pea
 
 # %% exercise="prefetch" points=10
 def prefetch(modules: Sequence[nn.Module]) -> nn.Sequential:
-    """Your FullyShardedUnits of the modules, one behind the other, each of which gathers for its
-    neighbour too.
+    """Your FullyShardedUnits of the modules, one behind the other, that gather one unit ahead.
 
-    modules: of a model that calls them in this order, each with what the one before returned.
+    modules: each is called with what the one before returned.
 
-    Before a unit computes forward, the next one's weights are on their way; before it computes
-    backward, those of the one before it. Its own are asked for first. Nobody waits for weights but the
-    unit that computes with them. Calls are those of the units alone; in backward the first unit may
-    gather too. Never have more than two units weights that are there or on their way.
+    Before a unit computes, it starts itself and then its neighbour: in forward the next unit, in
+    backward the one before. Nobody else is started, and only the unit that computes waits for weights.
+    There are no calls but those of the units.
     """
     ### BEGIN SOLUTION
     units = [FullyShardedUnit(module) for module in modules]
@@ -800,7 +805,8 @@ early.timeline(ranks=[0, 1], start=0.27 * early.seconds, end=0.53 * early.second
 # %% [markdown]
 # ## 6 The norm of a gradient in shards
 #
-# Many trainings bound the norm of the gradient: a longer one is scaled down to the bound.
+# Many trainings bound the norm of the gradient, the root of the sum of the squares of all its numbers: a longer one is
+# scaled down to the bound.
 # `torch.nn.utils.clip_grad_norm_` does that for a model whose gradients are all there. On shards it goes wrong without an
 # error. Each rank finds the norm of its own shard only, which is too small, and each rank scales by another factor. The
 # step then has another direction than the gradient. (PyTorch's own shards, in section 12, know that they are shards, and
@@ -809,15 +815,14 @@ early.timeline(ranks=[0, 1], start=0.27 * early.seconds, end=0.53 * early.second
 
 # %% exercise="clip_grad_norm" points=7
 def clip_grad_norm(shards: Iterable[Tensor], max_norm: float) -> Tensor:
-    """The norm of the gradients of all ranks' shards; gradients with a larger one than max_norm are
-    scaled to it.
+    """Scale the gradient, of which all ranks have shards, down to max_norm, if its norm is larger.
 
-    shards: this rank's parameters, whose .grad are its shards of the gradients, or None. No two ranks
-        have a number in common. A rank may have fewer shards than others, or none.
-    Returns float32 []: the root of the sum of the squares of all ranks' gradients, as they came, the
-    same on all ranks; computed in float32, also of bfloat16. If it is larger than max_norm, each
-    gradient is multiplied, in place, by max_norm / norm; else all stay as they are. Calls: one
-    all-reduce of a number.
+    shards: this rank's parameters, whose .grad are its shards of the gradient, or None. Each number is
+        on one rank only. A rank may have no shards.
+
+    Returns the norm before scaling: float32 [], the same on all ranks, computed in float32, also of
+    bfloat16. If it is larger than max_norm, every .grad is multiplied, in place, by max_norm / norm;
+    else all stay. Calls: one all-reduce of a number.
     """
     ### BEGIN SOLUTION
     gradients = [shard.grad for shard in shards if shard.grad is not None]
@@ -859,8 +864,9 @@ assert all(alone < norm for norm, alone, _ in norms)
 # %% [markdown]
 # ## 7 The whole state in one file
 #
-# At the end the model should be in one file. No rank has all of it, and it may be too large for one GPU. Rank 0 can put
-# it together in the memory of its host, which is larger. It takes one tensor after the other, so that no other rank has
+# At the end the model should be in one file. Its state is a dict of tensors by name, each with a shape and a dtype of its
+# own. No rank has all of it, and it may be too large for one GPU. Rank 0 can put it together in the memory of its host,
+# which is larger. It takes one tensor after the other, so that no other rank has
 # to hold a whole one. Checkpoints during training are not put together at all. Each rank saves its shards, and whoever
 # loads them on another number of ranks cuts them anew (`torch.distributed.checkpoint`).
 
@@ -869,14 +875,12 @@ assert all(alone < norm for norm, alone, _ in norms)
 def gather_state(shards: dict[str, Tensor], shapes: dict[str, torch.Size]) -> dict[str, Tensor] | None:
     """The whole state on rank 0, from the shards of all ranks; None on the others.
 
-    shapes: name -> shape of a whole tensor, which may be (). shards: name -> this rank's shard of its
-        numbers, see shard_range, in one dimension. Names, shapes and dtypes are the same on all ranks;
-        tensors differ in dtype. Both stay as they are.
-    Returns on rank 0 new tensors of these names, in the order of shapes.
+    shapes: name -> shape of a whole tensor, which may be (). shards: name -> this rank's numbers of it,
+        see shard_range, in one dimension. Both dicts stay as they are.
 
-    Rank 0 sends nothing; each other rank sends each shard once, with padding at most. Beside what it
-    is given and returns, rank 0 never holds more than twice the largest tensor, and no other rank more
-    than twice its largest shard.
+    Returns new tensors, in the order of shapes. Rank 0 sends nothing, each other rank each shard once,
+    padded at most. Beside what it is given and returns, rank 0 never holds more than twice the largest
+    whole tensor, another rank never more than twice its largest shard.
     """
     ### BEGIN SOLUTION
     rank, ranks = dist.get_rank(), dist.get_world_size()
@@ -997,9 +1001,6 @@ for name, run in beside.items():
 peaks = [run.memory[0].peak for run in beside.values()]
 plain, first, second, third, one_ahead = peaks
 assert plain > first > second > one_ahead > third
-assert first < 0.75 * plain
-assert second < 0.7 * first
-assert third < 0.65 * second
 seconds = {name: run.seconds for name, run in beside.items()}
 assert seconds["stage 1"] < 0.85 * seconds["data parallelism"]
 assert seconds["stage 1"] < seconds["stage 2"] < seconds["stage 3, one ahead"] < seconds["stage 3"]
@@ -1065,19 +1066,20 @@ assert (box.memory_bandwidth, box.host.bandwidth) == (448e9, 12e9)
 #
 # Copies in one direction go one after the other. The two directions, and the computing, go side by side: on a GPU by two
 # streams and pinned memory, on simulated ranks in virtual time, over the cluster's `host` link.
+#
+# Backward asks for tensors in about the reverse order of forward. It would wait for each of them if its copy began only
+# then. So copies begin ahead: when backward asks for a tensor, begin its copy, if it is not on its way yet, and then
+# those of the `ahead` tensors that were packed just before it, the last one first. No copy begins earlier than that, nor
+# twice in one backward. A tensor whose graph is gone (nobody holds what `pack` returned for it) does not count.
 
 
 # %% exercise="HostOffload" points=18
 class HostOffload:
-    """Holds on the host what autograd saves for backward, and has it back in time.
-
-    For `saved_tensors_hooks(offload.pack, offload.unpack)`.
+    """Hooks that hold on the host what autograd saves for backward, and have it back in time.
 
     host: a HostMemory.
     stays: tensors that are on the device anyway. They, and views of them, are not copied.
-    ahead: when backward asks for a tensor, the `ahead` tensors packed just before it, whose graph
-        lives, are on their way too, the last one first. Nothing comes back earlier, nor twice in one
-        backward.
+    ahead: how many copies begin ahead, as described above.
 
     One object serves many passes, with any number of backwards. On the device it keeps only `stays` and
     what is on its way there; on the host nothing whose graph is gone.
@@ -1179,9 +1181,9 @@ assert sum(event.nbytes for event in copies) == 2 * 7 * one_layer
 # backward.
 #
 # This device works in step with its program. A real GPU lags behind: its program, the host, queues operations faster than
-# the GPU works them off (unit 01). A tensor that leaves stays in the GPU's memory until its copy is over, so copies pile up.
-# Therefore `to_host` lets at most two leave at a time: before a third it waits for the oldest. `HostMemory(leaving=...)`
-# changes how many. Here the same device has a queue, and the model twice as many layers:
+# the GPU works them off (unit 01). A tensor that leaves stays in the GPU's memory until its copy is over, so copies pile
+# up. Therefore `to_host` lets at most two leave at a time: before a third it waits for the oldest.
+# `HostMemory(leaving=...)` changes how many. Here the same device has a queue, and the model twice as many layers:
 
 # %% demo=true
 # %%needs HostOffload
@@ -1215,9 +1217,10 @@ assert layers_held[1] > layers_held[0], layers_held
 assert max(layers_held[2:]) < 0.6 * layers_held[0], layers_held
 
 # %% [markdown]
-# Without a bound the program has queued the whole of forward, and taken memory for all of it, before the second copy is over:
-# it needs more than with everything kept. Below are steps of 12 layers of width 4096 on an H100
-# (`course_lib.published.h100`), and of eight small layers on this machine. On a CPU their time says little: the host's memory is the device's own.
+# Without a bound the program has queued the whole of forward, and taken memory for all of it, before the second copy is
+# over: it needs more than with everything kept. Below are steps of 12 layers of width 4096 on an H100
+# (`course_lib.published.h100`), and of eight small layers on this machine. On a CPU their time says little: the host's
+# memory is the device's own.
 
 # %% demo=true
 # %%needs HostOffload
@@ -1274,6 +1277,10 @@ assert (by_way["save_on_cpu, pinned"][0], by_way["save_on_cpu, not pinned"][0]) 
 # through it, and frees it with its checkpoint. Then comes the segment before. (`torch.utils.checkpoint` runs one segment
 # that way.)
 #
+# While a segment goes through backward, these are held: the checkpoints of this segment and of all segments before it,
+# and all that this segment's layers keep, their inputs included. An input counts once, though a segment's first input is
+# both. The most that is held so is the **peak**.
+#
 # Many segments mean many checkpoints, and few segments mean that each keeps much. The least memory is in between. How low
 # does it get?
 
@@ -1284,11 +1291,9 @@ def checkpoint_segments(layers: list[tuple[int, int]]) -> list[int]:
 
     layers: of each layer, in order, the bytes of its input, and the bytes that it keeps for backward
         besides its input. The list stays as it is.
-    Segments are runs of neighbouring layers, none empty.
 
-    Held while a segment goes through backward: the inputs of the first layers of that segment and of
-    all segments before it, and of the segment itself all that its layers keep, their inputs included.
-    An input counts once. 150 layers must take less than three seconds.
+    Segments are runs of neighbouring layers, none empty. The peak counts as above. 150 layers must take
+    less than three seconds.
     """
     ### BEGIN SOLUTION
     count = len(layers)
@@ -1807,8 +1812,7 @@ assert pod.inter_node.bandwidth == 50e9
 
 # %% exercise="plan_memory" points=8
 def plan_memory(task: Task) -> Plan:
-    """The stage, the number of micro-batches and the ways with which a step is as short as you can make
-    it.
+    """The stage, number of micro-batches and ways with which a step is as short as you can make it.
 
     task, Plan and what a plan takes: see course_lib.training.memory_plan, whose plan_cost counts. There
     is a plan that fits. Full marks are for a step within 5 % of the shortest. There are up to 12

@@ -24,9 +24,9 @@
 # - exchange tokens between nodes in fewer messages, and say when that pays;
 # - place experts, and copies of the busiest ones, so that the fullest rank has little to do.
 #
-# In all exercises arguments stay as they are, and tensors may be contiguous in memory or not. What you return is on their
-# device. `group` holds the ranks that take part (None: all). All of them make the calls that are listed, and no others; each
-# row is sent once.
+# In all exercises arguments stay as they are, and tensors may be contiguous in memory or not. Tensors that count or number
+# something, such as experts, are int64; others may have any floating dtype. What you return is on their device. `group` holds the
+# ranks that take part (None: all). All of them make the calls that are listed, and no others; each row is sent once.
 
 # %% tags=["parameters"]
 # For the demonstrations: how many ranks they have where the text does not say, and whether these are "simulated"
@@ -76,9 +76,9 @@ guesses = predict(
 # ## 1 Some of the parameters for each token
 #
 # A transformer's MLP treats each token by itself, so it need not be the same MLP for all tokens. Let there be E MLPs, the
-# **experts**, and let each token go to k of them. Usually k is between 1 and 8, and E can be in the hundreds. A **gate**
-# chooses the k experts. It is a linear layer with one output for each expert. For N tokens it makes logits [N, E], and a token
-# goes to the k experts with its largest logits. The token's result is a weighted mean of what these k experts compute. The
+# **experts**, and let each token go to k of them. Usually k is between 1 and 8, and E can be in the hundreds. A **gate** chooses
+# the k experts. It is a linear layer with one output for each expert. For N tokens, perhaps none, it makes logits [N, E], and a
+# token goes to the k experts with its largest logits. The token's result is a weighted mean of what these k experts compute. The
 # weights come from the gate too, and add up to 1. In the figure k is 2:
 
 # %% demo=true jupyter={"source_hidden": true}
@@ -109,7 +109,7 @@ figure
 def top_k_gate(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """Which experts each token goes to, and how much each of them counts.
 
-    logits: [N, E] of any floating dtype, N tokens, perhaps none, and E experts, at least k.
+    logits: [N, E].
 
     Returns weights [N, k], of the logits' dtype, and experts [N, k], int64: for each token the k
     experts with the largest logits, the largest first; of equal ones the lower number comes first.
@@ -215,9 +215,9 @@ guesses.measured(times_the_operations_with_8_times_the_experts=more)
 # %% [markdown]
 # ## 2 Who goes where
 #
-# A token that goes to k experts makes k **choices**. They are numbered token by token: with k = 2 the first token has choices 0
-# and 1, the next one 2 and 3. Before an expert computes, the choices are sorted by expert, since an expert is a product of
-# matrices and needs its tokens side by side.
+# A token that goes to k experts makes k **choices**. They are numbered token by token: choice j of token n, both counted from 0,
+# has the number n k + j. With k = 2 the first token has choices 0 and 1, the next one 2 and 3. Before an expert computes, the
+# choices are sorted by expert, since an expert is a product of matrices and needs its tokens side by side.
 #
 # The number of choices of each expert is not known before the gate has run. Some hardware needs fixed sizes, and one busy
 # expert would hold up all others. So an expert often has a **capacity**: room for so many choices and no more. With N tokens an
@@ -228,20 +228,20 @@ guesses.measured(times_the_operations_with_8_times_the_experts=more)
 # A choice beyond the capacity is **dropped**: the expert does nothing for this token. The layer's result is added to the token,
 # as everywhere in a transformer, so a token whose choices are all dropped passes the layer unchanged. (With one of two dropped
 # it gets the other's part, and the weights no longer add up to 1.) A token's first choice has the larger weight. So all first
-# choices are let in before any second one.
+# choices are let in before any second one: in an expert's **queue** stand all tokens' first choices of it, in the order of
+# tokens, then all second ones, and so on. The expert keeps as many as it has room for, from the front.
 
 
 # %% exercise="dispatch_plan" points=10
 def dispatch_plan(experts: Tensor, count: int, capacity: int | None = None) -> tuple[Tensor, Tensor]:
     """Which choices travel, in which order, and how many go to each expert.
 
-    experts: int64 [N, k], as from top_k_gate: the experts of N tokens, each from 0 to count - 1.
-    capacity: how many choices an expert keeps; None: all.
+    experts: [N, k], from top_k_gate, each from 0 to count - 1.
+    capacity: how many choices an expert has room for; None: all.
 
-    Returns order [R] and counts [count], both int64. order has the numbers n k + j of the choices that
-    travel, those of expert 0 first, then those of expert 1, and so on; counts says how many there are
-    of each. An expert's queue has all tokens' first choices (j = 0), in the order of tokens, then all
-    second ones, and so on. The expert keeps the first `capacity` of its queue; the others are dropped.
+    Returns order [R] and counts [count], int64. order has the numbers of the choices that are kept:
+    those of expert 0 in its queue's order, then those of expert 1, and so on. counts: how many each
+    expert keeps.
     """
     ### BEGIN SOLUTION
     tokens, k = experts.shape
@@ -343,8 +343,9 @@ assert launch(exchange_of_equal_parts, ranks=3).results == [[0, 10, 20], [1, 11,
 #
 # For all that ranks do together from here on:
 #
-# - `group` has the p ranks that have experts, equally many each; None stands for all ranks.
-# - Tensors are of any floating dtype. Either all ranks need the gradient of an argument, or none does.
+# - `group` has the p ranks that have experts, equally many each: rank r has the experts r E / p to (r + 1) E / p - 1. None
+#   stands for all ranks.
+# - Either all ranks need the gradient of an argument, or none does.
 # - A rank may have no tokens, and an expert may get none.
 
 
@@ -352,14 +353,12 @@ assert launch(exchange_of_equal_parts, ranks=3).results == [[0, 10, 20], [1, 11,
 def dispatch(x_RD: Tensor, counts: Tensor, group: dist.ProcessGroup | None = None) -> tuple[Tensor, Tensor]:
     """Send each row to the rank of its expert.
 
-    x_RD: R rows of D numbers, those for expert 0 first, then those for expert 1, and so on.
-    counts: int64 [E], how many there are for each, as from dispatch_plan. Of p ranks, rank r has the
-        experts r E / p to (r + 1) E / p - 1.
+    x_RD: R rows of D numbers, sorted by expert. counts: [E], how many for each.
 
-    Returns y_TD and received [p, E / p], int64. y_TD has the T rows that came here, rank by rank, and
-    those of one rank expert by expert; received says how many came from each rank for each expert here.
+    Returns y_TD and received [p, E / p]. y_TD has the T rows that came here, rank by rank, and those of
+    one rank sorted by expert. received: how many came from each rank for each expert here.
 
-    Calls: in forward two dist.all_to_all_single, of counts and of rows; in backward one.
+    Calls: two dist.all_to_all_single in forward, of counts and rows; one in backward.
     """
     ### BEGIN SOLUTION
     sent = counts.view(dist.get_world_size(group), -1)
@@ -404,14 +403,13 @@ def combine(
 ) -> Tensor:
     """Send each row back to where it came from, and add up each token's.
 
-    y_TD: one row for each that dispatch returned here, in the same order: what its expert made of it.
-    plan: order [R] and counts [E], from dispatch_plan. received: [p, E / p], from dispatch.
-    weights: [N, k], of y's dtype, of this rank's N tokens.
+    y_TD: what experts made of the rows from dispatch, in the same order.
+    plan: from dispatch_plan. received: from dispatch. weights: [N, k], from top_k_gate.
 
-    Returns [N, D]: for each token the sum of weight times row over those of its k choices that
-    travelled; zeros where none did. Gradients flow to y_TD and to weights.
+    Returns [N, D]: for each token the sum of weight times row over its choices that travelled, or
+    zeros. Gradients flow to y_TD and to weights.
 
-    Calls: one dist.all_to_all_single in forward, one in backward, each of rows.
+    Calls: one dist.all_to_all_single of rows in forward, one in backward.
     """
     ### BEGIN SOLUTION
     order, counts = plan
@@ -452,7 +450,8 @@ assert [each.tolist() for each in run.results] == [[0, 3, 3, 1], [2, 2, 0, 3]]
 # ## 4 A layer of experts
 #
 # The layer puts all of it together: gate, plan, dispatch, the experts of this rank, combine. Between dispatch and combine the
-# rows are sorted once more: they arrive rank by rank, and an expert needs all of its rows in one product.
+# rows are sorted once more: they arrive rank by rank, and an expert needs all of its rows in one product. With a
+# `capacity_factor` an expert has the capacity of section 2 for each rank's choices, where N are the tokens of that rank.
 #
 # Two mistakes are easy to make, and neither raises an error at once.
 #
@@ -468,10 +467,10 @@ assert [each.tolist() for each in run.results] == [[0, 3, 3, 1], [2, 2, 0, 3]]
 class ExpertParallelMLP(nn.Module):
     """A layer of experts, cut over ranks: each has some experts, and tokens of its own.
 
-    whole: a Mixture of E experts. The layer keeps copies of its gate, `gate`, and of this rank's E / p
-        experts, `experts`, an nn.ModuleList; nothing else of it.
-    layer(x): x [..., D], N tokens, perhaps none. Returns what `whole` would. An expert has room for
-        ceil(capacity_factor N k / E) of this rank's choices, and is called once.
+    whole: a Mixture. The layer keeps copies of its gate, `gate`, and of this rank's experts, `experts`,
+        an nn.ModuleList; nothing else of it.
+    layer(x): what `whole` would return, without what is dropped. x: [..., D]. Each expert is called
+        once.
     layer.routing: of the last forward, probabilities [N, E], with gradient, and experts chosen.
     layer.average_gradients(): after backward, turns all gradients, in place, into those of the mean of
         all ranks' losses.
@@ -595,25 +594,23 @@ torch.testing.assert_close(run.results[3][2], whole.experts[6].up.weight.grad)
 #
 # With many ranks $f_e$ and $P_e$ are means over the tokens of all ranks. If each rank balanced its own tokens, it would ask for
 # too much: a rank whose tokens are all alike should be free to send them to one expert, as long as the sum over ranks is even.
-# Only one of the two factors has to be exchanged.
+# Only one of the two factors has to be exchanged, if each rank takes the mean over its own tokens for the other: its loss is then
+# $E \sum_e f_e P_e$ with the $f_e$ of all ranks and its own $P_e$. All ranks have as many tokens, so the mean of these losses
+# over ranks is the loss of all.
 
 
 # %% exercise="load_balancing_loss" points=8
 def load_balancing_loss(
     probabilities: Tensor, experts: Tensor, group: dist.ProcessGroup | None = None
 ) -> Tensor:
-    """The second loss: it is added, times a small factor, to this rank's loss, to even out the load.
+    """This rank's second loss: E times the sum of f_e P_e, with f_e of all ranks and P_e of this one.
 
-    probabilities: [N, E], the softmax of the gate's logits of this rank's N tokens. N is the same on
-        all ranks.
-    experts: int64 [N, k], what these tokens chose.
+    probabilities: [N, E], the softmax of the gate's logits of this rank's N tokens.
+    experts: [N, k], what these tokens chose. N is the same on all ranks.
 
-    Returns a scalar of the probabilities' dtype: E times the sum over experts of f_e P_e. f_e: the part
-    of all choices of all ranks that went to expert e. P_e: the mean probability of expert e over this
-    rank's tokens. Gradients flow through P_e only.
+    Returns a scalar of the probabilities' dtype. Gradients flow through P_e only.
 
-    Calls: one collective in forward, of E numbers. (W. Fedus et al., Switch Transformers, 2022,
-    equations 4 to 6, for k = 1.)
+    Calls: one collective in forward, of E numbers.
     """
     ### BEGIN SOLUTION
     count = probabilities.shape[1]
@@ -687,22 +684,23 @@ figure
 
 # %% [markdown]
 # Here each node has two GPUs. GPU 1 carries what node 0 has for node 1, the solid line. GPU 2 carries what node 1 has for node
-# 0, the dashed one. With more nodes all GPUs of a node share the carrying.
+# 0, the dashed one. With more nodes all GPUs of a node share the carrying: on m nodes with g GPUs each, no GPU sends more than
+# m / g, rounded up, of the messages between nodes.
+#
+# As in unit 07, a send may wait until its receive is called. And a rank cannot send to itself: Gloo does not carry that.
 
 
 # %% exercise="hierarchical_all_to_all" points=13
 def hierarchical_all_to_all(x: Tensor, gpus_per_node: int, group: dist.ProcessGroup | None = None) -> Tensor:
     """An all-to-all of equal blocks, in which two nodes exchange one message each way.
 
-    x: [p, ...], on the group's p ranks: x[r] is for rank r.
-    gpus_per_node: g, which divides p. Rank r of the group is on node r // g.
+    x: [p, ...], of any dtype, on the group's p ranks: x[r] is for rank r.
+    gpus_per_node: g. Rank r of the group is on node r // g.
 
     Returns a new tensor of x's shape: at [r] what rank r had for this rank.
 
-    Calls: point-to-point ones only. Each node sends each other node one message, with the g^2 blocks
-    that are for it. With m nodes, no rank sends more than ceil(m / g) of these. Within a node any
-    messages may go, but none from a rank to itself, which Gloo cannot carry. A send may wait until its
-    receive is called.
+    Calls: point-to-point ones only. Each node sends each other node one message, of g^2 blocks, which
+    ranks share as described above. Within a node any messages may go.
     """
     ### BEGIN SOLUTION
     g, rank = gpus_per_node, dist.get_rank(group)
@@ -1294,7 +1292,8 @@ assert off < 1e-6
 #
 # A gate is trained on one mixture of texts, and used on another. If at some hour everybody asks for code, a few experts may get
 # most of the work. When a model is served, nothing can be dropped or trained. But one can count how many tokens each expert
-# gets, and place the experts anew: busy ones together with idle ones, and the busiest on several ranks, which share its tokens.
+# gets, and place the experts anew: busy ones together with idle ones, and the busiest on several ranks, which share its tokens
+# equally: of 90 tokens on three ranks each computes 30.
 # DeepSeek-V3 is served with 32 such copies beside its 256 experts, chosen anew about every ten minutes (DeepSeek-AI 2024,
 # section 3.4.1).
 
@@ -1303,13 +1302,12 @@ assert off < 1e-6
 def place_experts(loads: list[int], ranks: int, slots: int) -> list[list[int]]:
     """Which experts each rank holds, so that the fullest rank has as little to do as possible.
 
-    loads: how many tokens each expert gets, E numbers.
-    slots: for how many experts each rank has room; ranks times slots is at least E.
+    loads: how many tokens each expert gets.
+    slots: how many experts a rank has room for. All ranks together have room for every expert.
 
     Returns for each rank the list of its experts, at most `slots` different ones. Every expert is on
-    one rank at least. One that is on several shares its tokens equally among them: of 90 tokens on
-    three ranks each computes 30. The score is the tokens of the rank that has most. Full marks are for
-    at most 1.02 times the best score known; the rows say what less is worth.
+    some rank. The score is the tokens of the fullest rank. Full marks are for at most 1.02 times the
+    best known; the rows say what less is worth.
     """
     ### BEGIN SOLUTION
     copies = [1] * len(loads)
@@ -1392,7 +1390,7 @@ assert 754 < max(tokens_of) < 780
 #   (arXiv:2006.16668): 600 billion parameters on 2048 TPU v3 cores, k = 2, capacities, all-to-alls; groups of tokens that each
 #   have their own share of an expert's capacity, as your ranks do.
 # - W. Fedus, B. Zoph, N. Shazeer, Switch Transformers, JMLR 23, 2022 (arXiv:2101.03961): k = 1, the loss of section 5, 1.6
-#   trillion parameters.
+#   trillion parameters. Its equations 4 to 6 are the loss for k = 1.
 # - S. Rajbhandari et al., DeepSpeed-MoE, ICML 2022 (arXiv:2201.05596), and C. Hwang et al., Tutel: adaptive mixture-of-experts
 #   at scale, MLSys 2023 (arXiv:2206.03382): all-to-alls in two stages.
 # - T. Gale et al., MegaBlocks: efficient sparse training with mixture-of-experts, MLSys 2023 (arXiv:2211.15841): products of

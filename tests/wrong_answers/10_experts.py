@@ -1,13 +1,9 @@
 """Mistakes that people make in unit 10."""
 
-import copy
-import math
-
 import torch
 import torch.distributed as dist
-from torch import nn
 
-from tests.answers import solved, wrong
+from tests.answers import instead, solved, wrong
 
 
 def _own(name):
@@ -25,32 +21,33 @@ def a_little_less_for_later_ones(logits, k):
     return logits.gather(1, experts).softmax(1), experts
 
 
-@wrong("top_k_gate", fails="weights and experts")
-def not_renormalised(logits, k):
+@instead(
+    "top_k_gate", ("largest[:, :k].softmax(1)", "largest.softmax(1)[:, :k]"), fails="weights and experts"
+)
+def not_renormalised():
     """The softmax over all experts: the k weights add up to less than 1."""
-    _, experts = logits.sort(dim=1, descending=True, stable=True)
-    return logits.softmax(1).gather(1, experts[:, :k]), experts[:, :k]
 
 
-@wrong("top_k_gate", fails="gradient")
-def weights_as_constants(logits, k):
+@instead("top_k_gate", ("largest[:, :k].softmax(1)", "largest[:, :k].softmax(1).detach()"), fails="gradient")
+def weights_as_constants():
     """Keeps autograd out of it, so that the gate never learns."""
-    weights, experts = _own("top_k_gate")(logits.detach(), k)
-    return weights, experts
 
 
-@wrong("top_k_gate", fails="any logits")
-def exponents_of_large_numbers(logits, k):
+@instead(
+    "top_k_gate",
+    (
+        "    return largest[:, :k].softmax(1)",
+        "    weights = largest[:, :k].exp()\n    return weights / weights.sum(1, keepdim=True)",
+    ),
+    fails="any logits",
+)
+def exponents_of_large_numbers():
     """exp of a thousand is infinite."""
-    largest, experts = logits.sort(dim=1, descending=True, stable=True)
-    weights = largest[:, :k].exp()
-    return weights / weights.sum(1, keepdim=True), experts[:, :k]
 
 
-@wrong("top_k_gate", fails="any logits")
-def gate_in_float(logits, k):
+@instead("top_k_gate", ("logits.sort(", "logits.float().sort("), fails="any logits")
+def gate_in_float():
     """Always float32."""
-    return _own("top_k_gate")(logits.float(), k)
 
 
 # ------------------------------------------------------------------------------------------------ the plan
@@ -84,73 +81,35 @@ def last_token_first(experts, count, capacity=None):
     return _lists(experts, count, capacity, lambda n, k: reversed(list(_by_token(n, k))))
 
 
-@wrong("dispatch_plan", fails="capacity")
-def counts_of_all(experts, count, capacity=None):
+@instead("dispatch_plan", ("chosen[kept].bincount", "chosen.bincount"), fails="capacity")
+def counts_of_all():
     """Drops them from the order, and counts them."""
-    order, _ = _own("dispatch_plan")(experts, count, capacity)
-    return order, experts.flatten().bincount(minlength=count)
 
 
-@wrong("dispatch_plan", fails="no tokens")
-def largest_of_nothing(experts, count, capacity=None):
+@instead(
+    "dispatch_plan",
+    ("    tokens, k = experts.shape\n", "    tokens, k = experts.shape\n    assert experts.max() < count\n"),
+    fails="no tokens",
+)
+def largest_of_nothing():
     """Checks the numbers, of which there may be none."""
-    assert experts.max() < count
-    return _own("dispatch_plan")(experts, count, capacity)
 
 
-@wrong("dispatch_plan", fails="one choice a token")
-def marks_what_it_has_seen(experts, count, capacity=None):
+@instead(
+    "dispatch_plan",
+    ("    chosen = experts.T.flatten()\n", "    chosen = experts.T.flatten()\n    experts.fill_(-1)\n"),
+    fails="one choice a token",
+)
+def marks_what_it_has_seen():
     """Writes -1 where a choice has been placed."""
-    result = _own("dispatch_plan")(experts, count, capacity)
-    experts.fill_(-1)
-    return result
 
 
 # ------------------------------------------------------------------------------------------------ journeys
 
 
-class _Journey(torch.autograd.Function):
-    """Rows to other ranks; what backward does is `back(gradient, sent, received, group)`."""
-
-    @staticmethod
-    def forward(ctx, x, sent, received, group, back):
-        ctx.rest = sent, received, group
-        ctx.back = back
-        return _travel(x, sent, received, group)
-
-    @staticmethod
-    def backward(ctx, gradient):
-        return ctx.back(gradient, *ctx.rest), None, None, None, None
-
-
-def _travel(x, sent, received, group):
-    y = x.new_empty(sum(received), x.shape[1])
-    dist.all_to_all_single(y, x.contiguous(), received, sent, group=group)
-    return y
-
-
-def _returns(gradient, sent, received, group):
-    return _travel(gradient, received, sent, group)
-
-
-def _dispatch(x, counts, group, back=_returns, counts_of=None):
-    """Dispatch, with another backward or another way to learn the counts."""
-    ranks = dist.get_world_size(group)
-    sent = counts.view(ranks, -1)
-    received = torch.empty_like(sent)
-    if counts_of is None:
-        dist.all_to_all_single(received, sent, group=group)
-    else:
-        received = counts_of(counts, group)
-    sizes = sent.sum(1).tolist(), received.sum(1).tolist()
-    return _Journey.apply(x, *sizes, group, back), received
-
-
-@wrong("dispatch", fails="gradient")
-def rows_without_history(x_RD, counts, group=None):
+@instead("dispatch", ("Travel.apply(x_RD, sent", "Travel.apply(x_RD.detach(), sent"), fails="gradient")
+def rows_without_history():
     """Autograd knows nothing of dist.all_to_all_single: nothing comes back."""
-    rows, received = _own("dispatch")(x_RD.detach(), counts, group)
-    return rows, received
 
 
 @wrong("dispatch", fails="rows and received")
@@ -169,287 +128,176 @@ def nothing_to_send(x_RD, counts, group=None):
     return _own("dispatch")(x_RD, counts, group)
 
 
-@wrong("dispatch", fails="any dtype")
-def rows_in_single_precision(x_RD, counts, group=None):
-    """Receives all but float64 in float32."""
-    rows, received = _own("dispatch")(x_RD, counts, group)
-    return rows if x_RD.dtype == torch.float64 else rows.float(), received
+@instead(
+    "dispatch",
+    (
+        "    y_TD = x_RD.new_empty(sum(received), x_RD.shape[1])\n"
+        "        dist.all_to_all_single(y_TD, x_RD.contiguous(), received, sent, group=group)\n",
+        "    y_TD = torch.empty(sum(received), x_RD.shape[1])\n"
+        "        dist.all_to_all_single(y_TD, x_RD.float().contiguous(), received, sent, group=group)\n",
+    ),
+    fails="any dtype",
+)
+def rows_in_single_precision():
+    """Receives everything in float32."""
 
 
-@wrong("dispatch", fails="group")
-def rows_of_all_ranks(x_RD, counts, group=None):
+@instead(
+    "dispatch",
+    (
+        "Travel.apply(gradient_TD, ctx.received, ctx.sent, ctx.group)",
+        "Travel.apply(gradient_TD, ctx.received, ctx.sent, None)",
+    ),
+    fails="group",
+)
+def rows_of_all_ranks():
     """Forgets the group in backward."""
-    return _dispatch(
-        x_RD, counts, group, lambda gradient, sent, received, _: _returns(gradient, sent, received, None)
-    )
 
 
-class _Combined:
-    """The steps of combine, to be spoilt one by one."""
-
-    def __init__(self, y, plan, received, weights, group):
-        self.y, self.plan, self.received, self.weights, self.group = y, plan, received, weights, group
-
-    def rows(self):
-        """The rows, back here."""
-        sent = self.plan[1].view(self.received.shape).sum(1).tolist()
-        came = self.received.sum(1).tolist()
-        return _Journey.apply(self.y, came, sent, self.group, _returns)
-
-    def weighted(self, rows):
-        """Each row with its weight."""
-        return rows * self.weights.flatten()[self.plan[0]].unsqueeze(1)
-
-    def tokens(self):
-        """Which token each row belongs to."""
-        return self.plan[0] // self.weights.shape[1]
-
-    def added(self, rows):
-        return rows.new_zeros(len(self.weights), rows.shape[1]).index_add(0, self.tokens(), rows)
-
-    def run(self):
-        return self.added(self.weighted(self.rows()))
-
-
-def _combine(way):
-    """What runs a spoilt combine."""
-    return lambda y_TD, plan, received, weights, group=None: way(y_TD, plan, received, weights, group).run()
-
-
-class _Unweighted(_Combined):
-    def weighted(self, rows):
-        return rows
-
-
-class _ConstantWeights(_Combined):
-    def weighted(self, rows):
-        return rows * self.weights.detach().flatten()[self.plan[0]].unsqueeze(1)
-
-
-class _Renormalised(_Combined):
-    def added(self, rows):
-        whole = super().added(rows)
-        kept = torch.zeros(self.weights.numel(), dtype=self.weights.dtype)
-        kept[self.plan[0]] = 1
-        share = (self.weights * kept.view_as(self.weights)).sum(1, keepdim=True)
-        return whole / share * self.weights.sum(1, keepdim=True)
-
-
-class _AsksAgain(_Combined):
-    def rows(self):
-        received = self.received.contiguous()
-        dist.all_to_all_single(torch.empty_like(received), received, group=self.group)
-        return super().rows()
-
-
-class _OfAll(_Combined):
-    def rows(self):
-        sent = self.plan[1].view(self.received.shape).sum(1).tolist()
-        came = self.received.sum(1).tolist()
-        return _Journey.apply(self.y, came, sent, None, _returns)
-
-
-@wrong("combine", fails="sum of rows")
-def without_weights(*given, **options):
+@instead(
+    "combine",
+    ("    weighted = rows * weights.flatten()[order].unsqueeze(1)\n", "    weighted = rows\n"),
+    fails="sum of rows",
+)
+def without_weights():
     """Adds rows up as they are."""
-    return _combine(_Unweighted)(*given, **options)
 
 
-@wrong("combine", fails="gradients")
-def weights_get_nothing(*given, **options):
+@instead("combine", ("rows * weights.flatten()", "rows * weights.detach().flatten()"), fails="gradients")
+def weights_get_nothing():
     """Keeps the weights out of autograd: the gate does not learn."""
-    return _combine(_ConstantWeights)(*given, **options)
 
 
-@wrong("combine", fails="dropped")
-def makes_up_for_the_dropped(*given, **options):
+@instead(
+    "combine",
+    (
+        "    return weighted.new_zeros(tokens, y_TD.shape[1]).index_add(0, order // k, weighted)",
+        "    left = torch.zeros_like(weights.flatten()).index_copy(0, order, weights.flatten()[order])\n"
+        "    share = left.view(weights.shape).sum(1, keepdim=True) / weights.sum(1, keepdim=True)\n"
+        "    return weighted.new_zeros(tokens, y_TD.shape[1]).index_add(0, order // k, weighted) / share",
+    ),
+    fails="dropped",
+)
+def makes_up_for_the_dropped():
     """Divides by the weights that are left, which are zero where all were dropped."""
-    return _combine(_Renormalised)(*given, **options)
 
 
-@wrong("combine", fails="calls and bytes")
-def asks_how_many(*given, **options):
+@instead(
+    "combine",
+    (
+        "    tokens, k = weights.shape\n",
+        "    tokens, k = weights.shape\n"
+        "    dist.all_to_all_single(torch.empty_like(received), received.contiguous(), group=group)\n",
+    ),
+    fails="calls and bytes",
+)
+def asks_how_many():
     """Exchanges counts that everybody knows."""
-    return _combine(_AsksAgain)(*given, **options)
 
 
-@wrong("combine", fails="group")
-def back_to_all(*given, **options):
+@instead("combine", ("sent, group)", "sent, None)"), fails="group")
+def back_to_all():
     """Forgets the group."""
-    return _combine(_OfAll)(*given, **options)
 
 
 # ------------------------------------------------------------------------------------------------ the layer
 
 
-class _Layer(nn.Module):
-    """A layer of experts in steps that can be spoilt one by one."""
-
-    def __init__(self, whole, capacity_factor=None, group=None):
-        super().__init__()
-        self.group, self.k, self.factor = group, whole.k, capacity_factor
-        own = len(whole.experts) // self.ranks()
-        self.first = own * dist.get_rank(group)
-        self.gate, self.experts = self.parts(whole, own)
-
-    def ranks(self):
-        return dist.get_world_size(self.group)
-
-    def parts(self, whole, own):
-        """The gate and the experts of this rank."""
-        own = whole.experts[self.first : self.first + own]
-        return copy.deepcopy(whole.gate), nn.ModuleList(map(copy.deepcopy, own))
-
-    def capacity(self, experts, count):
-        """For how many of these choices an expert has room."""
-        return None if self.factor is None else math.ceil(self.factor * experts.numel() / count)
-
-    def route(self, logits, experts):
-        """What is told of the routing."""
-        self.routing = logits.softmax(1), experts
-
-    def compute(self, rows, received):
-        """What the experts make of the rows that came."""
-        which = torch.arange(len(self.experts)).repeat(len(received)).repeat_interleave(received.flatten())
-        by_expert = which.argsort(stable=True)
-        parts = rows[by_expert].split(received.sum(0).tolist())
-        computed = torch.cat(
-            [self.call(expert, part) for expert, part in zip(self.experts, parts, strict=True)]
-        )
-        return self.back_in_place(computed, by_expert)
-
-    def call(self, expert, rows):
-        return expert(rows)
-
-    def back_in_place(self, computed, by_expert):
-        return computed[by_expert.argsort()]
-
-    def forward(self, x):
-        x_ND = x.reshape(-1, x.shape[-1])
-        logits = self.gate(x_ND)
-        weights, experts = _own("top_k_gate")(logits, self.k)
-        self.route(logits, experts)
-        count = logits.shape[1]
-        order, counts = _own("dispatch_plan")(experts, count, self.capacity(experts, count))
-        rows, received = _own("dispatch")(x_ND[order // self.k], counts, self.group)
-        y_TD = self.compute(rows, received)
-        return _own("combine")(y_TD, (order, counts), received, weights, self.group).view(x.shape)
-
-    @torch.no_grad()
-    def average_gradients(self):
-        for parameter in self.experts.parameters():
-            self.average_of_expert(parameter)
-        if self.gate.weight.requires_grad:
-            self.average_of_gate(self.gate.weight)
-
-    def average_of_expert(self, parameter):
-        if parameter.grad is not None:
-            parameter.grad /= self.ranks()
-
-    def average_of_gate(self, weight):
-        weight.grad = torch.zeros_like(weight) if weight.grad is None else weight.grad
-        dist.all_reduce(weight.grad, group=self.group)
-        weight.grad /= self.ranks()
-
-
-@wrong("ExpertParallelMLP", fails="outputs")
-class RowsStaySorted(_Layer):
+@instead("ExpertParallelMLP", ("computed[by_expert.argsort()]", "computed"), fails="outputs")
+class RowsStaySorted:
     """Sends the rows back sorted by expert, not as they came."""
 
-    def back_in_place(self, computed, by_expert):
-        return computed
 
-
-@wrong("ExpertParallelMLP", fails="gradients of x")
-class ExpertsWithoutHistory(_Layer):
+@instead(
+    "ExpertParallelMLP",
+    ("[expert(part) for expert", "[expert(part.detach()) + 0 * part for expert"),
+    fails="gradients of x",
+)
+class ExpertsWithoutHistory:
     """Puts the experts' results into a tensor that autograd does not follow back to the rows."""
 
-    def call(self, expert, rows):
-        return expert(rows.detach()) + 0 * rows
 
-
-@wrong("ExpertParallelMLP", fails="average_gradients")
-class SumsForExperts(_Layer):
+@instead(
+    "ExpertParallelMLP",
+    ("                parameter.grad /= ranks", "                pass"),
+    fails="average_gradients",
+)
+class SumsForExperts:
     """Leaves the experts' gradients as they are: p times too large beside the gate's."""
 
-    def average_of_expert(self, parameter):
-        pass
 
-
-@wrong("ExpertParallelMLP", fails="parameters and routing")
-class KeepsAllExperts(_Layer):
+@instead(
+    "ExpertParallelMLP",
+    (
+        "        self.gate = copy.deepcopy(whole.gate)\n",
+        "        self.gate = copy.deepcopy(whole.gate)\n        self.whole = [copy.deepcopy(whole)]\n",
+    ),
+    fails="parameters and routing",
+)
+class KeepsAllExperts:
     """Has all experts in memory, and uses its own."""
 
-    def parts(self, whole, own):
-        self.whole = [copy.deepcopy(whole)]
-        return super().parts(whole, own)
 
-
-@wrong("ExpertParallelMLP", fails="any ranks")
-class IdleExperts(_Layer):
+@instead(
+    "ExpertParallelMLP",
+    (
+        "        y_TD = computed[by_expert.argsort()]",
+        "        y_TD = computed[by_expert.argsort()] if len(rows) else rows.detach()",
+    ),
+    fails="any ranks",
+)
+class IdleExperts:
     """A rank to whose experts nobody came computes nothing, and is missing in backward."""
 
-    def compute(self, rows, received):
-        return super().compute(rows, received) if len(rows) else rows.detach()
 
-
-@wrong("ExpertParallelMLP", fails="capacity")
-class RoomForTokens(_Layer):
+@instead(
+    "ExpertParallelMLP",
+    ("factor * experts.numel() / count", "factor * len(experts) / count"),
+    fails="capacity",
+)
+class RoomForTokens:
     """Reckons with tokens, each of which makes k choices."""
 
-    def capacity(self, experts, count):
-        return None if self.factor is None else math.ceil(self.factor * len(experts) / count)
 
-
-@wrong("ExpertParallelMLP", fails="calls and bytes")
-class RowByRow(_Layer):
-    """Calls an expert for each rank's rows apart."""
-
-    def compute(self, rows, received):
-        sizes = received.flatten().tolist()
-        experts = list(self.experts) * len(received)
-        return torch.cat([expert(part) for expert, part in zip(experts, rows.split(sizes), strict=True)])
+@instead(
+    "ExpertParallelMLP",
+    ("[expert(part) for expert", "[torch.cat([expert(row) for row in part.split(1)]) for expert"),
+    fails="calls and bytes",
+)
+class RowByRow:
+    """Calls an expert for each row."""
 
 
 # ------------------------------------------------------------------------------------------------ the balance
 
 
-def _loss(probabilities, experts, group, *, sums=dist.all_reduce, mean=lambda p: p.mean(0), factor=None):
-    count = probabilities.shape[1]
-    chosen = experts.flatten().bincount(minlength=count)
-    sums(chosen, group=group)
-    part = (chosen.double() / chosen.sum()).to(probabilities.dtype)
-    return (factor or count) * part @ mean(probabilities)
-
-
-@wrong("load_balancing_loss", fails="value")
-def own_tokens_only(probabilities, experts, group=None):
+@instead("load_balancing_loss", ("    dist.all_reduce(chosen, group=group)\n", ""), fails="value")
+def own_tokens_only():
     """Each rank's own load: the mean of products is not the product of means."""
-    return _loss(probabilities, experts, group, sums=lambda chosen, group: None)
 
 
-@wrong("load_balancing_loss", fails="value")
-def without_the_factor(probabilities, experts, group=None):
+@instead("load_balancing_loss", ("count * part @", "part @"), fails="value")
+def without_the_factor():
     """Leaves out E."""
-    return _loss(probabilities, experts, group, factor=1)
 
 
-@wrong("load_balancing_loss", fails="gradient")
-def constant_probabilities(probabilities, experts, group=None):
+@instead("load_balancing_loss", ("probabilities.mean(0)", "probabilities.detach().mean(0)"), fails="gradient")
+def constant_probabilities():
     """The right number, from which nobody learns."""
-    return _loss(probabilities.detach(), experts, group)
 
 
-@wrong("load_balancing_loss", fails="group")
-def load_of_all(probabilities, experts, group=None):
+@instead("load_balancing_loss", ("group=group", "group=None"), fails="group")
+def load_of_all():
     """Forgets the group."""
-    return _loss(probabilities, experts, None)
 
 
-@wrong("load_balancing_loss", fails="other sizes")
-def in_single_precision(probabilities, experts, group=None):
+@instead(
+    "load_balancing_loss",
+    ("part @ probabilities.mean(0)", "part.float() @ probabilities.float().mean(0)"),
+    fails="other sizes",
+)
+def in_single_precision():
     """Always float32."""
-    return _loss(probabilities.float(), experts, group)
 
 
 # ---------------------------------------------------------------------------------------------- between nodes
@@ -492,18 +340,27 @@ def _two_stages(x, g, group, rank=None):
     return torch.cat(came)
 
 
-@wrong("hierarchical_all_to_all", fails="any nodes and blocks")
-def more_than_one_gpu(x, gpus_per_node, group=None):
+@instead(
+    "hierarchical_all_to_all",
+    (
+        "    g, rank = gpus_per_node, dist.get_rank(group)\n",
+        "    g, rank = gpus_per_node, dist.get_rank(group)\n"
+        "    if g in (1, len(x)):\n"
+        "        return x.clone()\n",
+    ),
+    fails="any nodes and blocks",
+)
+def more_than_one_gpu():
     """Stops where there is nothing to exchange in one of the stages."""
-    if gpus_per_node == 1 or len(x) == gpus_per_node:
-        return x.clone()
-    return _own("hierarchical_all_to_all")(x, gpus_per_node, group)
 
 
-@wrong("hierarchical_all_to_all", fails="any nodes and blocks")
-def back_into_x(x, gpus_per_node, group=None):
+@instead(
+    "hierarchical_all_to_all",
+    ("return result.flatten(0, 1)", "return x.copy_(result.flatten(0, 1))"),
+    fails="any nodes and blocks",
+)
+def back_into_x():
     """Writes the result into x."""
-    return x.copy_(_own("hierarchical_all_to_all")(x, gpus_per_node, group))
 
 
 @wrong("hierarchical_all_to_all", fails="g times fewer messages")
@@ -518,32 +375,17 @@ def two_stages(x, gpus_per_node, group=None):
     return _two_stages(x, gpus_per_node, group)
 
 
-def _led(x, g, group, extra=0):
-    """Place 0 of each node carries everything; extra: blocks that every message has too many."""
-    rank, p = dist.get_rank(group), len(x)
-    node, place = divmod(rank, g)
-    own = x.contiguous()
-    leader, nodes = node * g, p // g
-    members = range(leader, leader + g)
-    held = {peer: torch.empty_like(own) for peer in members} if place == 0 else {}
-    _swap({leader: own}, held, group)
-    dealt = {}
-    if place == 0:
-        blocks = torch.stack(list(held.values())).unflatten(1, (nodes, g))  # from, node, for
-        out = {other * g: blocks[:, other].flatten(0, 1) for other in range(nodes)}
-        out = {peer: torch.cat([part, part[:extra]]) for peer, part in out.items()}
-        came = _swap(out, {peer: torch.empty_like(part) for peer, part in out.items()}, group)
-        every = torch.cat([part[: g * g].unflatten(0, (g, g)) for part in came])  # rank it is from, for
-        dealt = {peer: every[:, peer - leader].contiguous() for peer in members}
-    result = torch.empty_like(own)
-    _swap(dealt, {leader: result}, group)
-    return result
-
-
-@wrong("hierarchical_all_to_all", fails="no rank carries all")
-def one_leader(x, gpus_per_node, group=None):
+@instead(
+    "hierarchical_all_to_all",
+    (
+        "[list(range(j, len(blocks), g)) for j in range(g)]",
+        "[list(range(len(blocks))) if j == 0 else [] for j in range(g)]",
+    ),
+    ("other * g + node % g for other", "other * g for other"),
+    fails="no rank carries all",
+)
+def one_leader():
     """The first rank of each node speaks for all of it."""
-    return _led(x, gpus_per_node, group)
 
 
 # ------------------------------------------------------------------------------------------------ places

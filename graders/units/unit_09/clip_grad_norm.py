@@ -8,10 +8,9 @@ from torch import Tensor
 
 from graders.grading.cases import vary
 from graders.grading.judging import feature
-from graders.grading.kit import Answer, Criterion, Finding, Kind, Observed, Rng, compare, per_rank
+from graders.grading.kit import Answer, Criterion, Finding, Rng, communication, compare, per_rank
 from graders.units.one_by_one import Looks, look, one_by_one
 from graders.units.unit_09.drivers import shards as drivers
-from graders.units.unit_09.drivers.shards import ClippedReply
 
 Gradients = list[list[Tensor | None]]
 """Of each rank's shards."""
@@ -90,35 +89,24 @@ def clip_grad_norm(answer: Answer, case: Clipped, rng: Rng) -> tuple[Finding, Lo
     every = [each.double() for own in gradients for each in own if each is not None]
     norm = math.sqrt(sum(each.square().sum().item() for each in every))
     run = answer.launch(drivers.clipped, per_rank(gradients), case.factor * norm, ranks=case.ranks)
-    norms = [torch.tensor(norm)] * case.ranks
-    found = compare.close_on_all_ranks([reply.norm for reply in run.results], norms, "the norm", 1e-4)
+    norms = [told for told, _ in run.results]
+    found = compare.close_on_all_ranks(norms, [torch.tensor(norm)] * case.ranks, "the norm", 1e-4)
     became = "scaled down" if case.factor < 1 else "left alone"
     return found, {
-        became: lambda: scaled(run, gradients, min(case.factor, 1.0)),
-        "one number": lambda: one_number(run),
+        became: lambda: scaled([after for _, after in run.results], gradients, case),
+        "one number": lambda: communication.payload_of(run, "all_reduce", 4),
     }
 
 
-def scaled(run: Observed[ClippedReply], gradients: Gradients, factor: float) -> Finding:
+def scaled(seen: Gradients, given: Gradients, case: Clipped) -> Finding:
     """Passes if each gradient is so many times what it was, and with a factor of 1 the same to the bit."""
-    found = []
-    for rank, (reply, own) in enumerate(zip(run.results, gradients, strict=True)):
-        found.append(compare.equal(reply.in_place, True, f"whether rank {rank} has its .grad tensors"))
-        for seen, given in compare.side_by_side(reply.gradients, own):
-            if given is not None:
-                expected = (factor * given.float()).to(given.dtype)
-                near = 0.0 if factor == 1 else 1e-4 if given.dtype == torch.float32 else 1e-2
-                what = f"a gradient of rank {rank}, which is to be {factor:.4g} times what it was,"
-                found.append(compare.close(seen, expected, what, near, 0))
-    return compare.first_failure(found, f"All gradients are {factor:.4g} times what they were.")
-
-
-def one_number(run: Observed[ClippedReply]) -> Finding:
-    """Passes if each rank makes one all-reduce, of a float32 number."""
-    for rank in range(len(run.results)):
-        events = run.communication(rank)
-        if [(event.op, event.nbytes) for event in events] != [("all_reduce", 4)]:
-            seen = ", ".join(f"{event.op} of {event.nbytes} bytes" for event in events) or "nothing"
-            said = f"rank {rank} calls {seen}; expected all_reduce of 4 bytes."
-            return Finding(False, said, Kind.TOO_MUCH if events else Kind.OTHER)
-    return Finding(True, "Each rank gives one number to one all-reduce.")
+    factor = min(case.factor, 1.0)
+    near = 0.0 if factor == 1 else 1e-2 if case.half else 1e-4
+    found = [Finding(True, f"All gradients are {factor:.4g} times what they were.")]
+    for rank, own in enumerate(given):
+        for after, before in compare.side_by_side(seen[rank], own):
+            if before is not None:
+                expected = (factor * before.float()).to(before.dtype)
+                what = f"the tensor that was a .grad of rank {rank}, in place {factor:.4g} times as large,"
+                found.append(compare.close(after, expected, what, near, 0))
+    return compare.first_failure(found)

@@ -3,13 +3,13 @@
 import torch
 
 from graders.grading.cases import both, vary
+from graders.grading.communication import steps_of
 from graders.grading.kit import Answer, Criterion, Finding, Rng, compare
 from graders.units.one_by_one import Looks, look, one_by_one
 from graders.units.unit_09.drivers.units import assorted_unit
+from graders.units.unit_09.held import at_most_held, most_held
 from graders.units.unit_09.models import Assorted
-from graders.units.unit_09.sharded_units import FORWARD, GRADIENTS, STEPS, Setting, Units
-from graders.units.unit_09.unit_calls import calls, started
-from graders.units.unit_09.unit_memory import lets_go_in_backward, lets_go_in_forward
+from graders.units.unit_09.sharded_units import FORWARD, GRADIENTS, STEPS, Run, Setting, Units, calls
 
 
 @one_by_one(
@@ -119,12 +119,52 @@ def assorted(answer: Answer, rng: Rng) -> Finding:
         torch.manual_seed(seed)
         results = module(tokens, x)
     (gradient,) = torch.autograd.grad(sum(each.square().sum() for each in results), [*module.parameters()])
-    [reply] = answer.launch(assorted_unit, weight, tokens, x, seed, ranks=1).results
-    if type(reply.results) is not list or len(reply.results) != 2:
-        return Finding(False, f"forward returns {compare.shown(reply.results)}; expected a tuple of two.")
-    findings = [
-        compare.close(seen, each.detach(), "a result of a block with an embedding and dropout", 1e-4, 1e-5)
-        for seen, each in zip(reply.results, results, strict=True)
-    ]
-    findings.append(compare.close(reply.gradients[0], gradient.flatten(), "shard.grad of it", 1e-4, 1e-5))
-    return compare.first_failure(findings)
+    [(seen, gradients)] = answer.launch(assorted_unit, weight, tokens, x, seed, ranks=1).results
+    if type(seen) is not list or len(seen) != 2:
+        return Finding(False, f"forward returns {compare.shown(seen)}; expected a tuple of two.")
+    wanted = [*(each.detach() for each in results), gradient.flatten()]
+    names = ["result 0", "result 1", "shard.grad"]
+    return compare.first_failure(
+        compare.close(each, expected, f"{name} of a block with an embedding and dropout", 1e-4, 1e-5)
+        for each, expected, name in zip([*seen, *gradients], wanted, names, strict=True)
+    )
+
+
+def started(run: Run) -> Finding:
+    """Passes if start() returns before the weights are there."""
+    for step in steps_of(run, "backward ends"):
+        call, mark = step.calls[0], step.marks.get("started")
+        begun = mark is not None and call.sequence < mark.sequence
+        if mark is None or not begun or mark.start >= call.end:
+            said = "it waited for the weights" if begun else "no all-gather has begun"
+            return Finding(False, f"{step}: when start() returns, {said}.")
+    return Finding(True, "start() begins to gather, and returns at once.")
+
+
+def holds(units: Units, run: Run, begin: str, end: str, shards: int, wholes: int) -> Finding:
+    """Passes if between two marks no rank holds more than what it is given, so many times its shards and the
+    weights of a unit, activations, and small tensors, which nobody counts.
+    """
+    count, own = units.setting.units, units.values[0]
+    whole, activations = sum(each.nbytes for each in own), 6 * count * own[0].nbytes
+    given = count * whole + sum(x.nbytes for x in units.batches[0])
+    allowed = given + shards * count * units.part(own, 0).nbytes + wholes * whole + activations + 1024
+    seen = [most_held(run, rank, begin, end) for rank in range(units.setting.ranks)]
+    return at_most_held(seen, [allowed] * len(seen), f"From the mark {begin!r} to the mark {end!r}")
+
+
+def lets_go_in_forward(units: Units, run: Run) -> Finding:
+    """Once made, units refer to their shards alone, of which the driver has copies then; in forward there are
+    no more than one unit's weights, and what they are made of.
+    """
+    made = holds(units, run, "made", "made", shards=1, wholes=0)
+    return compare.first_failure((made, holds(units, run, "step begins", "forward ends", shards=2, wholes=2)))
+
+
+def lets_go_in_backward(units: Units, run: Run) -> Finding:
+    """In backward there are no more than a unit's weights, their flat gradient, and what the two are made of;
+    afterwards only shards, and their gradients.
+    """
+    within = holds(units, run, "backward begins", "backward ends", shards=3, wholes=6)
+    after = holds(units, run, "backward ends", "backward ends", shards=3, wholes=0)
+    return compare.first_failure((within, after))

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,10 +12,8 @@ from graders.grading.judging import feature
 from graders.grading.kit import Answer, Criterion, Finding, Kind, Observed, Rng, compare, per_rank
 from graders.units.one_by_one import Looks, look, one_by_one
 from graders.units.unit_09.drivers import shards as drivers
-from graders.units.unit_09.drivers.shards import StateReply
-from graders.units.unit_09.held import at_most_held, held_at, length_of, most_held
+from graders.units.unit_09.held import at_most_held, length_of, most_held
 
-Run = Observed[StateReply]
 Of = tuple[tuple[int, ...], torch.dtype]
 """The shape and dtype of a tensor."""
 EVEN: tuple[Of, ...] = (((16, 16), torch.float32),) * 6
@@ -101,35 +100,31 @@ def gather_state(answer: Answer, case: State, rng: Rng) -> tuple[Finding, Looks]
     shards = [case.shards(state, rank) for rank in range(case.ranks)]
     shapes = {name: list(each.shape) for name, each in state.items()}
     run = answer.launch(drivers.gathered, per_rank(shards), shapes, ranks=case.ranks, memory=case.of != FEW)
+    returned = [told for told, *_ in run.results]
+    arguments = [[*left] for _, *left in run.results]
     looks: Looks = {
-        "arguments unchanged": lambda: unchanged(run, shards, shapes),
+        "arguments unchanged": lambda: compare.first_failure(
+            compare.equal(left, [own, shapes], f"shards and shapes on rank {rank} afterwards")
+            for rank, (left, own) in enumerate(zip(arguments, shards, strict=True))
+        ),
         "each shard once": lambda: sent(run, state),
     }
     if case.of != FEW and case.ranks > 1:
         looks["memory"] = lambda: held(run, state)
-    return compare.first_failure(_whole(run, state)), looks
+    return compare.first_failure(_whole(returned, state)), looks
 
 
-def _whole(run: Run, state: dict[str, Tensor]) -> Iterator[Finding]:
-    for rank, reply in enumerate(run.results[1:], 1):
-        yield compare.equal(reply.state, None, f"what rank {rank} returned")
-    seen = run.results[0].state
-    names = list(seen) if type(seen) is dict else seen
+def _whole(returned: list[Any], state: dict[str, Tensor]) -> Iterator[Finding]:
+    first, *others = returned
+    for rank, told in enumerate(others, 1):
+        yield compare.equal(told, None, f"what rank {rank} returned")
+    names = list(first) if type(first) is dict else first
     yield compare.equal(names, list(state), "the names in what rank 0 returned")
     for name, tensor in state.items():
-        yield compare.close(seen[name], tensor, f"{name} of what rank 0 returned", rtol=0, atol=0)
+        yield compare.close(first[name], tensor, f"{name} of what rank 0 returned", rtol=0, atol=0)
 
 
-def unchanged(run: Run, shards: list[dict[str, Tensor]], shapes: dict[str, list[int]]) -> Finding:
-    """Passes if every rank's shards and shapes are as they were, also when the state returned changes."""
-    found = []
-    for rank, reply in enumerate(run.results):
-        found.append(compare.equal(reply.shards, shards[rank], f"the shards on rank {rank} afterwards"))
-        found.append(compare.equal(reply.shapes, shapes, f"the shapes on rank {rank} afterwards"))
-    return compare.first_failure(found)
-
-
-def sent(run: Run, state: dict[str, Tensor]) -> Finding:
+def sent(run: Observed[Any], state: dict[str, Tensor]) -> Finding:
     """Passes if rank 0 sends nothing, and no other rank more than its shards, padded."""
     ranks = len(run.results)
     limit = sum(length_of(each.numel(), ranks) * each.element_size() for each in state.values())
@@ -141,10 +136,10 @@ def sent(run: Run, state: dict[str, Tensor]) -> Finding:
     )
 
 
-def held(run: Run, state: dict[str, Tensor]) -> Finding:
+def held(run: Observed[Any], state: dict[str, Tensor]) -> Finding:
     """Passes if no rank ever holds more than it may beside what it is given."""
     sizes, ranks = [each.nbytes for each in state.values()], range(len(run.results))
     part = max(length_of(each.numel(), len(ranks)) * each.element_size() for each in state.values())
-    seen = [most_held(run, rank, "begins", "done") - held_at(run, rank, "begins") for rank in ranks]
+    seen = [most_held(run, rank, "begins", "done") - most_held(run, rank, "begins") for rank in ranks]
     allowed = [64 + (2 * part if rank else sum(sizes) + 2 * max(sizes)) for rank in ranks]
     return at_most_held(seen, allowed, "Beside its shards,")

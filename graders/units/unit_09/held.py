@@ -1,14 +1,13 @@
 """What ranks held in memory between the marks of a driver, for the graders of unit 09."""
 
 from collections.abc import Sequence
-from itertools import takewhile
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from course_lib.runtime.communication.events import Event, Kind
+from course_lib.runtime.communication.events import Kind
 from graders.grading.kit import AnswerFailed, FailureKind, Finding, Observed, compare
 
 
@@ -23,15 +22,12 @@ def length_of(numel: int, ranks: int) -> int:
     return -(-numel // ranks)
 
 
-def held_at(observed: Observed[Any], rank: int, label: str) -> int:
-    """Bytes that a rank held at its first mark of this label."""
-    return _totals(_until(observed, rank, label))[-1]
-
-
-def most_held(observed: Observed[Any], rank: int, begin: str, end: str) -> int:
-    """The most bytes that a rank held between its first marks of these two labels."""
-    before = len(_totals(_until(observed, rank, begin)))
-    return max(_totals(_until(observed, rank, end))[before - 1 :])
+def most_held(observed: Observed[Any], rank: int, begin: str, end: str = "") -> int:
+    """The most bytes that a rank held from its first mark `begin` to its first mark `end`; without an end, at
+    that mark.
+    """
+    until = _totals(observed, rank, end or begin)
+    return max(until[len(_totals(observed, rank, begin)) - 1 :])
 
 
 def at_most_held(seen: Sequence[int], allowed: Sequence[int], when: str) -> Finding:
@@ -43,20 +39,16 @@ def at_most_held(seen: Sequence[int], allowed: Sequence[int], when: str) -> Find
     return Finding(True, f"{when} no rank holds more than {max(seen):,} bytes.")
 
 
-def _until(observed: Observed[Any], rank: int, label: str) -> list[Event]:
-    """A rank's events of memory before its first mark of this label. Raises AnswerFailed if there is none."""
-    own = [event for event in observed.events if event.rank == rank]
-    if not any(event.kind is Kind.SPAN and event.op == label for event in own):
-        raise AnswerFailed(FailureKind.UNREADABLE, f"Rank {rank} has no mark {compare.shown(label)}.")
-    before = takewhile(lambda event: not (event.kind is Kind.SPAN and event.op == label), own)
-    return [event for event in before if event.kind is Kind.MEMORY]
-
-
-def _totals(events: Sequence[Event]) -> list[int]:
-    """What is held after each change, from the beginning on."""
+def _totals(observed: Observed[Any], rank: int, label: str) -> list[int]:
+    """What is held after each change, from the beginning to the rank's first mark of this label. Raises
+    AnswerFailed if there is none.
+    """
     held: dict[str, int] = {}
     totals = [0]
-    for event in events:
-        held[event.op] = event.nbytes
-        totals.append(sum(held.values()))
-    return totals
+    for event in observed.events:
+        if event.rank == rank and event.kind is Kind.SPAN and event.op == label:
+            return totals
+        if event.rank == rank and event.kind is Kind.MEMORY:
+            held[event.op] = event.nbytes
+            totals.append(sum(held.values()))
+    raise AnswerFailed(FailureKind.UNREADABLE, f"Rank {rank} has no mark {compare.shown(label)}.")

@@ -10,24 +10,23 @@ from torch import Tensor
 
 from graders.grading.communication import in_words, steps_of
 from graders.grading.judging import feature
-from graders.grading.kit import Finding, Kind, Observed, PlainData, Rng, compare
+from graders.grading.kit import Finding, Kind, Observed, PlainData, compare
 from graders.units.in_one_launch import Trial
 from graders.units.one_by_one import Looks
-from graders.units.unit_09.drivers.gradients import GradientsReply
-from graders.units.unit_09.held import at_most_held, held_at, length_of, most_held, part_of
+from graders.units.unit_09.drivers.gradients import Cut
+from graders.units.unit_09.held import at_most_held, length_of, most_held, part_of
 from graders.units.unit_09.models import Ladder, over, reaches
 
 LAYER, LESS, ALL = "a layer", "a layer less a byte", "all"
 UNUSED, CROSSED = "each rank uses other layers, in another order", "layer 1 comes before layer 0"
 _ORDERS = {"": ((0, 1, 2),), CROSSED: ((1, 0, 2),), UNUSED: ((0, 1, 2), (2, 1), (0,), (1, 0, 2))}
-Run = Observed[GradientsReply]
+Run = Observed[Cut]
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """order: in which layers are used. bucket: how much it has room for.
-
-    deep: a model whose weights outweigh its activations, of which is counted how much is held.
+    """order: in which layers are used. bucket: how much it has room for. alone: a model whose weights
+    outweigh its activations, in a launch of its own, in which memory is counted.
     """
 
     ranks: int = feature(2, lambda ranks: compare.counted(ranks, "rank"))
@@ -35,24 +34,15 @@ class Setting:
     bucket: str = feature(LAYER, "buckets of {}")
     order: str = feature("", "{}")
     frozen: tuple[int, ...] = feature((), lambda layers: "a frozen layer" if layers else "")
-    deep: bool = feature(False, lambda deep: "large layers" if deep else "")
-
-    @property
-    def alone(self) -> bool:
-        """Whether it has a launch of its own, in which memory is counted."""
-        return self.deep
+    alone: bool = feature(False, lambda alone: "large layers" if alone else "")
 
     @property
     def layers(self) -> int:
-        return 5 if self.deep else 3
-
-    @property
-    def width(self) -> int:
-        return 40 if self.deep else 4
+        return 5 if self.alone else 3
 
     def orders(self, rank: int) -> list[list[int]]:
         """The layers that a rank uses in each pass."""
-        if self.deep:
+        if self.alone:
             return [[*range(self.layers)]] * self.passes
         several = _ORDERS[self.order]
         return [[*several[(rank + number) % len(several)]] for number in range(self.passes)]
@@ -65,14 +55,6 @@ class Passes(Trial):
     setting: Setting
     values: list[Tensor]
     inputs: list[list[Tensor]]
-
-    @classmethod
-    def draw(cls, rng: Rng, setting: Setting) -> "Passes":
-        """Values, and inputs of each rank: of a deep model one sample, others two."""
-        width, samples = setting.width, 1 if setting.deep else 2
-        values = [rng.normal(*shape) / width**0.5 for shape in [(width, width), (width,)] * setting.layers]
-        inputs = [[rng.normal(samples, width) for _ in range(setting.passes)] for _ in range(setting.ranks)]
-        return cls(setting, values, inputs)
 
     @property
     def bucket_bytes(self) -> int:
@@ -89,9 +71,9 @@ class Passes(Trial):
         setting = self.setting
         findings = [self._closed(run)] if setting.bucket != LAYER or setting.frozen else []
         looks: Looks = {"calls": lambda: self._calls(run)}
-        if setting.deep or setting.order == CROSSED:
+        if setting.alone or setting.order == CROSSED:
             looks["sent in backward"] = lambda: sent_in_backward(setting, run)
-        if setting.deep:
+        if setting.alone:
             looks["no more than a bucket beside the shards"] = lambda: self._held(run)
         return compare.first_failure(chain(findings, self._means_in(run))), looks
 
@@ -125,32 +107,29 @@ class Passes(Trial):
                 filled = self.values[number].nbytes
             expected[-1].append(number)
         said = f"the numbers of the parameters in buckets of at most {self.bucket_bytes} bytes"
-        return compare.first_failure(compare.equal(reply.buckets, expected, said) for reply in run.results)
+        return compare.first_failure(compare.equal(buckets, expected, said) for buckets, *_ in run.results)
 
     def _means_in(self, run: Run) -> Iterator[Finding]:
         """Whether all ranks have their parts of the mean, in the answer's own buckets, and no .grad."""
-        for rank, reply in enumerate(run.results):
-            numbers = sorted(number for bucket in reply.buckets for number in bucket)
+        for rank, (buckets, passes, left) in enumerate(run.results):
+            numbers = sorted(number for bucket in buckets for number in bucket)
             yield compare.equal(numbers, self.trainable[::-1], f"the parameters in rank {rank}'s buckets")
-            for number, (shards, means) in enumerate(compare.side_by_side(reply.shards, self._means)):
-                wanted = [
-                    part_of([means[each] for each in bucket], self.setting.ranks, rank)
-                    for bucket in reply.buckets
-                ]
+            for number, (shards, means) in enumerate(compare.side_by_side(passes, self._means)):
+                whole = [[means[each] for each in bucket] for bucket in buckets]
+                wanted = [part_of(each, self.setting.ranks, rank) for each in whole]
                 what = f"what finish() returns on rank {rank} in pass {number}"
                 listed = type(shards) in (list, tuple) and len(shards) == len(wanted)
                 yield Finding(listed, f"{what} is {compare.shown(shards)}; expected {len(wanted)} tensors.")
                 for place, (shard, want) in enumerate(zip(shards, wanted, strict=True)):
                     yield compare.close(shard, want, f"{what} for bucket {place}", 1e-4, 1e-5)
-            yield compare.equal(
-                reply.left, [0] * self.setting.passes, f"how many .grad rank {rank} has after each finish()"
-            )
+            none = [0] * self.setting.passes
+            yield compare.equal(left, none, f"how many .grad rank {rank} has after each finish()")
 
     def _calls(self, run: Run) -> Finding:
         """Passes if each pass has one reduce-scatter a bucket, and sends no more than these."""
         ranks = self.setting.ranks
         for step in steps_of(run, "finished"):
-            buckets = run.results[step.rank].buckets
+            buckets, *_ = run.results[step.rank]
             parts = [length_of(sum(self.values[n].numel() for n in own), ranks) for own in buckets]
             limit = 4 * (ranks - 1) * sum(parts)
             sent, names = sum(call.sent for call in step.calls), [call.op for call in step.calls]
@@ -167,7 +146,7 @@ class Passes(Trial):
         """
         ranks = range(len(self.inputs))
         parts = self.setting.layers * length_of(self.bucket_bytes // 4, len(ranks)) * 4
-        before = [held_at(run, rank, "step begins") for rank in ranks]
+        before = [most_held(run, rank, "step begins") for rank in ranks]
         seen = [most_held(run, rank, "step begins", "finished") for rank in ranks]
         findings = [
             at_most_held(seen, [own + parts + 13 * self.bucket_bytes // 4 for own in before], "In a pass")
@@ -175,7 +154,7 @@ class Passes(Trial):
         for number in range(self.setting.passes):
             # The driver has copies of the parts of earlier passes.
             allowed = [own + (number + 1) * parts + 1024 for own in before]
-            seen = [held_at(run, rank, over(number)) for rank in ranks]
+            seen = [most_held(run, rank, over(number)) for rank in ranks]
             findings.append(at_most_held(seen, allowed, f"After pass {number}"))
         return compare.first_failure(findings)
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import astuple, dataclass, fields
+from dataclasses import asdict, dataclass
 from functools import cache, partial
 from itertools import product
 from typing import Any
@@ -19,35 +19,26 @@ from graders.units.unit_09.drivers import plans
 
 WAYS = tuple(map(str, Way))
 
-
-@dataclass(frozen=True, slots=True)
-class Model:
-    """layers: of each parameters, activations and seconds. network, host: bytes in 100 seconds."""
-
-    layers: tuple[tuple[int, int, int], ...]
-    samples: int
-    ranks: int
-    memory: float
-    network: float
-    host: float
-    start: float
-
+Model = tuple[tuple[tuple[int, int, int], ...], int, int, float, float, float, float]
+"""Of each layer parameters, activations and seconds; then samples, ranks, memory, the network's and the
+host's bytes in 100 seconds, and start.
+"""
 
 # No two models have the same best plan. There is no stage but 0, no way, and no kind of number of
 # micro-batches without which all of them could be planned within 8 % of the best; and one way for all layers
 # is more than a fifth longer in one of them. What is best, and how much longer a step takes otherwise:
-MODELS = (
+MODELS: tuple[Model, ...] = (
     # Stage 2, 3 micro-batches, swap, recompute, keep: no swap, or all alike but the last layers, which are
     # kept, 12 %; no recompute 21 %, one way for all 19 %.
-    Model(((2, 1, 9), (3, 3, 1), (6, 7, 3)), 6, 8, 56.6, 50, 25, 6),
+    (((2, 1, 9), (3, 3, 1), (6, 7, 3)), 6, 8, 56.6, 50, 25, 6),
     # Stage 1, 12 micro-batches, swap, keep, keep: another stage or number 22 %, one way for all 27 %.
-    Model(((2, 2, 9), (5, 4, 9), (4, 4, 3)), 12, 5, 79.8, 25, 50, 0.1),
+    (((2, 2, 9), (5, 4, 9), (4, 4, 3)), 12, 5, 79.8, 25, 50, 0.1),
     # Stage 3, 3 micro-batches, swap, swap, keep: another stage or number 64 %, without swap 18 %.
-    Model(((3, 1, 5), (4, 8, 5), (4, 9, 3)), 6, 8, 56.8, 1000, 300, 20),
+    (((3, 1, 5), (4, 8, 5), (4, 9, 3)), 6, 8, 56.8, 1000, 300, 20),
     # Stage 1, the whole batch, all kept: more micro-batches 57 %.
-    Model(((1, 6, 2), (3, 4, 3), (5, 5, 2)), 6, 4, 190.5, 250, 80, 20),
+    (((1, 6, 2), (3, 4, 3), (5, 5, 2)), 6, 4, 190.5, 250, 80, 20),
     # Ways that are chosen for a sample's seconds, and not for those of all samples together: 12 %.
-    Model(((4, 6, 8), (3, 2, 7), (1, 8, 5)), 12, 4, 169.8, 50, 80, 20),
+    (((4, 6, 8), (3, 2, 7), (1, 8, 5)), 12, 4, 169.8, 50, 80, 20),
 )
 
 
@@ -55,31 +46,28 @@ MODELS = (
 class Planned:
     """Which model is planned."""
 
-    model: Model = feature(MODELS[0], lambda model: compare.counted(model.samples, "sample"))
+    model: Model = feature(MODELS[0], lambda model: compare.counted(model[1], "sample"))
 
 
 def given(rng: Rng, case: Planned) -> Arguments:
-    """What the task is made of, in drawn units of bytes: the best plan is the same."""
-    task = task_of(case.model, unit=rng.integer(2, 9))
-    rest = {each.name: getattr(task, each.name) for each in fields(task) if each.name != "layers"}
-    return [[list(astuple(layer)) for layer in task.layers], {**rest, "states": list(task.states)}]
+    """The task as a dictionary, in drawn units of bytes: the best plan is the same."""
+    return [asdict(task_of(case.model, unit=rng.integer(2, 9)))]
 
 
 def task_of(model: Model, unit: int = 1) -> Task:
     """The model as a task, in units of so many bytes."""
-    parameters, ranks = unit * sum(own for own, _, _ in model.layers), model.ranks
+    layers, samples, ranks, memory, network, host, start = model
+    parameters = unit * sum(own for own, _, _ in layers)
     first, second = 4 + 12 / ranks, 2 + 14 / ranks
     return Task(
-        layers=tuple(
-            Layer(unit * own, float(unit * size), float(seconds)) for own, size, seconds in model.layers
-        ),
-        samples=model.samples,
+        layers=tuple(Layer(unit * own, float(unit * size), float(seconds)) for own, size, seconds in layers),
+        samples=samples,
         ranks=ranks,
-        memory=unit * model.memory,
+        memory=unit * memory,
         states=(16.0 * parameters, first * parameters, second * parameters, 16.0 * parameters / ranks),
-        network=unit * model.network / 100,
-        host=unit * model.host / 100,
-        start=model.start,
+        network=unit * network / 100,
+        host=unit * host / 100,
+        start=start,
     )
 
 
@@ -95,14 +83,18 @@ def seconds_of_all(model: Model) -> dict[Plan, float]:
     return found
 
 
+def written(given: Arguments) -> str:
+    """The task as a student types it."""
+    return compare.shown(plans.as_task(given[0]), 700)
+
+
 def times_the_best(factor: float) -> Callable[[Tried[Planned]], Finding]:
     """A check that a step takes no more than so many times the shortest."""
 
     def check(tried: Tried[Planned]) -> Finding:
         model, plan = tried.case.features.model, Plan(*tried.seen.value)
         seconds, most = plan_cost(plan, task_of(model)).seconds, factor * min(seconds_of_all(model).values())
-        task = as_task(tried.seen.given)
-        said = f"with {plan} for {compare.shown(task, 700)} a step takes {seconds:.4g} s"
+        said = f"with {plan} for {written(tried.seen.given)} a step takes {seconds:.4g} s"
         return Finding(seconds <= most * (1 + 1e-9), f"{said}; at most {most:.4g} s.")
 
     return check
@@ -141,18 +133,11 @@ def times_the_best(factor: float) -> Callable[[Tried[Planned]], Finding]:
     ),
     arguments=given,
     driver=plans.memory,
-    written=lambda arguments: compare.shown(as_task(arguments), 700),
+    written=written,
 )
 def plan_memory(case: Planned, given: Arguments) -> Expected:
     """Any plan that fits; how long its step takes is looked at by other rows."""
-    told = dict(zip(("layers", "rest"), given, strict=True))
-    return Expected(Checked(partial(fits, task_of(case.model))), told, returned=None)
-
-
-def as_task(arguments: Arguments) -> Task:
-    """The task that the driver makes of these."""
-    layers, rest = arguments
-    return Task(**{**rest, "layers": tuple(Layer(*each) for each in layers), "states": tuple(rest["states"])})
+    return Expected(Checked(partial(fits, task_of(case.model))), {"task": given[0]}, returned=None)
 
 
 def fits(task: Task, planned: Any, what: str) -> Finding:

@@ -3,8 +3,7 @@
 from graders.grading.cases import both, vary
 from graders.grading.kit import Answer, Criterion, Finding, Rng, compare
 from graders.units.one_by_one import Looks, look, one_by_one
-from graders.units.unit_09.sharded_units import STEPS, Setting, Units
-from graders.units.unit_09.unit_calls import asked, calls, own_first
+from graders.units.unit_09.sharded_units import STEPS, Run, Setting, Units, calls, halves_of, of_family
 
 
 @one_by_one(
@@ -45,12 +44,35 @@ def prefetch(answer: Answer, case: Setting, rng: Rng) -> tuple[Finding, Looks]:
     """Units of layers, one behind the other."""
     units = Units.draw(rng, case)
     run = units.launch(answer, together=True)
-    looks: Looks = {}
-    if case.units > 1:
-        looks["ahead in forward"] = lambda: compare.first_failure(
-            (asked(units, run, "forward"), calls(units, run))
-        )
-        looks["ahead in backward"] = lambda: compare.first_failure(
-            (asked(units, run, "backward"), own_first(run))
-        )
-    return compare.first_failure(units.results(run)), looks
+    looks: Looks = {
+        "ahead in forward": lambda: compare.first_failure((asked(case, run, "forward"), calls(units, run))),
+        "ahead in backward": lambda: compare.first_failure((asked(case, run, "backward"), own_first(run))),
+    }
+    return compare.first_failure(units.results(run)), looks if case.units > 1 else {}
+
+
+def asked(case: Setting, run: Run, which: str) -> Finding:
+    """Passes if, when each unit computes in this pass, its own weights and its neighbour's have been asked
+    for, and nobody else's.
+    """
+    for step, name, made, computes in halves_of(run):
+        if name != which:
+            continue
+        gathers = of_family(made, "all_gather")
+        for place, (mark, _) in enumerate(compare.side_by_side(computes, range(case.units))):
+            seen, wanted = sum(call.sequence < mark.sequence for call in gathers), min(place + 2, case.units)
+            if seen != wanted:
+                unit = place if name == "forward" else case.units - 1 - place
+                said = f"{step}, {name}: when unit {unit} of {case.units} computes, weights of {seen} units"
+                return Finding(False, f"{said} in all have been asked for; expected {wanted}.")
+    return Finding(True, f"A unit's and its neighbour's weights are asked for before it computes in {which}.")
+
+
+def own_first(run: Run) -> Finding:
+    """Passes if backward's first gradients are sent before the weights of the unit before have arrived."""
+    for step, name, made, _ in halves_of(run):
+        gathers, scatters = of_family(made, "all_gather"), of_family(made, "reduce_scatter")
+        if name == "backward" and gathers[1:] and scatters and scatters[0].start >= gathers[1].end:
+            said = "the last unit computes when its neighbour's weights are there"
+            return Finding(False, f"{step}, {name}: {said}.")
+    return Finding(True, "In backward the last unit does not wait for its neighbour's weights.")

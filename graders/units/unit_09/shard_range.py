@@ -1,7 +1,6 @@
 """The grader of `shard_range`."""
 
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from graders.grading.cases import both, vary
@@ -70,9 +69,8 @@ def shard_range(case: Place, given: Arguments) -> Expected:
     numel, ranks, rank = given
     length = -(-numel // ranks)
     ends = [min(rank * length, numel), min((rank + 1) * length, numel)]
-    told = dict(zip(("numel", "ranks", "rank"), given, strict=True))
-    return Expected(Checked(partial(_same_ends, ends)), told, returned=None)
 
+    def same_ends(seen: Any, what: str) -> Finding:
+        return compare.equal(list(seen) if type(seen) is tuple else seen, ends, what)
 
-def _same_ends(ends: list[int], seen: Any, what: str) -> Finding:
-    return compare.equal(list(seen) if type(seen) is tuple else seen, ends, what)
+    return Expected(Checked(same_ends), {"numel": numel, "ranks": ranks, "rank": rank}, returned=None)

@@ -72,7 +72,7 @@ def possible(case: Setting) -> bool:
             "Once a bucket is laid end to end its .grad are None; and before the next one is, the one before "
             "has been waited for, and nobody refers to it any more.",
             needs=("sent in backward",),
-            vary=both(deep=True, passes=2),
+            vary=both(alone=True, passes=2),
             how=look("no more than a bucket beside the shards"),
         ),
     ),
@@ -88,4 +88,7 @@ def possible(case: Setting) -> bool:
 )
 def sharded_gradients(rng: Rng, case: Setting) -> Passes:
     """Backward passes of linear layers in as many buckets, or in others."""
-    return Passes.draw(rng, case)
+    width, samples = (40, 1) if case.alone else (4, 2)
+    values = [rng.normal(*shape) / width**0.5 for shape in [(width, width), (width,)] * case.layers]
+    inputs = [[rng.normal(samples, width) for _ in range(case.passes)] for _ in range(case.ranks)]
+    return Passes(case, values, inputs)

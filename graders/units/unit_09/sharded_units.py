@@ -1,4 +1,4 @@
-"""Units whose weights are cut over ranks: steps of some of them, one behind the other."""
+"""Units whose weights are cut over ranks: steps of some of them, one behind the other, and their calls."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -8,18 +8,20 @@ import torch
 from torch import Tensor, nn
 
 from course_lib.cluster.topology import Cluster, Link
+from course_lib.runtime.communication.events import Event
+from graders.grading.communication import Step, steps_of
 from graders.grading.judging import feature
-from graders.grading.kit import Answer, Finding, Observed, Rng, compare, per_rank
+from graders.grading.kit import Answer, AnswerFailed, FailureKind, Finding, Observed, Rng, compare, per_rank
 from graders.units.unit_09.drivers import units as drivers
-from graders.units.unit_09.drivers.units import UnitsReply
-from graders.units.unit_09.held import length_of, part_of
-from graders.units.unit_09.models import Rung
+from graders.units.unit_09.drivers.units import Passed
+from graders.units.unit_09.held import part_of
+from graders.units.unit_09.models import Rung, computes, reaches
 
 LINK = Link(latency=1.0, bandwidth=1e6)
 """A link on which every collective outlasts what a rank computes by far."""
 NEAR = 1e-4, 1e-4
 MADE, FORWARD, GRADIENTS, STEPS = "made", "forward", "forward and backward", "two steps"
-Run = Observed[UnitsReply]
+Run = Observed[Passed]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,18 +40,9 @@ class Setting:
     block: bool = feature(False, lambda block: "a block with several inputs and results" if block else "")
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
-    """Of all ranks the results, the mean gradients of each unit, and the gradients of the inputs."""
-
-    results: list[Tensor]
-    means: list[list[Tensor]]
-    inputs: list[Tensor]
-
-
 @dataclass(frozen=True)
 class Units:
-    """Units of `Rung`s. values: of each one's parameters. batches[r]: rank r's [B, width], one a step."""
+    """Units of `Rung`s. values: of each one's parameters. batches[r]: rank r's [1, width], one a step."""
 
     setting: Setting
     values: list[list[Tensor]]
@@ -57,10 +50,8 @@ class Units:
 
     @classmethod
     def draw(cls, rng: Rng, case: Setting) -> "Units":
-        """Steps of one sample each."""
         width, steps = case.width, {MADE: 0, GRADIENTS: 1}.get(case.asked, 2)
         shapes: list[tuple[int, ...]] = [(width,), (width + 2, width), (width + 2,), (width, width + 1)]
-
         values = [[rng.normal(*shape) / width**0.5 for shape in shapes] for _ in range(case.units)]
         return cls(case, values, [[rng.normal(1, width) for _ in range(steps)] for _ in range(case.ranks)])
 
@@ -73,32 +64,31 @@ class Units:
 
     def results(self, run: Run) -> Iterator[Finding]:
         """Of shards, results and gradients, as far as they are asked for."""
-        for rank, reply in enumerate(run.results):
-            for number, (shard, own) in enumerate(compare.side_by_side(reply.shards, self.values)):
+        for rank, (shards, results, gradients, changed) in enumerate(run.results):
+            for number, (shard, own) in enumerate(compare.side_by_side(shards, self.values)):
+                what = f"the shard of unit {number} on rank {rank}"
+                yield compare.close(shard, self.part(own, rank), what)
+            yield compare.equal(changed, [], f"what is not as it should be on rank {rank}")
+            if self.setting.asked == MADE:
+                continue
+            for step, (seen, (wanted, _, _)) in enumerate(compare.side_by_side(results, self.expected)):
                 yield compare.close(
-                    shard, self._part(own, rank), f"the shard of unit {number} on rank {rank}"
+                    seen, wanted[rank], f"what comes out of step {step} on rank {rank}", *NEAR
                 )
-            yield Finding(not reply.changed, f"rank {rank}: a module given is not as it was.")
-            yield compare.equal(reply.others, 0, f"Parameters of units on rank {rank} that are no shards")
-            if self.setting.asked != MADE:
-                for step, (seen, each) in enumerate(compare.side_by_side(reply.results, self.expected)):
-                    what = f"what comes out of step {step} on rank {rank}"
-                    yield compare.close(seen, each.results[rank], what, *NEAR)
-            if self.setting.asked in (GRADIENTS, STEPS):
-                for step, (gradients, each) in enumerate(
-                    compare.side_by_side(reply.gradients, self.expected)
-                ):
-                    wanted = [*(self._part(own, rank) for own in each.means), each.inputs[rank]]
-                    for number, (got, want) in enumerate(compare.side_by_side(gradients, wanted)):
-                        unit = f"shard.grad of unit {number}" if number < len(each.means) else "x.grad"
-                        yield compare.close(got, want, f"{unit} on rank {rank} after step {step}", *NEAR)
+            if self.setting.asked == FORWARD:
+                continue
+            for step, (seen, (_, means, inputs)) in enumerate(compare.side_by_side(gradients, self.expected)):
+                every = [*(self.part(own, rank) for own in means), inputs[rank]]
+                names = [*(f"shard.grad of unit {number}" for number in range(len(means))), "x.grad"]
+                for name, (got, want) in zip(names, compare.side_by_side(seen, every), strict=True):
+                    yield compare.close(got, want, f"{name} on rank {rank} after step {step}", *NEAR)
 
-    def _part(self, tensors: list[Tensor], rank: int) -> Tensor:
+    def part(self, tensors: list[Tensor], rank: int) -> Tensor:
         return part_of(tensors, self.setting.ranks, rank)
 
     @cached_property
-    def expected(self) -> list[Step]:
-        """Step by step."""
+    def expected(self) -> list[tuple[list[Tensor], list[list[Tensor]], list[Tensor]]]:
+        """Of each step the results of all ranks, the mean gradients of each unit, and those of the inputs."""
         steps = []
         totals = [[torch.zeros_like(each) for each in own] for own in self.values]
         for step in range(len(self.batches[0])):
@@ -112,26 +102,46 @@ class Units:
             for total, rung in zip(totals, model, strict=True):
                 for each, parameter in zip(total, rung.parameters(), strict=True):
                     each += 0 if parameter.grad is None else parameter.grad / len(leaves)
+            means = [[each.clone() for each in own] for own in totals]
             inputs = [leaf.grad for leaf in leaves if leaf.grad is not None]
-            outputs = [each.detach() for each in results]
-            steps.append(Step(outputs, [[each.clone() for each in own] for own in totals], inputs))
+            steps.append(([each.detach() for each in results], means, inputs))
         return steps
 
-    # --- Bytes on each rank
 
-    @property
-    def whole(self) -> int:
-        """Of a unit's weights."""
-        return sum(each.nbytes for each in self.values[0])
+Half = tuple[Step, str, list[Event], list[Event]]
+"""A step of a rank, "forward" or "backward", its calls, and the marks when each unit computes, in order."""
 
-    @property
-    def of_shards(self) -> int:
-        """Of a rank's shards."""
-        first = self.values[0]
-        length = length_of(sum(each.numel() for each in first), self.setting.ranks)
-        return self.setting.units * length * first[0].element_size()
 
-    @property
-    def given(self) -> int:
-        """Of a driver's arguments: values, batches."""
-        return self.setting.units * self.whole + sum(x.nbytes for x in self.batches[0])
+def halves_of(run: Run) -> Iterator[Half]:
+    """Both passes of every step of every rank. Raises AnswerFailed if a mark is not there."""
+    for step in steps_of(run, "backward ends"):
+        turn = step.marks.get("backward begins")
+        if turn is None:
+            raise AnswerFailed(FailureKind.UNREADABLE, f"{step} has no backward.")
+        for name, label in (("forward", computes), ("backward", reaches)):
+            calls = [call for call in step.calls if (call.sequence < turn.sequence) == (name == "forward")]
+            own = [label(number) for number in range(len(step.marks))]
+            marks = [step.marks[each] for each in own if each in step.marks]
+            yield step, name, calls, marks if name == "forward" else marks[::-1]
+
+
+def calls(units: Units, run: Run) -> Finding:
+    """Passes if each pass has its calls; what one rank calls is left open, since it has nobody to ask."""
+    count = units.setting.units
+    if units.setting.ranks == 1:
+        return Finding(True, "One rank sends nothing.")
+    for step, name, made, _ in halves_of(run):
+        gathers, scatters = of_family(made, "all_gather"), of_family(made, "reduce_scatter")
+        # Where backward does not need the weights, such as in a first layer, it need not gather them.
+        enough = len(gathers) == count if name == "forward" else len(gathers) <= count
+        if not enough or len(scatters) != count * (name == "backward") or len(made) > len(gathers + scatters):
+            told = ", ".join(call.op for call in made) or "nothing"
+            wanted = "all_gather" if name == "forward" else "all_gather and reduce_scatter"
+            said = f"{step}, {name} of {count} units calls {told}; expected {wanted}, once a unit."
+            return Finding(False, said)
+    return Finding(True, "Forward gathers once, backward gathers once and scatters once, for each unit.")
+
+
+def of_family(calls: list[Event], family: str) -> list[Event]:
+    """Those whose name begins like this."""
+    return [call for call in calls if call.op.startswith(family)]

@@ -58,6 +58,15 @@ def plan_of(experts: Tensor, count: int, capacity: int | None = None) -> tuple[T
     return order, torch.tensor([len(each) for each in kept], dtype=torch.int64)
 
 
+def leaving(rows: Tensor, dtype: torch.dtype, before: int = 0) -> list[tuple[int, int]]:
+    """Bytes that leave each place in forward and in backward: rows[i, j] rows of 3 numbers go from i to j,
+    and their gradients back. before: bytes that go before the rows.
+    """
+    away, row = rows - rows.diag().diag(), 3 * dtype.itemsize
+    both = zip(away.sum(1).tolist(), away.sum(0).tolist(), strict=True)
+    return [(before + row * there, row * back) for there, back in both]
+
+
 def parts_of(rows: Tensor, counts: Tensor) -> list[Tensor]:
     """Rows in parts: one for each row of counts, as long as the sum of that."""
     parts: list[Tensor] = list(torch.split(rows, counts.sum(1).tolist()))

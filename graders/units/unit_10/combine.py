@@ -8,7 +8,7 @@ from torch import Tensor
 from graders.grading.cases import both, vary
 from graders.grading.judging import feature
 from graders.grading.kit import Criterion, Rng
-from graders.units.unit_10.cases import Places, Setting, parts_of, plan_of
+from graders.units.unit_10.cases import Places, Setting, leaving, parts_of, plan_of
 from graders.units.unit_10.rows import calls, gradients, kept
 from graders.units.unit_10.stage import both_ways
 
@@ -42,11 +42,7 @@ def drawn_rows(rng: Rng, case: Back) -> Places:
 
 def what_leaves(case: Back, given: Places) -> list[tuple[int, int]]:
     """Bytes of rows in forward, and of gradients in backward, but for those that stay."""
-    row = 3 * case.dtype.itemsize
-    rows = torch.stack([received.sum(1) for _, _, received, _ in given])
-    rows.fill_diagonal_(0)
-    both_ways = zip(rows.sum(1), rows.sum(0), strict=True)
-    return [(row * int(there), row * int(back)) for there, back in both_ways]
+    return leaving(torch.stack([received.sum(1) for _, _, received, _ in given]), case.dtype)
 
 
 @both_ways(

@@ -8,7 +8,7 @@ from torch import Tensor
 from graders.grading.cases import both, vary
 from graders.grading.judging import feature
 from graders.grading.kit import Criterion, Rng
-from graders.units.unit_10.cases import Places, Setting, parts_of
+from graders.units.unit_10.cases import Places, Setting, leaving, parts_of
 from graders.units.unit_10.rows import calls, gradients, kept
 from graders.units.unit_10.stage import both_ways
 
@@ -35,14 +35,8 @@ def drawn_rows(rng: Rng, case: Rows) -> Places:
 
 def what_leaves(case: Rows, given: Places) -> list[tuple[int, int]]:
     """Bytes of counts and rows in forward, and of gradients in backward, but for those that stay."""
-    row = 3 * case.dtype.itemsize
     rows = torch.stack([counts.view(-1, case.own).sum(1) for _, counts in given])
-    rows.fill_diagonal_(0)
-    of_counts = 8 * case.own * (case.ranks - 1)
-    return [
-        (of_counts + row * int(there), row * int(back))
-        for there, back in zip(rows.sum(1), rows.sum(0), strict=True)
-    ]
+    return leaving(rows, case.dtype, before=8 * case.own * (case.ranks - 1))
 
 
 @both_ways(

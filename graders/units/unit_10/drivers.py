@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from course_lib import mark
-from graders.grading.answer import AnswerFunction, DriverReply, PlainData
+from graders.grading.answer import AnswerFunction, PlainData
 from graders.grading.called import Called
 from graders.units.groups import group_option
 from graders.units.models import floating_bytes, sent
@@ -75,26 +75,17 @@ def arriving(result: Tensor, rank: int) -> Tensor:
     return (rank + 2) * result.detach()
 
 
-@dataclass(frozen=True, slots=True)
-class LayerReply(DriverReply):
-    """names: of the layer's parameters. kept: bytes of the memory of its floating tensors. routing: after
-    forward, with the gradient that the gate gets by it. rows: what each of the own experts was called with.
-    gradients: after average_gradients, by name, and of x.
-    """
-
-    names: list[str]
-    kept: int
-    result: PlainData
-    routing: PlainData
-    rows: list[list[int]]
-    gradients: dict[str, Tensor | None]
+Told = tuple[int, dict[str, PlainData], PlainData, list[list[int]]]
+"""Bytes of the memory of a layer's floating tensors; its result, and by name the gradients of x and of its
+parameters; its routing, with the gradient that the gate gets by it; and the rows of each call of its experts.
+"""
 
 
 def layer(
     answer: AnswerFunction,
     made: tuple[list[Tensor], int, float | None, list[list[int]]],
     x: Tensor,
-) -> LayerReply:
+) -> Told:
     """A step of a layer with x [..., D], then the average. A gate that has seen no token has no gradient.
 
     made: values and k of `whole_layer`, a capacity factor, and groups.
@@ -103,7 +94,7 @@ def layer(
     options = {**group_option(groups), **({} if factor is None else {"capacity_factor": factor})}
     mark("making")
     module = answer(whole_layer(values, k), **options)
-    kept, names = floating_bytes(module), sorted(name for name, _ in module.named_parameters())
+    kept = floating_bytes(module)
     leaf = x.clone().requires_grad_()
     mark("forward")
     result = module(leaf.clone())
@@ -115,9 +106,14 @@ def layer(
         module.gate.weight.grad = None  # as if this rank had made no backward
     mark("average")
     module.average_gradients()
-    gradients = {name: each.grad for name, each in module.named_parameters()} | {"x": leaf.grad}
-    rows = [list(expert.rows) for expert in module.experts]
-    return LayerReply(names, kept, _detached(result), routing, rows, gradients)
+    gradients = {name: gradient(each) for name, each in module.named_parameters()}
+    told = {"the result": _detached(result), "x": gradient(leaf), **gradients}
+    return kept, told, routing, [list(expert.rows) for expert in module.experts]
+
+
+def gradient(leaf: Tensor) -> Tensor:
+    """Zeros where there is none."""
+    return torch.zeros_like(leaf.detach()) if leaf.grad is None else leaf.grad
 
 
 def learns(module: Any) -> PlainData:

@@ -9,7 +9,7 @@ from graders.grading.cases import both, vary
 from graders.grading.explanation import Tried
 from graders.grading.judging import feature
 from graders.grading.kinds import Kind
-from graders.grading.kit import Criterion, Finding, Rng, compare
+from graders.grading.kit import Criterion, Finding, Rng
 from graders.units.unit_10.cases import NEAR, Places, Setting
 from graders.units.unit_10.rows import gradients, kept
 from graders.units.unit_10.stage import both_ways
@@ -44,14 +44,12 @@ def one_small_collective(tried: Tried[Load]) -> Finding:
     """Passes if every rank makes one call, in forward, of at most E whole numbers."""
     limit = 8 * tried.case.features.count
     for place, (forward, backward) in enumerate(tried.seen.calls):
-        for label, events, most in (("forward", forward, 1), ("backward", backward, 0)):
-            if len(events) > most or (most and not events):
-                said = f"in {label} place {place} makes {compare.counted(len(events), 'call')}"
-                return Finding(False, f"{said}; expected one in forward and none in backward.", Kind.TOO_MUCH)
-        nbytes = sum(event.nbytes for event in forward)
-        if nbytes > limit:
-            said = f"place {place} gives its call {nbytes:,} bytes; E whole numbers have {limit:,}"
-            return Finding(False, f"{said}.", Kind.TOO_MUCH)
+        if len(forward) != 1 or backward:
+            said = f"place {place} makes {len(forward)} calls in forward, {len(backward)} in backward"
+            return Finding(False, f"{said}; expected 1 and 0.", Kind.TOO_MUCH)
+        if forward[0].nbytes > limit:
+            said = f"place {place} gives its call {forward[0].nbytes:,} bytes"
+            return Finding(False, f"{said}; E whole numbers have {limit:,}.", Kind.TOO_MUCH)
     return Finding(True, "every rank makes one call, of E numbers.")
 
 

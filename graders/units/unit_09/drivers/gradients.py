@@ -1,30 +1,22 @@
 """The driver of gradients of which each rank has a part."""
 
-from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from torch import Tensor
 
 from course_lib import mark
-from graders.grading.answer import AnswerFunction, DriverReply, PlainData
+from graders.grading.answer import AnswerFunction, PlainData
 from graders.units.drivers import between_marks
 from graders.units.models import copies_of
 from graders.units.unit_09.models import Ladder, over
 
-
-@dataclass(frozen=True, slots=True)
-class GradientsReply(DriverReply):
-    """buckets: the numbers of the parameters in each. shards: what each finish() returned. left: of each
-    pass, how many parameters had a gradient after it.
-    """
-
-    buckets: list[list[int]]
-    shards: list[PlainData]
-    left: list[int]
+Cut = tuple[list[list[int]], list[PlainData], list[int]]
+"""The numbers of the parameters in each bucket; what each finish() returned; and after each how many
+parameters had a gradient.
+"""
 
 
-def gradient_shards(answer: AnswerFunction, cases: list[list[PlainData]]) -> list[GradientsReply]:
+def gradient_shards(answer: AnswerFunction, cases: list[list[PlainData]]) -> list[Cut]:
     """What becomes of the backward passes of each case, see `_passes`."""
     return between_marks(partial(_passes, answer), cases)
 
@@ -35,7 +27,7 @@ def _passes(
     frozen: list[int],
     passes: list[tuple[Tensor, list[int]]],
     bucket_bytes: int,
-) -> GradientsReply:
+) -> Cut:
     """What the answer makes of the gradients of a `Ladder`.
 
     passes: inputs [B, width], and the layers in the order in which this rank uses them.
@@ -58,12 +50,8 @@ def _passes(
         del found
         left.append(sum(parameter.grad is not None for parameter in model.parameters()))
     numbers = {id(parameter): number for number, parameter in enumerate(model.parameters())}
-    return GradientsReply(_numbered(made.buckets, numbers), shards, left)
-
-
-def _numbered(buckets: Any, numbers: dict[int, int]) -> list[list[int]]:
-    """Buckets with the numbers of the parameters in place of these; none where these are no buckets."""
     try:
-        return [[numbers[id(each)] for each in bucket] for bucket in buckets]
-    except (TypeError, KeyError):
-        return []
+        buckets = [[numbers[id(each)] for each in bucket] for bucket in made.buckets]
+    except (TypeError, KeyError):  # They are none.
+        buckets = []
+    return buckets, shards, left

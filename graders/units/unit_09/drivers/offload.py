@@ -1,7 +1,6 @@
 """The driver of what holds activations on the host, and the model whose activations these are."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -9,15 +8,10 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from course_lib import mark
 from course_lib.training.host_memory import HostMemory
-from graders.grading.answer import AnswerFunction, DriverReply, PlainData
+from graders.grading.answer import AnswerFunction, PlainData
 
-
-@dataclass(frozen=True, slots=True)
-class OffloadReply(DriverReply):
-    """gradients: of the weights, by pass. on_host: bytes there after each forward, and after each pass."""
-
-    gradients: list[list[Tensor]]
-    on_host: list[int]
+Told = tuple[list[list[Tensor]], list[int]]
+"""Gradients of the weights, by pass; and bytes on the host after each forward, and after each pass."""
 
 
 def forward(x: Tensor, weights: Sequence[Tensor]) -> Tensor:
@@ -36,7 +30,7 @@ def forward(x: Tensor, weights: Sequence[Tensor]) -> Tensor:
 
 def offloaded(
     answer: AnswerFunction, xs: list[Tensor], weights: list[Tensor], ahead: int, backwards: list[int]
-) -> OffloadReply:
+) -> Told:
     """Passes of a model with what it saves on the host.
 
     xs: the samples of each pass, [N, W]. backwards: how many there are through the graph of each pass.
@@ -52,6 +46,7 @@ def offloaded(
         return tensor
 
     gradients, on_host = [], []
+    mark("begins")
     for x, times in zip(xs, backwards, strict=True):
         with saved_tensors_hooks(offload.pack, unpack):
             loss = forward(x, parameters)
@@ -65,4 +60,4 @@ def offloaded(
         gradients.append([parameter.grad for parameter in parameters if parameter.grad is not None])
         for parameter in parameters:
             parameter.grad = None
-    return OffloadReply(gradients, on_host)
+    return gradients, on_host

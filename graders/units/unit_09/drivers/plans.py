@@ -1,6 +1,7 @@
 """The drivers of answers that make plans."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from course_lib.training.memory_plan import Layer, Task
 from graders.grading.answer import AnswerFunction, PlainData
@@ -22,11 +23,15 @@ def out_of_core(
 
 
 def memory(answer: AnswerFunction, calls: list[list[PlainData]], layouts: Sequence[str] = ()) -> list[Called]:
-    """As `in_turn`, of tasks: of each what its layers take, and what else. A plan comes as a list."""
+    """As `in_turn`, of tasks as dictionaries. A plan comes as a list."""
 
-    def planned(layers: list[list[PlainData]], rest: dict[str, PlainData]) -> PlainData:
-        states = tuple(rest["states"])
-        plan = answer(Task(**{**rest, "layers": tuple(Layer(*each) for each in layers), "states": states}))
+    def planned(task: dict[str, PlainData]) -> PlainData:
+        plan = answer(as_task(task))
         return [plan.stage, plan.micro_batches, [*map(str, plan.ways)]]
 
     return in_turn(planned, calls)
+
+
+def as_task(told: dict[str, Any]) -> Task:
+    """The task of which `dataclasses.asdict` has made this dictionary."""
+    return Task(**{**told, "layers": tuple(Layer(**each) for each in told["layers"])})

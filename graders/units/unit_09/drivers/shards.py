@@ -1,53 +1,34 @@
 """The drivers of answers that are given shards: of gradients, of a state."""
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor, nn
 
 from course_lib import mark
-from graders.grading.answer import AnswerFunction, DriverReply, PlainData
+from graders.grading.answer import AnswerFunction, PlainData
 
 
-@dataclass(frozen=True, slots=True)
-class StateReply(DriverReply):
-    """state: what the answer returned. shards, shapes: the arguments, after what was returned has changed."""
-
-    state: PlainData
-    shards: dict[str, Tensor]
-    shapes: dict[str, list[int]]
-
-
-@dataclass(frozen=True, slots=True)
-class ClippedReply(DriverReply):
-    """norm: what the answer returned. gradients: afterwards. in_place: whether in the tensors given."""
-
-    norm: PlainData
-    gradients: list[Tensor | None]
-    in_place: bool
-
-
-def clipped(answer: AnswerFunction, gradients: list[Tensor | None], max_norm: float) -> ClippedReply:
-    """What the answer makes of parameters with these gradients."""
+def clipped(
+    answer: AnswerFunction, gradients: list[Tensor | None], max_norm: float
+) -> tuple[PlainData, list[Tensor | None]]:
+    """What the answer returns for parameters with these gradients, and what these hold afterwards."""
     shards = [nn.Parameter(torch.zeros(3) if each is None else torch.zeros_like(each)) for each in gradients]
     for shard, gradient in zip(shards, gradients, strict=True):
         shard.grad = gradient
     norm: PlainData = answer(iter(shards), max_norm)
-    after = [shard.grad for shard in shards]
-    in_place = all(map(lambda one, other: one is other, after, gradients))
-    return ClippedReply(norm.detach() if isinstance(norm, Tensor) else norm, after, in_place)
+    return norm.detach() if isinstance(norm, Tensor) else norm, gradients
 
 
-def gathered(answer: AnswerFunction, shards: dict[str, Tensor], shapes: dict[str, list[int]]) -> StateReply:
-    """What the answer makes of this rank's shards, and what is left of these when it is written into."""
+def gathered(
+    answer: AnswerFunction, shards: dict[str, Tensor], shapes: dict[str, list[int]]
+) -> tuple[PlainData, dict[str, Tensor], dict[str, list[int]]]:
+    """What the answer returns, and the arguments, after zeros have been written into what it returned."""
     given = {name: torch.Size(shape) for name, shape in shapes.items()}
     mark("begins")
     state = answer(shards, given)
     mark("done")
-    left = {name: list(each) if isinstance(each, tuple) else each for name, each in given.items()}
-    if type(state) is not dict or not all(isinstance(each, Tensor) for each in state.values()):
-        return StateReply(state, shards, left)
-    seen = {name: each.detach().clone() for name, each in state.items()}
-    for each in state.values():
-        each.detach().zero_()
-    return StateReply(seen, shards, left)
+    seen = state
+    if type(state) is dict and all(isinstance(each, Tensor) for each in state.values()):
+        seen = {name: each.detach().clone() for name, each in state.items()}
+        for each in state.values():
+            each.detach().zero_()
+    return seen, shards, {name: list(shape) for name, shape in given.items()}

@@ -1,39 +1,20 @@
 """The drivers of units whose weights are cut over ranks."""
 
 import gc
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from course_lib import mark
-from graders.grading.answer import AnswerFunction, DriverReply, PlainData
+from graders.grading.answer import AnswerFunction, PlainData
 from graders.units.models import copies_of, gradients_of, sent
 from graders.units.unit_09.models import Assorted, Rung
 
-
-@dataclass(frozen=True, slots=True)
-class UnitsReply(DriverReply):
-    """shards: the units' shards as they were made; others: how many more parameters they have.
-
-    results: of each forward [B, width]. gradients: of all shards after each backward, and of the inputs.
-    changed: whether a module given is not as it was.
-    """
-
-    shards: list[Tensor]
-    others: int
-    results: list[PlainData]
-    gradients: list[list[Tensor | None]]
-    changed: bool
-
-
-@dataclass(frozen=True, slots=True)
-class AssortedReply(DriverReply):
-    """results: of a forward. gradients: of the unit's parameters after its backward."""
-
-    results: PlainData
-    gradients: list[Tensor | None]
+Passed = tuple[list[Tensor], list[PlainData], list[list[Tensor | None]], list[str]]
+"""The shards as they were made; the result of each forward [B, width]; the gradients after each backward, of
+all shards and of the input; and what is not as it should be besides.
+"""
 
 
 def units(
@@ -41,7 +22,7 @@ def units(
     values: list[list[Tensor]],
     batches: list[Tensor],
     how: dict[str, bool],
-) -> UnitsReply:
+) -> Passed:
     """Passes of units of `Rung`s, one behind the other; see `_passes`.
 
     values: of the parameters of each. batches: without any the units are only made. how: together: the
@@ -51,14 +32,14 @@ def units(
     modules = [Rung(number, own) for number, own in enumerate(values)]
     model = answer(modules) if how["together"] else nn.Sequential(*map(answer, modules))
     made: list[Any] = list(model)
-    changed = any(map(_is_changed, modules, values))
+    changed = [f"module {n}, given" for n, module in enumerate(modules) if _is_changed(module, values[n])]
+    changed += [f"unit {n}'s parameters" for n, unit in enumerate(made) if len([*unit.parameters()]) != 1]
     del modules[:]
     # What an answer leaves in circles is young; going through all of memory takes long.
     gc.collect(1)
     mark("made")
     first = [unit.shard.detach().clone() for unit in made]
-    others = sum(len(list(unit.parameters())) for unit in made) - len(made)
-    return UnitsReply(first, others, *_passes(model, batches, how), changed)
+    return first, *_passes(model, batches, how), changed
 
 
 def _passes(
@@ -109,13 +90,13 @@ def _is_changed(module: nn.Module, values: list[Tensor]) -> bool:
 
 def assorted_unit(
     answer: AnswerFunction, weight: Tensor, tokens: Tensor, x: Tensor, seed: int
-) -> AssortedReply:
-    """A step of a unit of `Assorted`, on inputs that need no gradients."""
+) -> tuple[PlainData, list[Tensor | None]]:
+    """A step of a unit of `Assorted`, on inputs that need no gradients: its results and gradients."""
     unit = answer(Assorted(weight))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         results = unit(tokens, x)
     if not isinstance(results, tuple):
-        return AssortedReply(results, [])
+        return results, []
     sum(each.square().sum() for each in results).backward()
-    return AssortedReply(copies_of(results), gradients_of(unit))
+    return copies_of(results), gradients_of(unit)
