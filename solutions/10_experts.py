@@ -339,7 +339,7 @@ assert launch(exchange_of_equal_parts, ranks=3).results == [[0, 10, 20], [1, 11,
 #
 # In backward the gradient of a row arises where its expert is, and is needed where the row came from. It travels the same way
 # back: an all-to-all with the two lists of sizes exchanged. `dist.all_to_all_single` knows nothing of autograd, so you write
-# its backward in `Travel`. Only `dispatch` is judged; `combine` can use `Travel` too.
+# its backward in `Travel`, which `combine` can use too; the check of this cell looks at `dispatch` alone.
 #
 # For all that ranks do together from here on:
 #
@@ -1307,7 +1307,7 @@ def place_experts(loads: list[int], ranks: int, slots: int) -> list[list[int]]:
 
     Returns for each rank the list of its experts, at most `slots` different ones. Every expert is on
     some rank. The score is the tokens of the fullest rank. Full marks are for at most 1.02 times the
-    best known; the rows say what less is worth.
+    best known; the rubric says what less is worth.
     """
     ### BEGIN SOLUTION
     copies = [1] * len(loads)
