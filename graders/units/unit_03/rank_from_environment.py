@@ -9,8 +9,14 @@ from graders.grading.judging import feature
 from graders.grading.kit import Criterion, Rng
 from graders.units.functions.drivers import in_turn_alone
 from graders.units.functions.stage import Arguments, kept, of_function
-from graders.units.unit_03.launchers import EXPORTS, LAUNCHERS
-from graders.units.unit_03.seats import Seat, seats_dealt, seats_in_blocks, seats_of_uneven_nodes
+from graders.units.unit_03.launchers import (
+    EXPORTS,
+    LAUNCHERS,
+    Seat,
+    seats_dealt,
+    seats_in_blocks,
+    seats_of_uneven_nodes,
+)
 
 # More nodes than two, and each with more ranks than there are nodes, no multiple of them: no number is
 # another one by chance.

@@ -78,7 +78,7 @@ class ProcessReply(DriverReply):
 
     ended: see `fault_injection.run_forked`. weights: [F], those that it ended with, None if it was killed.
     batches: numbers of the samples of each step. saved: names of its checkpoints, in order. draws: the random
-    numbers of each step; ones in a training without.
+    numbers of each step.
     """
 
     ended: str

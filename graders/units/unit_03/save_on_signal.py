@@ -17,9 +17,9 @@ from graders.grading.kit import (
     compare,
     exercise,
 )
-from graders.units.unit_03.drivers import training as drivers
+from graders.units.unit_03.drivers import signals as drivers
+from graders.units.unit_03.drivers.signals import GRADIENT_BYTES
 from graders.units.unit_03.replies import StopReply
-from graders.units.unit_03.signals import GRADIENT_BYTES
 
 RANKS = 3
 NUMBER_BYTES = 8
