@@ -21,20 +21,12 @@ def a_host_without_a_name():
     """An empty text, split by commas, is one empty text."""
 
 
-@instead(
-    "expand_hostlist",
-    ("return hosts", "return list(dict.fromkeys(hosts))"),
-    fails="plain names",
-)
+@instead("expand_hostlist", ("return hosts", "return list(dict.fromkeys(hosts))"), fails="plain names")
 def every_host_once():
     """A set forgets what comes twice."""
 
 
-@instead(
-    "expand_hostlist",
-    ("{number:0{width}}", "{number}"),
-    fails="leading zeros",
-)
+@instead("expand_hostlist", ("{number:0{width}}", "{number}"), fails="leading zeros")
 def numbers_are_numbers():
     """int("007") forgets the zeros."""
 
@@ -63,11 +55,7 @@ def first_counts_fastest():
 # -------------------------------------------------------------------------------------- rank_from_environment
 
 
-@instead(
-    "rank_from_environment",
-    ("(int(env[name]) for", "(env[name] for"),
-    fails="srun",
-)
+@instead("rank_from_environment", ("(int(env[name]) for", "(env[name] for"), fails="srun")
 def texts_instead_of_numbers():
     """Environment variables are texts; "10" < "9"."""
 
@@ -76,7 +64,10 @@ def texts_instead_of_numbers():
     "rank_from_environment",
     (
         'names = ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_NTASKS")',
-        'each = int(env["SLURM_NTASKS"]) // int(env["SLURM_NNODES"])\n        node, local = divmod(int(env["SLURM_PROCID"]), each)\n        env = env | {"NODE": str(node), "LOCAL": str(local)}\n        names = ("SLURM_PROCID", "LOCAL", "NODE", "SLURM_NTASKS")',
+        'each = int(env["SLURM_NTASKS"]) // int(env["SLURM_NNODES"])\n'
+        '        node, local = divmod(int(env["SLURM_PROCID"]), each)\n'
+        '        env = env | {"NODE": str(node), "LOCAL": str(local)}\n'
+        '        names = ("SLURM_PROCID", "LOCAL", "NODE", "SLURM_NTASKS")',
     ),
     fails="srun",
 )
@@ -88,7 +79,9 @@ def local_rank_by_division():
     "rank_from_environment",
     (
         'if "RANK" in env:',
-        'if "SLURM_STEP_ID" in env:\n        names = ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_NTASKS")\n    elif "RANK" in env:',
+        'if "SLURM_STEP_ID" in env:\n'
+        '        names = ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_NTASKS")\n'
+        '    elif "RANK" in env:',
     ),
     fails="one launcher inside another",
 )
@@ -96,11 +89,7 @@ def outermost_first():
     """Asks for Slurm's variables first: each torchrun's workers think that they are one."""
 
 
-@instead(
-    "rank_from_environment",
-    ('"SLURM_STEP_ID" in env', '"SLURM_PROCID" in env'),
-    fails="no launcher",
-)
+@instead("rank_from_environment", ('"SLURM_STEP_ID" in env', '"SLURM_PROCID" in env'), fails="no launcher")
 def the_batch_script_is_a_rank():
     """Takes a batch script's shell for rank 0 of all tasks, which then waits for the others for ever."""
 
@@ -109,7 +98,8 @@ def the_batch_script_is_a_rank():
     "rank_from_environment",
     (
         'names = ("RANK", "LOCAL_RANK", "GROUP_RANK"',
-        'env = env | {"NODE": str(int(env["RANK"]) // int(env["LOCAL_WORLD_SIZE"]))}\n        names = ("RANK", "LOCAL_RANK", "NODE"',
+        'env = env | {"NODE": str(int(env["RANK"]) // int(env["LOCAL_WORLD_SIZE"]))}\n'
+        '        names = ("RANK", "LOCAL_RANK", "NODE"',
     ),
     fails="torchrun",
 )
@@ -121,19 +111,13 @@ def all_nodes_are_alike():
 
 
 @instead(
-    "form_to_script",
-    ("#!/bin/bash\\n", "#!/bin/bash\\nmodule load python3\\n"),
-    fails="what is asked for",
+    "form_to_script", ("#!/bin/bash\\n", "#!/bin/bash\\nmodule load python3\\n"), fails="what is asked for"
 )
 def options_after_a_module():
     """sbatch reads no further than the first command."""
 
 
-@instead(
-    "form_to_script",
-    ("shlex.quote(value)", "value"),
-    fails="a name of two words",
-)
+@instead("form_to_script", ("shlex.quote(value)", "value"), fails="a name of two words")
 def name_not_quoted():
     """For sbatch a second word is another argument."""
 
@@ -147,20 +131,12 @@ def missing_but_not_empty():
     """dict.get has a default for what is missing only."""
 
 
-@instead(
-    "form_to_script",
-    ("    if mistakes:\n", "    if False:\n"),
-    fails="limits",
-)
+@instead("form_to_script", ("    if mistakes:\n", "    if False:\n"), fails="limits")
 def believes_the_form():
     """sbatch will say it, in an hour."""
 
 
-@instead(
-    "form_to_script",
-    ('"; ".join(mistakes)', "mistakes[0]"),
-    fails="every mistake is named",
-)
+@instead("form_to_script", ('"; ".join(mistakes)', "mistakes[0]"), fails="every mistake is named")
 def the_first_mistake():
     """The next one comes to light at the next attempt."""
 
@@ -168,11 +144,7 @@ def the_first_mistake():
 # ------------------------------------------------------------------------------------------ container_command
 
 
-@instead(
-    "container_command",
-    ("*options, image,", "image, *options,"),
-    fails="the program in the image",
-)
+@instead("container_command", ("*options, image,", "image, *options,"), fails="the program in the image")
 def options_behind_the_image():
     """What stands behind the image is the program."""
 
@@ -187,30 +159,17 @@ def launcher_in_the_image():
     """The image has no srun, and if it had, not the machine's."""
 
 
-@instead(
-    "container_command",
-    ('["--rocm"]', '["--nv"]'),
-    ("None: []", 'None: ["--nv"]'),
-    fails="GPUs",
-)
+@instead("container_command", ('["--rocm"]', '["--nv"]'), ("None: []", 'None: ["--nv"]'), fails="GPUs")
 def always_nvidia():
     """On LUMI the GPUs are AMD's."""
 
 
-@instead(
-    "container_command",
-    ('["module purge", ', "["),
-    fails="modules",
-)
+@instead("container_command", ('["module purge", ', "["), fails="modules")
 def on_top_of_what_is_loaded():
     """What .bashrc has loaded stays loaded."""
 
 
-@instead(
-    "container_command",
-    ('for there in site["mounted"])', "for there in [])"),
-    fails="folders",
-)
+@instead("container_command", ('for there in site["mounted"])', "for there in [])"), fails="folders")
 def binds_all():
     """What is mounted anyway is bound once more."""
 
@@ -224,11 +183,7 @@ def the_other_way_round():
     """Right where the inner folders were named first."""
 
 
-@instead(
-    "container_command",
-    ("shlex.join(words)", '" ".join(words)'),
-    fails="words stay whole",
-)
+@instead("container_command", ("shlex.join(words)", '" ".join(words)'), fails="words stay whole")
 def joined_by_blanks():
     """The shell splits what was one word."""
 
@@ -255,20 +210,12 @@ def reserved_cores_too():
     """Forgets that the first core of each eight is not the job's: srun refuses such a map."""
 
 
-@instead(
-    "cpu_bind_map",
-    (' // node["threads_per_core"]', ""),
-    fails="hardware threads",
-)
+@instead("cpu_bind_map", (' // node["threads_per_core"]', ""), fails="hardware threads")
 def threads_are_cores():
     """Deals out second hardware threads as if they were cores."""
 
 
-@instead(
-    "cpu_bind_map",
-    ('if node["allowed"] is not None:', "if True:"),
-    fails="real machines",
-)
+@instead("cpu_bind_map", ('if node["allowed"] is not None:', "if True:"), fails="real machines")
 def always_a_list():
     """Where nothing is said of what the job may use, it may use all."""
 
@@ -277,7 +224,10 @@ def always_a_list():
     "cpu_bind_map",
     (
         '    if node["allowed"] is not None:\n        usable &= set(node["allowed"])\n',
-        '    if node["allowed"] is not None:\n        usable &= set(node["allowed"])\n    else:\n        usable = set(range(sum(map(len, cpus))))\n',
+        '    if node["allowed"] is not None:\n'
+        '        usable &= set(node["allowed"])\n'
+        "    else:\n"
+        "        usable = set(range(sum(map(len, cpus))))\n",
     ),
     fails="real machines",
 )
@@ -304,7 +254,8 @@ def bits_from_the_left():
     "misplaced_cpus",
     (
         "right = set(cpus[nodes[rank]])",
-        "count = len(cpus)\n        right = {cpu for cpu in range(sum(map(len, cpus))) if cpu * count // cores % count == nodes[rank]}",
+        "count = len(cpus)\n"
+        "        right = {cpu for cpu in range(2 * cores) if cpu * count // cores % count == nodes[rank]}",
     ),
     fails="beside the GPU",
 )
@@ -312,11 +263,7 @@ def node_by_division():
     """Takes for granted that NUMA nodes have consecutive cores."""
 
 
-@instead(
-    "misplaced_cpus",
-    ('if node["allowed"] is not None:', "if False:"),
-    fails="allowed",
-)
+@instead("misplaced_cpus", ('if node["allowed"] is not None:', "if False:"), fails="allowed")
 def all_cpus_of_the_node():
     """Forgets what the job may not use."""
 
@@ -330,11 +277,7 @@ def each_rank_for_itself():
     """Two ranks on one core are not seen."""
 
 
-@instead(
-    "misplaced_cpus",
-    ('if kind == "mask_cpu":', "if kind:"),
-    fails="maps",
-)
+@instead("misplaced_cpus", ('if kind == "mask_cpu":', "if kind:"), fails="maps")
 def masks_only():
     """A CPU's number is read as a mask."""
 
@@ -342,20 +285,12 @@ def masks_only():
 # ----------------------------------------------------------------------------------------------- batch_script
 
 
-@instead(
-    "batch_script",
-    ("#SBATCH --job-name=train", "set -e"),
-    fails="sbatch reads it",
-)
+@instead("batch_script", ("#SBATCH --job-name=train", "set -e"), fails="sbatch reads it")
 def options_after_a_command():
     """Loads what it needs first; from there on sbatch ignores every #SBATCH."""
 
 
-@instead(
-    "batch_script",
-    ("00:30:00", "0:30"),
-    fails="what is asked for",
-)
+@instead("batch_script", ("00:30:00", "0:30"), fails="what is asked for")
 def half_a_minute():
     """0:30 is minutes and seconds."""
 
@@ -434,28 +369,18 @@ def never_overwrites():
 
 
 @instead(
-    "save_checkpoint",
-    ("            os.fsync(file.fileno())\n", ""),
-    fails="on the disk before its name",
+    "save_checkpoint", ("            os.fsync(file.fileno())\n", ""), fails="on the disk before its name"
 )
 def rename_only():
     """The usual recipe; it survives a kill, and no power failure."""
 
 
-@instead(
-    "save_checkpoint",
-    ("os.fsync(folder)", "pass"),
-    fails="the directory too",
-)
+@instead("save_checkpoint", ("os.fsync(folder)", "pass"), fails="the directory too")
 def forgets_the_directory():
     """The bytes are on the disk, the name may not be."""
 
 
-@instead(
-    "save_checkpoint",
-    ("        temporary.unlink(missing_ok=True)\n", ""),
-    fails="when writing fails",
-)
+@instead("save_checkpoint", ("        temporary.unlink(missing_ok=True)\n", ""), fails="when writing fails")
 def leaves_it_to_the_next():
     """On a full disk the half-written file stays, and fills it."""
 
@@ -490,20 +415,13 @@ def names_sorted_as_texts():
 
 
 @instead(
-    "load_latest",
-    ("    return None\n", "    raise FileNotFoundError(directory)\n"),
-    fails="nothing there",
+    "load_latest", ("    return None\n", "    raise FileNotFoundError(directory)\n"), fails="nothing there"
 )
 def a_first_start_is_an_error():
     """Nobody has thought of the first start."""
 
 
-@instead(
-    "load_latest",
-    ('"step-*.pt"', '"*"'),
-    ("re.fullmatch(", "re.search("),
-    fails="other files",
-)
+@instead("load_latest", ('"step-*.pt"', '"*"'), ("re.fullmatch(", "re.search("), fails="other files")
 def searches_in_the_name():
     """re.search finds step-12.pt in step-12.pt.tmp and in old-step-12.pt."""
 
@@ -517,11 +435,7 @@ def trusts_the_newest():
     """A kill while writing, and nothing starts any more."""
 
 
-@instead(
-    "load_latest",
-    ("if damaged is None:", "if True:"),
-    fails="damaged inside",
-)
+@instead("load_latest", ("if damaged is None:", "if True:"), fails="damaged inside")
 def trusts_torch_load():
     """torch.load does not look at the checksums."""
 
@@ -539,20 +453,12 @@ def without_a_word():
 # ----------------------------------------------------------------------------------------------------- resume
 
 
-@instead(
-    "resume",
-    ("math.ceil(samples / batch_size)", "samples // batch_size"),
-    fails="trains",
-)
+@instead("resume", ("math.ceil(samples / batch_size)", "samples // batch_size"), fails="trains")
 def drops_the_last_batch():
     """len(samples) // batch_size steps an epoch."""
 
 
-@instead(
-    "resume",
-    ("manual_seed(epoch)", "manual_seed(7)"),
-    fails="shuffles each epoch",
-)
+@instead("resume", ("manual_seed(epoch)", "manual_seed(7)"), fails="shuffles each epoch")
 def one_order_for_all():
     """The generator is seeded with the same number in every epoch."""
 
@@ -567,11 +473,7 @@ def counts_in_each_epoch():
     """Saves by the number of the batch in its epoch, which each epoch counts anew."""
 
 
-@instead(
-    "resume",
-    ('        step = state["step"]\n', ""),
-    fails="goes on",
-)
+@instead("resume", ('        step = state["step"]\n', ""), fails="goes on")
 def weights_only():
     """Loads the weights and begins at step 0."""
 
@@ -585,20 +487,12 @@ def forgets_the_optimizer():
     """The momentum begins at zero again."""
 
 
-@instead(
-    "resume",
-    ('        torch.set_rng_state(state["random"])\n', ""),
-    fails="random state",
-)
+@instead("resume", ('        torch.set_rng_state(state["random"])\n', ""), fails="random state")
 def forgets_the_random_state():
     """Dropout draws after the restart what it drew at the beginning."""
 
 
-@instead(
-    "resume",
-    ('step = state["step"]', 'step = min(state["step"], last - 1)'),
-    fails="killed anywhere",
-)
+@instead("resume", ('step = state["step"]', 'step = min(state["step"], last - 1)'), fails="killed anywhere")
 def trains_on_after_the_end():
     """Started again after the end, it makes the last step once more."""
 
@@ -606,20 +500,12 @@ def trains_on_after_the_end():
 # --------------------------------------------------------------------------------------------- save_on_signal
 
 
-@instead(
-    "save_on_signal",
-    ("    return done\n", "    return done - 1\n"),
-    fails="trains to the end",
-)
+@instead("save_on_signal", ("    return done\n", "    return done - 1\n"), fails="trains to the end")
 def one_step_short():
     """Returns the number of the last step."""
 
 
-@instead(
-    "save_on_signal",
-    ("        dist.all_reduce(told)\n", ""),
-    fails="all stop after the same step",
-)
+@instead("save_on_signal", ("        dist.all_reduce(told)\n", ""), fails="all stop after the same step")
 def each_for_itself():
     """The others wait for it in the next step."""
 
@@ -633,20 +519,12 @@ def ignores_signals():
     """Until SIGKILL comes, which nobody can ignore."""
 
 
-@instead(
-    "save_on_signal",
-    ("if dist.get_rank() == 0:", "if True:"),
-    fails="one writes",
-)
+@instead("save_on_signal", ("if dist.get_rank() == 0:", "if True:"), fails="one writes")
 def all_write():
     """All ranks write one file at the same time."""
 
 
-@instead(
-    "save_on_signal",
-    ("told.item() > 0", "told.item() > 0 or asked"),
-    fails="whenever it comes",
-)
+@instead("save_on_signal", ("told.item() > 0", "told.item() > 0 or asked"), fails="whenever it comes")
 def its_own_eyes_too():
     """What came after the sum was taken is known to this rank alone."""
 
