@@ -151,10 +151,9 @@ def resume(answer: Answer, rng: Rng) -> Findings:
 
 
 def _trains(course: Course, process: ProcessReply) -> Finding:
-    if process.ended != RETURNED:
-        return Finding(False, f"{course}: it ends with {process.ended}.")
-    if len(process.batches) != course.steps:
-        return Finding(False, f"{course}: {len(process.batches)} steps; expected {course.steps}.")
+    if process.ended != RETURNED or len(process.batches) != course.steps:
+        made = f"{course}: it makes {len(process.batches)} steps, and ends: {process.ended}"
+        return Finding(False, f"{made}; expected {course.steps} steps.")
     for epoch, batches in enumerate(course.epochs_of(process)):
         sizes = [len(batch) for batch in batches]
         if sizes[:-1] != [course.batch_size] * (course.an_epoch - 1):
@@ -174,11 +173,10 @@ def _saves_regularly(course: Course, process: ProcessReply) -> Finding:
 
 
 def _goes_on(course: Course, second: ProcessReply, how: str) -> Finding:
-    if second.ended != RETURNED:
-        return Finding(False, f"{how} it ends with {second.ended}.")
     made, missing = len(second.batches), course.steps - course.save_every
     text = f"{how}, with a checkpoint of step {course.save_every}, it makes {made} steps"
-    return Finding(made == missing, f"{text}; expected {missing}.")
+    right = made == missing and second.ended == RETURNED
+    return Finding(right, f"{text}, and ends: {second.ended}; expected {missing} steps.")
 
 
 def _as_before(what: str, seen: list[PlainData], whole: list[PlainData]) -> Finding:
