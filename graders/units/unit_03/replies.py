@@ -118,13 +118,12 @@ class ShellReply(DriverReply):
 @dataclass(frozen=True, slots=True)
 class FormReply(DriverReply):
     """What became of a form: a script, empty if it was no text; or an exception: its class, "ValueError" for
-    those derived from it too, and its words. changed: whether the form is another one afterwards.
+    those derived from it too, and its words.
     """
 
     script: str
     kind: str
     error: str
-    changed: bool
 
 
 @dataclass(frozen=True, slots=True)

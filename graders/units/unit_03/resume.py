@@ -44,8 +44,8 @@ class Course:
 
     def train(self, answer: Answer, *kills: int) -> list[ProcessReply]:
         """Let the answer train: a process for each of the kills, see the driver."""
-        recipe = self.batch_size, self.epochs, self.save_every
-        processes = answer.call(drivers.training, recipe, self.samples, self.values, list(kills))
+        course = self.samples, self.values, self.batch_size, self.epochs, self.save_every
+        processes = answer.call(drivers.training, course, list(kills))
         return [process for process, _ in compare.side_by_side(processes, kills or [0])]
 
 

@@ -72,26 +72,24 @@ class Diary:
         return [json.loads(line) for line in self._path.read_text().splitlines()]
 
 
-def training(
-    answer: AnswerFunction,
-    recipe: tuple[int, int, int],
-    samples: Tensor,
-    values: Tensor,
-    kills: list[int],
-) -> list[ProcessReply]:
+Course = tuple[Tensor, Tensor, int, int, int]
+"""A training: samples [N, 1 + F], whose first column is the sample's number; [F], the weights at first; batch
+size; epochs; steps between two checkpoints.
+"""
+
+
+def training(answer: AnswerFunction, course: Course, kills: list[int]) -> list[ProcessReply]:
     """What a training's processes did, one after the other in one folder.
 
-    recipe: batch size, epochs, steps between two checkpoints. samples: [N, 1 + F], whose first column is the
-    sample's number. values: [F], the weights at first. kills: one a process, after how many of its steps it
-    is killed; 0: not killed. Where there are none a single process is not forked: its error is told with its
-    lines.
+    kills: one a process, after how many of its steps it is killed; 0: not killed. Where there are none a
+    single process is not forked: its error is told with its lines.
     """
     with tempfile.TemporaryDirectory() as name:
         diary = Diary(Path(os.path.realpath(name)))
         processes = []
         for kill in kills or [0]:
             begin = len(diary.read())
-            body = partial(_train, answer, recipe, samples, values, diary, kill)
+            body = partial(_train, answer, course, diary, kill)
             came: PlainData = run_forked(body) if kills else {"ended": RETURNED, "value": body()}
             told = diary.read()[begin:]
             batches = [note["batch"] for note in told if "batch" in note]
@@ -101,15 +99,9 @@ def training(
         return processes
 
 
-def _train(
-    answer: AnswerFunction,
-    recipe: tuple[int, int, int],
-    samples: Tensor,
-    values: Tensor,
-    diary: Diary,
-    kill: int,
-) -> Tensor:
+def _train(answer: AnswerFunction, course: Course, diary: Diary, kill: int) -> Tensor:
     """One process: what a script does when it is started, the same every time."""
+    samples, values, batch_size, epochs, save_every = course
     torch.manual_seed(5)
     # A fork has its parent's; Python's own generator is seeded anew.
     np.random.seed()
@@ -134,7 +126,6 @@ def _train(
         saved = [note["saved"] for note in diary.read() if "saved" in note]
         return torch.load(directory / saved[-1]) if saved else None
 
-    batch_size, epochs, save_every = recipe
     parts = Training(model, optimizer, samples, batch_size, epochs, train_step)
     with hashes_salted(answer, os.getpid):
         answer(parts, diary.directory, save_every, save, load_latest)
