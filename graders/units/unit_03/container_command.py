@@ -28,7 +28,7 @@ class Site:
 
 
 ELSEWHERE = both(runtime="singularity", launcher=("ibrun",), command=("/opt/run",))
-CODE = "/home/ada/code"
+CODE = "/home/student7/code"
 FOLDERS = (
     *both(
         mounted=("/home", "/scratch/shared"),
