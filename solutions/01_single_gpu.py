@@ -106,11 +106,11 @@ guesses = predict(
 def train_step(model: nn.Module, inputs: Tensor, targets: Tensor, optimizer: Optimizer) -> Tensor:
     """One step of training on one batch.
 
-    inputs: [B, ...]. targets: labels [B], int64. model(inputs) gives logits [B, classes]. B >= 1.
-    optimizer: over the model's parameters, whose .grad may hold old gradients: clear them.
+    inputs: [B, ...]. targets: labels [B], int64. model(inputs) gives logits [B, classes].
+    optimizer: over the model's parameters, whose .grad may hold old gradients.
 
     One optimizer step along the gradient of this batch's mean cross-entropy, with one forward and one
-    backward pass. The model's mode (training or evaluation) is the caller's: leave it.
+    backward pass. The model's mode (training or evaluation) stays as it is.
     Returns the loss before the update: a scalar tensor, detached. Nothing waits for the device.
     """
     ### BEGIN SOLUTION
@@ -182,13 +182,12 @@ assert losses[-1] < losses[0] / 2
 def evaluate(model: nn.Module, loader: Iterable[tuple[Tensor, Tensor]]) -> tuple[float, float]:
     """Mean cross-entropy and accuracy over all samples of a loader.
 
-    loader: yields batches (inputs [B, ...], targets [B]), on the model's device; the last may be
-    shorter.
-    Returns (loss, accuracy), two floats, not rounded: the mean over all samples, and the share of
-    samples, from 0 to 1, whose label has the largest logit.
+    loader: yields batches (inputs [B, ...], targets [B]) on the model's device.
+    Returns (loss, accuracy), two floats, not rounded: the mean over all samples, and the share, from 0
+        to 1, of those whose label has the largest logit.
 
-    Runs the model (itself, not a copy) in evaluation mode, and records no graph. Afterwards the model
-    is in the mode in which it came.
+    Runs the model itself, not a copy, in evaluation mode and without a graph, and leaves it in the mode
+    in which it came.
     """
     ### BEGIN SOLUTION
     was_training = model.training
@@ -240,7 +239,7 @@ assert accuracy == reference[1]
 #
 # Now write the loop round your two functions. The caller has chosen the optimizer, and has perhaps used it already; the caller has
 # set the random seed; and the caller wants the weights of the last epoch, not those of the best one. So make no new optimizer, set
-# no seed, and put no weights back.
+# no seed, draw no random numbers, and put no weights back.
 
 
 # %% exercise="fit" points=8
@@ -255,14 +254,13 @@ def fit(
     """Train for some epochs on a device, and validate after each. Call train_step and evaluate.
 
     model: on any device. optimizer: over its parameters.
-    train_loader, validation_loader: each pass over one yields batches (inputs [B, ...], targets [B]) in
-        the host's memory; the last batch may be shorter. They have no len().
+    train_loader, validation_loader: each pass yields batches (inputs [B, ...], targets [B]) in the
+        host's memory. They have no len().
 
-    Moves the model and each batch to the device. Each epoch: in training mode one step on each batch of
-    train_loader, then validation on all of validation_loader. While an epoch's steps go on, nothing
-    waits for the device. Random states are left alone. Returns (training loss, validation loss,
-    validation accuracy) for each epoch, not rounded; the training loss is the mean over the
-    epoch's samples of train_step's losses.
+    Moves model and batches to the device. Each epoch makes one step, in training mode, on each batch of
+    train_loader, and then validates. While the steps go on, nothing waits for the device.
+    Returns (training loss, validation loss, validation accuracy) for each epoch, not rounded. The first
+    is the mean of train_step's losses over the epoch's samples.
     """
     ### BEGIN SOLUTION
     model.to(device)
@@ -394,16 +392,15 @@ def accumulate_gradients(
     micro_batches: list[tuple[Tensor, Tensor]],
     loss_fn: Callable[[Tensor, Tensor], Tensor],
 ) -> Tensor:
-    """The gradient of a full batch, computed one micro-batch at a time.
+    """A full batch's gradient, one micro-batch at a time.
 
-    micro_batches: pairs (inputs [m, ...], targets [m]) on the model's device; m >= 1 may differ.
-    loss_fn(outputs, targets): a scalar, the mean over the samples given.
-    Gradients are clear (None) before the call.
+    micro_batches: pairs (inputs [m, ...], targets [m]) on the model's device; m may differ.
+    loss_fn(outputs, targets): their mean loss, a scalar.
 
-    Afterwards every parameter's .grad is the gradient of the mean loss over the samples of all
-    micro-batches together. Each micro-batch goes forward and backward, once, before the next one, so
-    that only one graph is in memory. Leave parameters, mode and micro-batches as they are.
-    Returns the mean loss over all samples, a detached scalar tensor. Nothing waits for the device.
+    Afterwards every parameter's .grad, None before, is the gradient of the mean loss over all samples.
+    Each micro-batch goes forward and backward, once, before the next. Parameters, mode and
+    micro-batches stay as they are.
+    Returns that mean loss, a detached scalar tensor. Nothing waits for the device.
     """
     ### BEGIN SOLUTION
     samples = sum(len(inputs) for inputs, _ in micro_batches)
@@ -521,7 +518,7 @@ assert computing_part(small) < 0.1
 #
 # A clock in the program shows how fast Python fills a queue. A program can **synchronize** (`torch.cuda.synchronize()`): it waits
 # until the queue is empty. That has a price. An empty queue means a device without work, until Python has put the next step
-# into it.
+# into it. And it may be needed before the first step: whoever calls your function may have left work in the queue.
 
 
 # %% exercise="measure_throughput" points=6
@@ -534,14 +531,13 @@ def measure_throughput(
 ) -> float:
     """Samples a second of a training step, on a device that works off a queue.
 
-    step(): queues one training step on batch_size samples; may return before the device has done it.
+    step(): queues one training step on batch_size samples, and may return before it is done.
     synchronize(): waits until the device has done all that has been queued.
     warmup: steps that come first and are not measured. steps: those that are measured, at least 1.
 
-    Calls step() warmup + steps times. The clock, time.perf_counter, runs from the moment when the
-    device has nothing left to do until it has done all measured steps. Before the first step, too, the
-    queue may hold work. Calls synchronize() at most twice, and not between measured steps. Returns
-    samples a second, not rounded.
+    The clock, time.perf_counter, runs from a moment when the queue is empty until all measured steps
+    are done. Calls synchronize() at most twice, and not between measured steps. Returns samples a
+    second, not rounded.
     """
     ### BEGIN SOLUTION
     for _ in range(warmup):
@@ -874,10 +870,10 @@ assert min(above.item() - 1, 1 - below.item()) / 2 > 0.001
 
 # %% exercise="training_memory_bytes" points=4
 def training_memory_bytes(parameters: int, optimizer: str, precision: str) -> int:
-    """Bytes of the model states: weights, gradients and optimizer states; activations are left out.
+    """Bytes of the model states: weights, gradients and optimizer states.
 
     parameters: how many numbers the model learns.
-    optimizer: "sgd" keeps nothing, "momentum" one number a parameter, "adam" two.
+    optimizer: "sgd", "momentum" or "adam", as in the table above.
     precision: "fp32": 4 bytes for each number. "bf16": 2 bytes for each. "mixed": as in the text above;
         every optimizer, "sgd" too, has the second copy of the weights.
     Returns an int. Raises ValueError for any other optimizer or precision.

@@ -141,20 +141,20 @@ for heading, text in findings(look_around()):
 #
 # The variable `SLURM_JOB_NODELIST` says which nodes Slurm gave you, in a short form: `c101-[001-004,007]` on
 # Frontera, `nid[005000-005003]` on LUMI, a supercomputer in Finland. The numbers are texts: leading zeros belong to
-# the name. A comma separates names outside of brackets, but numbers inside.
+# the name. A comma separates names outside of brackets, but numbers and ranges inside. The numbers of a range are
+# filled with zeros to the width of its first: `n[08-11]` is n08, n09, n10, n11. Of two brackets the second counts
+# faster: `a[1-2]b[1-2]` is a1b1, a1b2, a2b1, a2b2.
 
 
 # %% exercise="expand_hostlist" points=6
 def expand_hostlist(text: str) -> list[str]:
     """The host names that Slurm's short form stands for, in order.
 
-    text: names separated by commas, such as "login1,c101-[001-004,007]". Brackets hold numbers and
-        ranges, separated by commas; a number keeps its leading zeros, and the numbers of a range are
-        filled with zeros to the width of its first. A name may have one or two brackets, the last at
-        its end. Of two, the second counts faster: "a[1-2]b[1-2]" is a1b1, a1b2, a2b1, a2b2. A name that
-        comes twice is kept twice. "" gives [].
+    text: names separated by commas, such as "login1,c101-[001-004,007]". A name has at most two
+        brackets, the last of them at its end.
 
-    Do not call scontrol: it must work without Slurm.
+    A name that comes twice is kept twice; "" gives []. Do not call scontrol: it must work without
+    Slurm.
     """
     ### BEGIN SOLUTION
     hosts = []
@@ -260,7 +260,10 @@ except ClusterFailed as missing:
 # %% [markdown]
 # All eight have `SLURM_PROCID=0`; only `OMPI_COMM_WORLD_RANK` tells which rank this is. The first four have no
 # `SLURM_STEP_ID`, the others have the helper's. Which variable tells a task of srun from the batch script itself?
-# Your function has to know.
+#
+# Your function has to know. Two more things: mpirun does not tell the number of the node; under it, ranks fill one node
+# after another, and all nodes have equally many. And users may set `MASTER_ADDR` and `WORLD_SIZE` themselves, under any
+# launcher or none.
 
 
 # %% exercise="rank_from_environment" points=7
@@ -270,13 +273,9 @@ def rank_from_environment(env: dict[str, str]) -> dict[str, int]:
     env: environment variables, as in os.environ; they stay as they are.
     Returns {"rank": ..., "local_rank": ..., "node_rank": ..., "world_size": ...}: whole numbers.
 
-    Launchers are srun, torchrun, mpirun (Open MPI) and horovodrun. If they are nested, the one that
-    started this process counts: torchrun's, Horovod's or Open MPI's variables, where there are any,
-    before Slurm's. A process that no launcher has started is rank 0 of 1 on node 0. So is a batch
-    script itself, outside of srun.
-
-    mpirun does not tell node_rank: under it alone, ranks fill one node after another and all nodes
-    have equally many. Users may set MASTER_ADDR and WORLD_SIZE themselves.
+    If launchers are nested, the one that started this process counts: torchrun's, Horovod's or Open
+    MPI's variables, where there are any, before Slurm's. A process that no launcher has started, such
+    as a batch script itself, is rank 0 of 1 on node 0.
     """
     ### BEGIN SOLUTION
     if "RANK" in env:
@@ -479,10 +478,10 @@ def batch_script(nodes: int, gpus_per_node: int, command: str) -> str:
 
     command: one program and its arguments, already quoted for a shell.
 
-    The job asks for `nodes` nodes with `gpus_per_node` GPUs each, for 10 to 30 minutes; it names no
-    partition, account or host. One srun starts the command, as one task for each GPU. Each task finds
-    MASTER_ADDR, the job's first host, and MASTER_PORT in its environment, another port in another job;
-    it has its rank from srun. If the command fails, so does the job.
+    It asks for `nodes` nodes with `gpus_per_node` GPUs each, for 10 to 30 minutes, and names no
+    partition, account or host. One srun starts the command, one task for each GPU. Each task finds
+    MASTER_ADDR (the job's first host) and MASTER_PORT (another in each job) in its environment. If the
+    command fails, so does the job.
     """
     ### BEGIN SOLUTION
     return f"""#!/bin/bash
@@ -553,26 +552,32 @@ assert 80 <= cost.gpu_minutes <= 240
 # ### The form, once more
 #
 # A portal turns its form into such a script. The cell below the exercise has the form of section 1 as one of TACC's
-# courses fills it in. The portal reports all mistakes at once. In a line of `#SBATCH` a value with blanks is quoted
-# as for a shell: `#SBATCH --job-name='my job'`.
+# courses fills it in. The table in section 1 says which option each field has. Besides:
+#
+# | Field | If it is empty | Wrong is |
+# |---|---|---|
+# | System, Queue | it is wrong | what is not in `queues` |
+# | Nodes | 1 | what is not digits; 0; more than the queue's |
+# | Tasks | as many as nodes | what is not digits; 0; fewer than nodes |
+# | Time Limit | 2:0:0 | what is not hours:minutes:seconds; zero; longer than the queue's |
+# | Job Name | no such option | more than 20 characters |
+# | Project, Reservation | no such option | |
+#
+# The portal reports all mistakes at once. In a line of `#SBATCH` a value with blanks is quoted as for a shell:
+# `#SBATCH --job-name='my job'`.
 
 
 # %% exercise="form_to_script" points=8
 def form_to_script(form: dict[str, str], queues: dict[str, dict[str, dict[str, int]]]) -> str:
     """The batch script for TACC's portal's form.
 
-    form: field -> what was typed in. A missing field counts as empty. Empty Nodes
-        mean 1, empty Tasks as many as nodes, an empty Time Limit 2:0:0.
+    form: field -> what was typed in. A missing field counts as empty.
     queues: system -> queue -> its limits, {"nodes": most, "hours": longest}.
 
-    Returns a script that asks for what the form says and for nothing else.
-    Its last line is `jupyter lab --no-browser`, whatever the application.
-
-    Otherwise raises a ValueError that names every wrong field, and the largest value, if any:
-        System, Queue: not in queues.
-        Nodes, Tasks: not digits, or 0; more nodes than the queue's; fewer tasks than nodes.
-        Job Name: more than 20 characters.
-        Time Limit: not hours:minutes:seconds; zero; longer than the queue's.
+    Returns a script that asks for what the form says, by the two tables, and for nothing else. Its last
+    line is `jupyter lab --no-browser`.
+    If any field is wrong, raises a ValueError that names every wrong field, and where a largest value
+    is exceeded, that value.
     """
     ### BEGIN SOLUTION
     field = {name: text for name, text in form.items() if text}
@@ -669,24 +674,22 @@ except ValueError as mistakes:
 # - **Folders**: your home folder is there, other file systems often are not. `--bind SOURCE:TARGET:ro` shows a folder
 #   of the machine in the container, read only; without `:ro` it can be written.
 # - **Ranks**: srun or ibrun start processes on nodes, and know nothing of images.
+#
+# Names of files and arguments may hold any character; what means something to a shell has to be quoted.
 
 
 # %% exercise="container_command" points=9
 def container_command(site: dict, image: str, command: list[str]) -> str:
     """The lines of a batch script that run a program of an image, once for each task.
 
-    site: the machine:
-        "runtime": "apptainer" or "singularity".
+    site: "runtime": "apptainer" or "singularity".
         "gpus": "NVIDIA", "AMD", or None.
-        "modules": names, to be loaded in this order, and no others. Empty: there is no command
-            `module`.
+        "modules": those to load, in this order, and no others. Empty: there is no command `module`.
         "launcher": words that start something once for each task, such as ["srun", "--ntasks=4"].
         "mounted": folders that are in every container.
-        "folders": path -> "read" or "write": what may be done there, and no more. Each is bound to the
-            same path inside, unless it lies in a mounted folder. One may lie inside another.
-    All arguments stay as they are.
-
-    Words may hold any character that means something to a shell.
+        "folders": path -> "read" or "write": all that may be done there. Each is bound to the same
+            path, unless it lies in a mounted folder. One may lie inside another.
+    Arguments stay as they are.
     """
     ### BEGIN SOLUTION
     lines = []
@@ -765,22 +768,24 @@ for name, value in lumi_node.items():
     print(f"{name}: {value}")
 
 # %% [markdown]
-# `read_topology` also reads the table of `nvidia-smi topo -m`. The cores are yours to find. Where cores have several
-# hardware threads, all first threads have lower numbers than all second ones, and these than all third ones.
+# `read_topology` also reads the table of `nvidia-smi topo -m`. It returns a dictionary: `numa_of_gpu`, for each GPU its
+# NUMA node; `cpus_of_numa`, for each NUMA node its CPUs in ascending order; `threads_per_core`; and `allowed`, the CPUs
+# that the job may use, `None` for all. Where cores have several hardware threads, all first threads have lower numbers
+# than all second ones, and these than all third ones.
+#
+# Which core belongs to which GPU is yours to find. Deal them out in each NUMA node: take the cores that the job may use
+# (first hardware threads only), in ascending order, and cut them into equal blocks, as long as possible, one for each
+# GPU of that node. The GPU with the smaller number gets the earlier block.
 
 
 # %% exercise="cpu_bind_map" points=7
 def cpu_bind_map(node: dict) -> list[int]:
     """For each GPU of a node the core to which its rank is bound, in the order of the GPUs' numbers.
 
-    node: as read_topology returns it: "numa_of_gpu", for each GPU its NUMA node; "cpus_of_numa", for
-        each NUMA node its CPUs in ascending order; "threads_per_core"; "allowed", the CPUs that the job
-        may use, None for all.
+    node: as read_topology returns it.
 
-    In each NUMA node, take the cores that the job may use (first hardware threads only), in ascending
-    order, and cut them into equal blocks, as long as possible, one for each GPU of that node. The GPU
-    with the smaller number gets the earlier block. A rank is bound to the first core of its GPU's
-    block.
+    The core is the first of the GPU's block, if each NUMA node's cores are dealt out as described
+    above.
     """
     ### BEGIN SOLUTION
     cpus, nodes = node["cpus_of_numa"], node["numa_of_gpu"]
@@ -816,21 +821,24 @@ guesses.measured(quarter_of_the_cores_beside_gpu_0=binding[0] // 16 + 1)
 # `0x${fe}000000000000`, where `fe` holds the digits fe, the last seven of eight CPUs; the 12 zeros make these the
 # CPUs 49 to 55. With `--exclusive` and `--gpus=8` the job has the whole node, and so all these CPUs.
 #
-# The lecture's slide has two misprints, which cost nothing but speed.
+# The lecture's slide has two misprints, which cost nothing but speed. To find such mistakes, read srun's option.
+# It has an entry for each rank, the first for rank 0, in one of two forms:
+#
+# - `--cpu-bind=mask_cpu:MASK,MASK,...`, where masks are hexadecimal, with 0x before them or without;
+# - `--cpu-bind=map_cpu:CPU,CPU,...`, where CPUs are decimal, or hexadecimal with 0x.
+#
+# On a node with n cores, CPU c is a thread of core c % n.
 
 
 # %% exercise="misplaced_cpus" points=6
 def misplaced_cpus(option: str, node: dict) -> list[list[int]]:
     """For each rank its misplaced CPUs, in ascending order.
 
-    option: "--cpu-bind=mask_cpu:MASK,MASK,..." or "--cpu-bind=map_cpu:CPU,CPU,...", with one entry for
-        each rank, the first for rank 0. Masks are hexadecimal, with 0x before them or without; CPUs are
-        decimal, or hexadecimal with 0x.
+    option: srun's, in either of the two forms above.
     node: as for cpu_bind_map; rank r uses GPU r. There may be fewer ranks than GPUs.
 
     A CPU of rank r is misplaced if it is not in the NUMA node of r's GPU; or if the job may not use it;
-    or if another rank, whose GPU is in the same NUMA node, has a CPU of the same core. CPU c is a
-    thread of core c % (number of cores).
+    or if another rank, whose GPU is in the same NUMA node, has a CPU of the same core.
     """
     ### BEGIN SOLUTION
     kind, _, entries = option.removeprefix("--cpu-bind=").partition(":")
@@ -1198,11 +1206,10 @@ assert expected_overhead(checkpoint_interval(120, NODE, 16_384), 120, NODE / 16_
 
 # %% exercise="save_checkpoint" points=10
 def save_checkpoint(path: Path, state: dict) -> None:
-    """Write state to path so that path always holds a whole checkpoint, whenever the process is killed:
-    the old one or the new one.
+    """Save state so that path always holds a whole checkpoint, the old one or the new one, whenever the
+    process is killed.
 
-    path: its folder exists. An existing file is replaced.
-    state: what torch.save can write; afterwards torch.load(path) returns it.
+    path: in a folder that exists. A file there is replaced, and torch.load(path) then returns state.
 
     Write to a file in the same folder whose name ends in ".tmp". All bytes are on the disk before the
     file gets the name path, and the name is on the disk when the function returns. If writing raises,
@@ -1321,9 +1328,8 @@ def load_latest(directory: Path) -> dict | None:
     directory: holds files step-N.pt, which torch.save has written after N steps, N in digits. The
         newest has the largest N. Ignore other names, and subfolders.
 
-    A file that is cut off, empty, no checkpoint at all, or of the right length with damaged content is
-    skipped; the next older one counts. A warning (warnings.warn) names every file that was skipped. No
-    file is changed or removed.
+    Skip a file that is cut off, empty, no checkpoint at all, or damaged inside, and name it in a
+    warning (warnings.warn); the next older one counts. Change and remove no file.
     """
     ### BEGIN SOLUTION
     steps = {}
@@ -1359,6 +1365,11 @@ def load_latest(directory: Path) -> dict | None:
 # Not all of it need be saved. `DistributedSampler` saves no order of the samples, and has the right one after every
 # restart: think why. A step may draw random numbers, as dropout does, from torch's global generator, which starts in
 # the same state in every process. On GPUs equality also takes `torch.use_deterministic_algorithms(True)`.
+#
+# Your loop is given a `Training` (of `course_lib.training.checkpoints`): a `model` and an `optimizer`, which have
+# `state_dict` and `load_state_dict`; `samples`, a tensor `[N, ...]`; `batch_size` and `epochs`. A step is
+# `training.train_step(training.samples[indices])`. An epoch has every sample once, in batches of `batch_size` of which
+# the last may be smaller, in an order that is drawn anew for each epoch.
 
 
 # %% exercise="resume" points=12
@@ -1366,13 +1377,11 @@ def resume(training: Training, directory: Path, save_every: int, save, load_late
     """Train to the end, from the newest checkpoint in directory if there is one. However often it is
     killed and called again, the final weights are, bit for bit, those of an uninterrupted run.
 
-    training: see course_lib.training.checkpoints.Training. An epoch has every sample once, in batches
-        of batch_size of which the last may be smaller, in an order that is drawn anew for each epoch. A
-        step is training.train_step(training.samples[indices]).
+    training: as described above.
     save(path, state), load_latest(directory): the two functions above.
 
     Saves directory / f"step-{N}.pt" when N steps are done, for every N that save_every divides, and
-    after the last step. If the training has ended already, make no step.
+    after the last step. If the training has ended already, makes no step.
     """
     ### BEGIN SOLUTION
     samples, batch_size = len(training.samples), training.batch_size
@@ -1518,8 +1527,8 @@ figure
 # tasks of the job's steps two minutes before the end, or up to a minute earlier still.
 #
 # `signal.signal(number, handler)` makes Python call `handler(number, frame)` between two instructions of whatever it
-# is running. Among ranks that is not enough. The signal may reach all ranks or only one, at different moments,
-# perhaps in different steps. A rank that stops by itself leaves the others waiting. And there may be hundreds of
+# is running. Among ranks that is not enough. The signal may reach all ranks or only one, at any moments, perhaps in
+# different steps, and repeatedly. A rank that stops by itself leaves the others waiting. And there may be hundreds of
 # ranks.
 #
 # A handler may run in the middle of anything, so let it only set a variable of your function (`nonlocal`). A global
@@ -1528,17 +1537,15 @@ figure
 
 # %% exercise="save_on_signal" points=10
 def save_on_signal(train_step, steps: int, save, set_handler) -> int:
-    """Train until the end, or until SIGTERM or SIGUSR1 comes to any rank; all stop after the same step,
-    and save once.
+    """Train until the end, or until SIGTERM or SIGUSR1 comes to any rank; all stop after the same step.
 
     train_step(step): this rank's part of step 0, 1, ...; it contains a collective.
     save(done): writes a checkpoint after so many steps. One rank calls it, at the end.
-    set_handler(number, handler): call it in place of signal.signal.
-    Returns how many steps have been made.
+    set_handler(number, handler): use it in place of signal.signal.
+    Returns the number of steps made.
 
-    A signal during step k, or just before it, stops all ranks after step k or k + 1. Signals may come
-    at any moment, to any ranks, repeatedly. Besides train_step's own collectives make one per step, of
-    one number, and at most one more at the end.
+    A signal during step k, or just before it, stops all ranks after step k or k + 1. Besides
+    train_step's own, make one collective per step, of one number, and at most one at the end.
     """
     ### BEGIN SOLUTION
     asked = False
@@ -1627,12 +1634,10 @@ assert launch(byte_of_a_sum, ranks=2, on="processes", quiet=True).results == [2,
 def elastic_batch(global_batch: int, world_size: int, rank: int) -> tuple[range, float]:
     """The part of the global batch that this rank works on, and the weight of its mean loss.
 
-    Returns (positions, weight). positions: a range within 0 .. global_batch - 1; over all ranks every
-        position comes once, and sizes differ by one at most. It is empty where there are more ranks
-        than samples.
-    weight: what this rank's mean loss is multiplied by, so that the mean over ranks of the weighted
-        losses is the mean loss of the global batch, whatever world_size is. 0.0 for a rank without
-        samples.
+    Returns (positions, weight).
+    positions: a range within 0 .. global_batch - 1. Over all ranks every position comes once, and sizes
+        differ by one at most, also where there are more ranks than samples.
+    weight: the factor for this rank's mean loss, as described above; 0.0 for a rank without samples.
     """
     ### BEGIN SOLUTION
     begin = rank * global_batch // world_size

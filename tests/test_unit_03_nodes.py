@@ -19,10 +19,8 @@ from graders.grading.rng import Rng
 from graders.grading.run import grade
 from graders.student.kernel_answer import kernel_answer
 from graders.units.unit_03 import batch_job, launchers
-from graders.units.unit_03.batch_job import job_reports, new_trial
+from graders.units.unit_03.batch_job import JobReport, job_reports, new_trial
 from graders.units.unit_03.expand_hostlist import expand_hostlist, expanded, one_list
-from graders.units.unit_03.job_report import JobReport
-from graders.units.unit_03.seats import seats_dealt, seats_in_blocks
 from graders.units.unit_03.topologies import DGX_A100, LUMI_G
 from tests.answers import right_answers
 
@@ -86,7 +84,7 @@ def test_environments_of_srun_and_of_a_batch_script_are_slurms_own():
     )
     assert result.state == "COMPLETED", result.output
     folder = f"{batch_job._directory()}/shared/recorded"
-    seats = {"block": seats_in_blocks(2, 2), "cyclic": seats_dealt(2, 2)}
+    seats = {"block": launchers.seats_in_blocks(2, 2), "cyclic": launchers.seats_dealt(2, 2)}
     made = launchers.batch_script(seats["block"][0])
     for name, value in as_recorded(head("cat", f"{folder}/batch"), made).items():
         assert name in OWN or value == made[name], name
@@ -104,7 +102,9 @@ def environment_of_rank(_comm: object) -> dict[str, str]:
 
 @pytest.mark.skipif(bool(mpi_missing()), reason=mpi_missing() or "-")
 def test_environments_of_mpirun_are_open_mpis_own():
-    for seat, found in zip(seats_in_blocks(1, 2), mpirun(environment_of_rank, ranks=2), strict=True):
+    for seat, found in zip(
+        launchers.seats_in_blocks(1, 2), mpirun(environment_of_rank, ranks=2), strict=True
+    ):
         made = launchers.mpirun(seat)
         # All slots of the allocation: here the two of mpirun's ranks, in the grader one that is free as well.
         assert found.pop("OMPI_UNIVERSE_SIZE") == "2"

@@ -10,6 +10,7 @@ notes by itself is not told apart. It would have to do all that is asked for, an
 """
 
 import json
+import math
 import os
 import re
 import secrets
@@ -24,7 +25,6 @@ from typing import Any
 
 from course_lib.slurm.virtual.lifecycle import ClusterFailed, Shape, VirtualCluster, missing_programs
 from graders.grading.kit import MachineLacks
-from graders.units.unit_03.job_report import JobReport
 
 SHAPE = Shape(nodes=6, cpus=16, gpus=8, sandboxed=True)
 JOB_SECONDS = 20.0
@@ -57,6 +57,42 @@ class Trial:
 def new_trial(words: Sequence[str], status: int) -> Trial:
     """A trial with a folder that nobody knows. status: what each process exits with."""
     return Trial(secrets.token_hex(8), tuple(words), status)
+
+
+@dataclass(frozen=True, slots=True)
+class JobReport:
+    """What became of a script. refused: what sbatch said, if it took no job."""
+
+    refused: str = ""
+    state: str = ""
+    fields: dict[str, str] | None = None
+    notes: tuple[dict[str, Any], ...] = ()
+    output: str = ""
+
+    @property
+    def nodes(self) -> int:
+        # "2", and "2-2" before the job has started.
+        return int((self.fields or {}).get("NumNodes", "0").split("-")[0])
+
+    @property
+    def gpus(self) -> int:
+        found = re.fullmatch(r"gpu(?::\w+)?:(\d+)", (self.fields or {}).get("JOB_GRES", ""))
+        return int(found[1]) if found else 0
+
+    @property
+    def gpus_altogether(self) -> bool:
+        """Whether the job's GPUs were asked for as a sum, which Slurm may deal out unevenly."""
+        fields = self.fields or {}
+        return "TresPerJob" in fields and not {"TresPerNode", "TresPerTask"} & fields.keys()
+
+    @property
+    def minutes(self) -> float:
+        """The time limit; infinite if there is none."""
+        found = re.fullmatch(r"(?:(\d+)-)?(\d+):(\d+):(\d+)", (self.fields or {}).get("TimeLimit", ""))
+        if found is None:
+            return math.inf
+        days, hours, minutes, seconds = (float(part or 0) for part in found.groups())
+        return (days * 24 + hours) * 60 + minutes + seconds / 60
 
 
 def job_reports(scripts: Sequence[tuple[str, Trial]], exclude: Sequence[str] = ()) -> list[JobReport]:

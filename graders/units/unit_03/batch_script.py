@@ -16,8 +16,7 @@ from graders.grading.kit import (
     exercise,
 )
 from graders.units.drivers import call
-from graders.units.unit_03.batch_job import JOB_SECONDS, Trial, job_reports, new_trial
-from graders.units.unit_03.job_report import JobReport
+from graders.units.unit_03.batch_job import JOB_SECONDS, JobReport, Trial, job_reports, new_trial
 
 LEAST_MINUTES, MINUTES = 10, 30
 """The shortest and the longest time limit that the exercise allows."""

@@ -2,15 +2,15 @@
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 from course_lib.slurm.lint import Script, complaints_about, hours_of
 from course_lib.slurm.sites import site_named
 from graders.grading.cases import Values, both, vary
-from graders.grading.judging import ByCases, Stage, by_cases, feature
+from graders.grading.judging import feature
 from graders.grading.kit import Answer, Criterion, Finding, Rng
+from graders.units.one_by_one import one_by_one
 from graders.units.unit_03.drivers import texts as drivers
 from graders.units.unit_03.replies import FormReply
 
@@ -78,17 +78,6 @@ SEVERAL = (
 )
 
 
-class OfForms(Stage[Form]):
-    """What becomes of each form."""
-
-    def run(self, answer: Answer, cases: Sequence[tuple[Form, Rng]]) -> Sequence[tuple[Finding, Any]]:
-        found = []
-        for form, _ in cases:
-            reply = answer.call(drivers.fill_in, form.fields, QUEUES)
-            found.append((refused(form, reply) if form.wrong else written(form, reply), reply))
-        return found
-
-
 def written(form: Form, reply: FormReply) -> Finding:
     """Passes if sbatch reads the script, it ends with Jupyter's line, and asks for what the form says."""
     if reply.kind:
@@ -101,8 +90,6 @@ def written(form: Form, reply: FormReply) -> Finding:
     last = reply.script.strip().splitlines()[-1]
     if last.removeprefix("exec ") != JUPYTER:
         return Finding(False, f"the last line is {last!r:.80}; expected {JUPYTER!r}.")
-    if reply.changed:
-        return Finding(False, "the form was changed; the caller may need it.")
     return asks_for(form, reply)
 
 
@@ -146,55 +133,55 @@ def refused(form: Form, reply: FormReply) -> Finding:
     return Finding(True, f"{said}.")
 
 
-RUBRIC = (
-    Criterion(
-        "what is asked for",
-        3,
-        "#!/bin/bash first, then the lines #SBATCH, then the application. Each field has its option, and "
-        "--ntasks is the sum over all nodes. What TACC refuses has no place in it.",
-        vary=vary(typed=(LARGE,)),
-    ),
-    Criterion(
-        "defaults",
-        1,
-        "A field may be missing, or be there and empty. Without Nodes it is one node, without Tasks "
-        "there are as many tasks as nodes. Without a project, a reservation or a name the script says "
-        "nothing of them.",
-        vary=vary(typed=DEFAULTS),
-    ),
-    Criterion(
-        "a name of two words",
-        1,
-        "sbatch takes a value with blanks for one word only if it is quoted, as for a shell.",
-        vary=vary(typed=({"Job Name": "my run 42 xxxxxxxxxx"}, {"Job Name": "Ann's run 42"})),
-    ),
-    Criterion(
-        "limits",
-        2,
-        "Limits depend on the queue, and queues on the system. What is at the limit is allowed; a "
-        "second more is not. A Time Limit is hours:minutes:seconds: 01:30 and 1:60:0 are errors. Nodes "
-        "and Tasks are digits only, and at least 1.",
-        vary=LIMITS,
-    ),
-    Criterion(
-        "every mistake is named",
-        1,
-        "Who fills in a form wants to know of all mistakes at once: collect them, then raise.",
-        needs=("limits",),
-        vary=SEVERAL,
-    ),
-)
-
-
-@by_cases(
-    ByCases(Form(), OfForms(), RUBRIC),
+@one_by_one(
+    base=Form(),
     minutes=20,
     difficulty=2,
+    rubric=(
+        Criterion(
+            "what is asked for",
+            3,
+            "#!/bin/bash first, then the lines #SBATCH, then the application. Each field has its option, and "
+            "--ntasks is the sum over all nodes. What TACC refuses has no place in it.",
+            vary=vary(typed=(LARGE,)),
+        ),
+        Criterion(
+            "defaults",
+            1,
+            "A field may be missing, or be there and empty. Without Nodes it is one node, without Tasks "
+            "there are as many tasks as nodes. Without a project, a reservation or a name the script says "
+            "nothing of them.",
+            vary=vary(typed=DEFAULTS),
+        ),
+        Criterion(
+            "a name of two words",
+            1,
+            "sbatch takes a value with blanks for one word only if it is quoted, as for a shell.",
+            vary=vary(typed=({"Job Name": "my run 42 xxxxxxxxxx"}, {"Job Name": "Ann's run 42"})),
+        ),
+        Criterion(
+            "limits",
+            2,
+            "Limits depend on the queue, and queues on the system. What is at the limit is allowed; a "
+            "second more is not. A Time Limit is hours:minutes:seconds: 01:30 and 1:60:0 are errors. Nodes "
+            "and Tasks are digits only, and at least 1.",
+            vary=LIMITS,
+        ),
+        Criterion(
+            "every mistake is named",
+            1,
+            "Who fills in a form wants to know of all mistakes at once: collect them, then raise.",
+            needs=("limits",),
+            vary=SEVERAL,
+        ),
+    ),
     hints=(
         "Which fields can be judged alone, and which only when you know what stands in another one?",
         "What do form.get(name) and `or` give together, if a field is missing, and if it is empty?",
         "How do two times compare that are tuples of hours, minutes and seconds?",
     ),
 )
-def form_to_script() -> None:
+def form_to_script(answer: Answer, form: Form, rng: Rng) -> tuple[Finding, FormReply]:
     """The lecture's form, one at the limits, empty ones, and forms with mistakes."""
+    reply = answer.call(drivers.fill_in, form.fields, QUEUES)
+    return (refused(form, reply) if form.wrong else written(form, reply)), reply

@@ -1,80 +1,102 @@
-"""Environments as launchers make them, with a process's place put in.
+"""Places of a job's processes, and the environments in which launchers start them there.
 
 Names and forms are those recorded on two nodes of a virtual cluster: srun and sbatch of Slurm 22.05, torchrun
 of PyTorch 2.13, mpirun of Open MPI 4.1, and horovodrun of Horovod 0.28. Only what tells of ranks is kept.
 """
 
 from collections.abc import Callable
-
-from graders.units.unit_03.seats import Seat
+from dataclasses import dataclass
 
 Environment = dict[str, str]
 
 
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """A process's place: its numbers among all processes, on its node, and its node's."""
+
+    rank: int
+    local_rank: int
+    node_rank: int
+    world_size: int
+    nodes: int
+    local_size: int
+
+    @property
+    def expected(self) -> dict[str, int]:
+        """What an answer returns for it."""
+        return {name: getattr(self, name) for name in ("rank", "local_rank", "node_rank", "world_size")}
+
+
+def seats_in_blocks(nodes: int, per_node: int) -> list[Seat]:
+    """Ranks that fill one node after another."""
+    world = nodes * per_node
+    return [Seat(rank, rank % per_node, rank // per_node, world, nodes, per_node) for rank in range(world)]
+
+
+def seats_dealt(nodes: int, per_node: int) -> list[Seat]:
+    """Ranks that are dealt to the nodes like cards, as by srun --distribution=cyclic."""
+    world = nodes * per_node
+    return [Seat(rank, rank // nodes, rank % nodes, world, nodes, per_node) for rank in range(world)]
+
+
+def seats_of_uneven_nodes(per_node: int) -> list[Seat]:
+    """Of each of two nodes the last rank, where the first has one more than the second; and the first rank of
+    the second node, where that has one more.
+    """
+    world, local = 2 * per_node + 1, (per_node + 1, per_node)
+    last = [Seat(sum(local[: n + 1]) - 1, local[n] - 1, n, world, 2, local[n]) for n in (0, 1)]
+    return [*last, Seat(per_node, 0, 1, world, 2, per_node + 1)]
+
+
+# Of the seat only the job's size counts here.
+BATCH_SCRIPT = """
+SLURM_JOB_NODELIST=node[1-{nodes}] SLURM_JOB_NUM_NODES={nodes} SLURM_LOCALID=0 SLURM_NNODES={nodes}
+SLURM_NODEID=0 SLURM_NTASKS={world_size} SLURM_NTASKS_PER_NODE={local_size} SLURM_PROCID=0
+SLURM_TASKS_PER_NODE={local_size}(x{nodes})
+"""
+# What srun adds or replaces for one task of a step. SLURM_STEPID is an old name, which is still set.
+STEP = """
+SLURM_LOCALID={local_rank} SLURM_NNODES={nodes} SLURM_NODEID={node_rank} SLURM_NTASKS={world_size}
+SLURM_NTASKS_PER_NODE={local_size} SLURM_PROCID={rank} SLURM_STEPID=0 SLURM_STEP_ID=0
+SLURM_STEP_NUM_NODES={nodes} SLURM_STEP_NUM_TASKS={world_size}
+SLURM_STEP_TASKS_PER_NODE={local_size}(x{nodes}) SLURM_TASKS_PER_NODE={local_size}(x{nodes})
+"""
+TORCHRUN = """
+GROUP_RANK={node_rank} GROUP_WORLD_SIZE={nodes} LOCAL_RANK={local_rank} LOCAL_WORLD_SIZE={local_size}
+MASTER_ADDR=node1 MASTER_PORT=44061 RANK={rank} TORCHELASTIC_RESTART_COUNT=0 WORLD_SIZE={world_size}
+"""
+# With a slot to spare. Open MPI's NODE_RANK counts the processes of a node, not nodes.
+MPIRUN = """
+OMPI_COMM_WORLD_LOCAL_RANK={local_rank} OMPI_COMM_WORLD_LOCAL_SIZE={local_size}
+OMPI_COMM_WORLD_NODE_RANK={local_rank} OMPI_COMM_WORLD_RANK={rank} OMPI_COMM_WORLD_SIZE={world_size}
+OMPI_UNIVERSE_SIZE={slots} PMIX_RANK={rank}
+"""
+# With Gloo. "Cross" counts the processes of one local rank over the nodes.
+HOROVODRUN = """
+HOROVOD_CROSS_RANK={node_rank} HOROVOD_CROSS_SIZE={nodes} HOROVOD_LOCAL_RANK={local_rank}
+HOROVOD_LOCAL_SIZE={local_size} HOROVOD_RANK={rank} HOROVOD_SIZE={world_size}
+"""
+
+
+def _filled(template: str, seat: Seat) -> Environment:
+    """The variables with this place's numbers."""
+    numbers = {name: getattr(seat, name) for name in Seat.__slots__} | {"slots": seat.world_size + 1}
+    return dict(variable.split("=") for variable in template.format(**numbers).split())
+
+
 def batch_script(seat: Seat) -> Environment:
-    """The environment in which a batch script itself runs; of the seat only the job's size counts."""
-    nodes, per_node = seat.nodes, seat.local_size
-    return {
-        "SLURM_JOB_ID": "4711",
-        "SLURM_JOB_NODELIST": f"node[1-{nodes}]",
-        "SLURM_JOB_NUM_NODES": str(nodes),
-        "SLURM_LOCALID": "0",
-        "SLURM_NNODES": str(nodes),
-        "SLURM_NODEID": "0",
-        "SLURM_NPROCS": str(nodes * per_node),
-        "SLURM_NTASKS": str(nodes * per_node),
-        "SLURM_NTASKS_PER_NODE": str(per_node),
-        "SLURM_PROCID": "0",
-        "SLURM_TASKS_PER_NODE": f"{per_node}(x{nodes})",
-    }
-
-
-def _step(rank: int, local_rank: int, node: int, ranks: int, nodes: int) -> Environment:
-    """What srun adds or replaces for one task of a step."""
-    return {
-        "SLURM_LAUNCH_NODE_IPADDR": "10.77.0.1",
-        "SLURM_LOCALID": str(local_rank),
-        "SLURM_NNODES": str(nodes),
-        "SLURM_NODEID": str(node),
-        "SLURM_NPROCS": str(ranks),
-        "SLURM_NTASKS": str(ranks),
-        "SLURM_NTASKS_PER_NODE": str(ranks // nodes),
-        "SLURM_PROCID": str(rank),
-        "SLURM_SRUN_COMM_HOST": "10.77.0.1",
-        "SLURM_SRUN_COMM_PORT": "41461",
-        # Its old name, which is still set.
-        "SLURM_STEPID": "0",
-        "SLURM_STEP_ID": "0",
-        "SLURM_STEP_NODELIST": f"node[1-{nodes}]",
-        "SLURM_STEP_NUM_NODES": str(nodes),
-        "SLURM_STEP_NUM_TASKS": str(ranks),
-        "SLURM_STEP_TASKS_PER_NODE": f"{ranks // nodes}(x{nodes})",
-        "SLURM_TASKS_PER_NODE": f"{ranks // nodes}(x{nodes})",
-    }
+    """The environment in which a batch script itself runs."""
+    return _filled(BATCH_SCRIPT, seat)
 
 
 def srun(seat: Seat) -> Environment:
     """srun, one task a rank."""
-    return batch_script(seat) | _step(seat.rank, seat.local_rank, seat.node_rank, seat.world_size, seat.nodes)
+    return batch_script(seat) | _filled(STEP, seat)
 
 
 def torchrun(seat: Seat) -> Environment:
     """torchrun, started by hand on each node."""
-    return {
-        "GROUP_RANK": str(seat.node_rank),
-        "GROUP_WORLD_SIZE": str(seat.nodes),
-        "LOCAL_RANK": str(seat.local_rank),
-        "LOCAL_WORLD_SIZE": str(seat.local_size),
-        "MASTER_ADDR": "node1",
-        "MASTER_PORT": "44061",
-        "RANK": str(seat.rank),
-        "ROLE_RANK": str(seat.rank),
-        "ROLE_WORLD_SIZE": str(seat.world_size),
-        "TORCHELASTIC_RESTART_COUNT": "0",
-        "TORCHELASTIC_RUN_ID": "1",
-        "TORCHELASTIC_USE_AGENT_STORE": "True",
-        "WORLD_SIZE": str(seat.world_size),
-    }
+    return _filled(TORCHRUN, seat)
 
 
 def torchrun_by_srun(seat: Seat) -> Environment:
@@ -82,23 +104,13 @@ def torchrun_by_srun(seat: Seat) -> Environment:
     own; here it is the reverse of Slurm's.
     """
     node = seat.nodes - 1 - seat.node_rank
-    outer = _step(node, 0, node, seat.nodes, seat.nodes)
+    outer = _filled(STEP, Seat(node, 0, node, seat.nodes, seat.nodes, 1))
     return batch_script(seat) | outer | torchrun(seat)
 
 
 def mpirun(seat: Seat) -> Environment:
-    """mpirun of Open MPI, with a slot to spare. Its NODE_RANK counts the processes of a node, not nodes."""
-    return {
-        "OMPI_COMM_WORLD_LOCAL_RANK": str(seat.local_rank),
-        "OMPI_COMM_WORLD_LOCAL_SIZE": str(seat.local_size),
-        "OMPI_COMM_WORLD_NODE_RANK": str(seat.local_rank),
-        "OMPI_COMM_WORLD_RANK": str(seat.rank),
-        "OMPI_COMM_WORLD_SIZE": str(seat.world_size),
-        "OMPI_NUM_APP_CTX": "1",
-        "OMPI_UNIVERSE_SIZE": str(seat.world_size + 1),
-        "PMIX_NAMESPACE": "1263992833",
-        "PMIX_RANK": str(seat.rank),
-    }
+    """mpirun of Open MPI."""
+    return _filled(MPIRUN, seat)
 
 
 def mpirun_in_a_job(seat: Seat) -> Environment:
@@ -107,24 +119,14 @@ def mpirun_in_a_job(seat: Seat) -> Environment:
     There Slurm's variables describe the daemons' step: one task on each of these nodes. On the first node
     they are the batch script's.
     """
-    others = seat.nodes - 1
-    daemon = _step(seat.node_rank - 1, 0, seat.node_rank - 1, others, others) if seat.node_rank else {}
+    node, others = seat.node_rank - 1, seat.nodes - 1
+    daemon = _filled(STEP, Seat(node, 0, node, others, others, 1)) if seat.node_rank else {}
     return batch_script(seat) | daemon | mpirun(seat)
 
 
 def horovodrun(seat: Seat) -> Environment:
-    """horovodrun with Gloo. "Cross" counts the processes of one local rank over the nodes."""
-    return {
-        "HOROVOD_CONTROLLER": "gloo",
-        "HOROVOD_CROSS_RANK": str(seat.node_rank),
-        "HOROVOD_CROSS_SIZE": str(seat.nodes),
-        "HOROVOD_GLOO_RENDEZVOUS_ADDR": "10.77.0.1",
-        "HOROVOD_HOSTNAME": f"node{seat.node_rank + 1}",
-        "HOROVOD_LOCAL_RANK": str(seat.local_rank),
-        "HOROVOD_LOCAL_SIZE": str(seat.local_size),
-        "HOROVOD_RANK": str(seat.rank),
-        "HOROVOD_SIZE": str(seat.world_size),
-    }
+    """horovodrun, started by hand."""
+    return _filled(HOROVODRUN, seat)
 
 
 EXPORTS = {"MASTER_ADDR": "node1", "MASTER_PORT": "29500", "WORLD_SIZE": "3"}
@@ -142,7 +144,7 @@ LAUNCHERS: dict[str, Callable[[Seat], Environment]] = {
     "under horovodrun": horovodrun,
     "under horovodrun in a Slurm job": lambda seat: batch_script(seat) | horovodrun(seat),
     "under horovodrun in a shell that srun has started": lambda seat: (
-        batch_script(seat) | _step(0, 0, 0, 1, 1) | horovodrun(seat)
+        batch_script(seat) | _filled(STEP, Seat(0, 0, 0, 1, 1, 1)) | horovodrun(seat)
     ),
     "without any launcher": lambda seat: {"PATH": "/usr/bin", "HOME": "/home/me"},
     "in a batch script itself, outside of srun": batch_script,

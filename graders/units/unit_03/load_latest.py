@@ -3,18 +3,18 @@
 import io
 import re
 import zipfile
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
 import torch
 
 from graders.grading.cases import vary
 from graders.grading.explanation import Tried
-from graders.grading.judging import ByCases, Stage, by_cases, feature
+from graders.grading.judging import feature
 from graders.grading.kit import Answer, Criterion, Finding, PlainData, Rng, compare
+from graders.units.one_by_one import one_by_one
 from graders.units.unit_03.drivers import files as drivers
+from graders.units.unit_03.replies import LoadingReply
 from graders.units.unit_03.states import State, draw_state
 
 # The drivers make the first file the one that was changed last.
@@ -75,29 +75,6 @@ def file_of(name: str, damage: str) -> bytes:
     return {"cut off": content[:5000], "empty": b""}.get(damage, content)
 
 
-class OnFolders(Stage[Folder]):
-    """What is loaded from a folder."""
-
-    def run(self, answer: Answer, cases: Sequence[tuple[Folder, Rng]]) -> Sequence[tuple[Finding, Any]]:
-        return [_loaded(answer, folder) for folder, _ in cases]
-
-
-def _loaded(answer: Answer, folder: Folder) -> tuple[Finding, Any]:
-    if not folder.there:
-        seen = answer.call(drivers.loading_nowhere)
-        return Finding(seen is None, f"it loads {_called(seen, {})}; expected nothing (None)."), None
-    names = (*folder.files, *LATER * folder.others)
-    states = {name: state_of(name) for name in names}
-    damage = dict(zip(folder.newest_first, folder.torn, strict=False))
-    files = {name: file_of(name, damage.get(name, "")) for name in names}
-    if folder.others:
-        files[UNFINISHED] = b"half"
-    reply = answer.call(drivers.loading, files)
-    whole = [name for name in folder.newest_first if name not in folder.bad]
-    told = f"it loads {_called(reply.state, states)}; expected {whole[0] if whole else 'nothing (None)'}"
-    return Finding(compare.same(reply.state, states[whole[0]] if whole else None), f"{told}."), reply
-
-
 def _called(state: PlainData, states: dict[str, State]) -> str:
     """A state by its file, for a sentence."""
     done = state.get("done") if isinstance(state, dict) else None
@@ -117,61 +94,60 @@ def tells_and_keeps(tried: Tried[Folder]) -> Finding | None:
     return Finding(True, "it only reads.")
 
 
-RUBRIC = (
-    Criterion(
-        "newest",
-        2,
-        "Compare the numbers in the names as numbers: as texts step-9 comes after step-10. Do not go by "
-        "modification times: copying changes them.",
-        vary=vary(files=(("step-9.pt", "step-10.pt"), ("step-0.pt",))),
-    ),
-    Criterion(
-        "nothing there",
-        1,
-        "A first start finds an empty folder, or none. That is no error.",
-        vary=vary(files=((),), there=(False,)),
-    ),
-    Criterion(
-        "other files",
-        1,
-        "Only step-N.pt counts, with digits for N: not step-12.pt.tmp, which is a save that did not end, "
-        "not step-12-best.pt, and nothing that lies in folders of the folder.",
-        vary=vary(others=(True,)),
-    ),
-    Criterion(
-        "torn files",
-        2,
-        "Try the newest, then the one before, and so on. What torch.load raises depends on which bytes "
-        "are missing: RuntimeError, OSError, EOFError, UnpicklingError, IndexError.",
-        vary=vary(torn=(*((each,) for each in TORN), TORN)),
-    ),
-    Criterion(
-        "damaged inside",
-        2,
-        "torch.load reads numbers without checking them. The file is a zip archive, which has a checksum "
-        "of each part: zipfile.ZipFile(path).testzip() returns None if all are right.",
-        vary=vary(torn=((ZEROED,), (ZEROED, ZEROED))),
-        needs=("torn files",),
-    ),
-    Criterion(
-        "tells and keeps",
-        1,
-        "warnings.warn names the file that was skipped; somebody will want to look at it, so leave it.",
-        how=tells_and_keeps,
-        needs=("torn files",),
-    ),
-)
-
-
 def possible(folder: Folder) -> bool:
     """A folder that is not there has nothing in it, and no more files are torn than there are."""
     return (folder.there or folder == Folder(there=False)) and len(folder.torn) <= len(folder.files)
 
 
-@by_cases(
-    ByCases(Folder(), OnFolders(), RUBRIC, possible),
+@one_by_one(
+    base=Folder(),
+    possible=possible,
     minutes=20,
     difficulty=3,
+    rubric=(
+        Criterion(
+            "newest",
+            2,
+            "Compare the numbers in the names as numbers: as texts step-9 comes after step-10. Do not go by "
+            "modification times: copying changes them.",
+            vary=vary(files=(("step-9.pt", "step-10.pt"), ("step-0.pt",))),
+        ),
+        Criterion(
+            "nothing there",
+            1,
+            "A first start finds an empty folder, or none. That is no error.",
+            vary=vary(files=((),), there=(False,)),
+        ),
+        Criterion(
+            "other files",
+            1,
+            "Only step-N.pt counts, with digits for N: not step-12.pt.tmp, which is a save that did not end, "
+            "not step-12-best.pt, and nothing that lies in folders of the folder.",
+            vary=vary(others=(True,)),
+        ),
+        Criterion(
+            "torn files",
+            2,
+            "Try the newest, then the one before, and so on. What torch.load raises depends on which bytes "
+            "are missing: RuntimeError, OSError, EOFError, UnpicklingError, IndexError.",
+            vary=vary(torn=(*((each,) for each in TORN), TORN)),
+        ),
+        Criterion(
+            "damaged inside",
+            2,
+            "torch.load reads numbers without checking them. The file is a zip archive, which has a checksum "
+            "of each part: zipfile.ZipFile(path).testzip() returns None if all are right.",
+            vary=vary(torn=((ZEROED,), (ZEROED, ZEROED))),
+            needs=("torn files",),
+        ),
+        Criterion(
+            "tells and keeps",
+            1,
+            "warnings.warn names the file that was skipped; somebody will want to look at it, so leave it.",
+            how=tells_and_keeps,
+            needs=("torn files",),
+        ),
+    ),
     hints=(
         "How can a file of the right length be told from a whole one?",
         're.fullmatch(r"step-([0-9]+)\\.pt", name) finds the number.',
@@ -179,5 +155,18 @@ def possible(folder: Folder) -> bool:
         "Put everything that reads a file into one `try`, and nothing else; catch `Exception`.",
     ),
 )
-def load_latest() -> None:
+def load_latest(answer: Answer, folder: Folder, rng: Rng) -> tuple[Finding, LoadingReply | None]:
     """Folders as crashes leave them."""
+    if not folder.there:
+        seen = answer.call(drivers.loading_nowhere)
+        return Finding(seen is None, f"it loads {_called(seen, {})}; expected nothing (None)."), None
+    names = (*folder.files, *LATER * folder.others)
+    states = {name: state_of(name) for name in names}
+    damage = dict(zip(folder.newest_first, folder.torn, strict=False))
+    files = {name: file_of(name, damage.get(name, "")) for name in names}
+    if folder.others:
+        files[UNFINISHED] = b"half"
+    reply = answer.call(drivers.loading, files)
+    whole = [name for name in folder.newest_first if name not in folder.bad]
+    told = f"it loads {_called(reply.state, states)}; expected {whole[0] if whole else 'nothing (None)'}"
+    return Finding(compare.same(reply.state, states[whole[0]] if whole else None), f"{told}."), reply

@@ -9,16 +9,16 @@ from graders.grading.judging import feature
 from graders.grading.kit import Criterion, Rng
 from graders.units.functions.drivers import in_turn_alone
 from graders.units.functions.stage import Arguments, kept, of_function
-from graders.units.unit_03.launchers import EXPORTS, LAUNCHERS
-from graders.units.unit_03.seats import Seat, seats_dealt, seats_in_blocks, seats_of_uneven_nodes
+from graders.units.unit_03 import launchers
+from graders.units.unit_03.launchers import LAUNCHERS, Seat
 
 # More nodes than two, and each with more ranks than there are nodes, no multiple of them: no number is
 # another one by chance.
 NODES, EACH = 3, 5
-BLOCKS = seats_in_blocks(NODES, EACH)
-DEALT = seats_dealt(NODES, EACH)
+BLOCKS = launchers.seats_in_blocks(NODES, EACH)
+DEALT = launchers.seats_dealt(NODES, EACH)
 SOME = (BLOCKS[0], BLOCKS[EACH + 1], BLOCKS[-1])
-UNEVEN = tuple(seats_of_uneven_nodes(EACH))
+UNEVEN = tuple(launchers.seats_of_uneven_nodes(EACH))
 NOT_STARTED = (
     "without any launcher",
     "in a batch script itself, outside of srun",
@@ -41,7 +41,7 @@ def under(*names: str, seats: tuple[Seat, ...] = SOME) -> tuple[Values, ...]:
 
 def environment(rng: Rng, process: Process) -> Arguments:
     """As it was recorded. What a launcher sets comes after what a user has exported."""
-    return [(EXPORTS if process.exports else {}) | LAUNCHERS[process.launcher](process.seat)]
+    return [(launchers.EXPORTS if process.exports else {}) | LAUNCHERS[process.launcher](process.seat)]
 
 
 def what_tells(given: Arguments) -> str:

@@ -78,7 +78,7 @@ class ProcessReply(DriverReply):
 
     ended: see `fault_injection.run_forked`. weights: [F], those that it ended with, None if it was killed.
     batches: numbers of the samples of each step. saved: names of its checkpoints, in order. draws: the random
-    numbers of each step; ones in a training without.
+    numbers of each step.
     """
 
     ended: str
@@ -118,13 +118,12 @@ class ShellReply(DriverReply):
 @dataclass(frozen=True, slots=True)
 class FormReply(DriverReply):
     """What became of a form: a script, empty if it was no text; or an exception: its class, "ValueError" for
-    those derived from it too, and its words. changed: whether the form is another one afterwards.
+    those derived from it too, and its words.
     """
 
     script: str
     kind: str
     error: str
-    changed: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,15 +1,60 @@
 """The grader of `resume`: a training without kills, and the same training with them."""
 
+from dataclasses import dataclass
 from itertools import chain
 
 import torch
 from torch import Tensor
 
-from graders.grading.kit import Answer, Criterion, Finding, Findings, Rng, compare, exercise
+from graders.grading.kit import Answer, Criterion, Finding, Findings, PlainData, Rng, compare, exercise
 from graders.units.shuffles import drawn_anew
-from graders.units.unit_03.courses import Course
+from graders.units.unit_03.drivers import training as drivers
 from graders.units.unit_03.fault_injection import RETURNED
 from graders.units.unit_03.replies import ProcessReply
+
+FEATURES = 8
+
+
+@dataclass(frozen=True)
+class Course:
+    """A training. samples: [N, 1 + FEATURES], first its number. values: [FEATURES], the weights at first."""
+
+    samples: Tensor
+    values: Tensor
+    batch_size: int
+    epochs: int
+    save_every: int
+
+    def __str__(self) -> str:
+        samples = f"{len(self.samples)} samples in batches of {self.batch_size}, {self.epochs} epochs"
+        return f"{samples}, saved every {self.save_every} steps"
+
+    @property
+    def an_epoch(self) -> int:
+        return -(-len(self.samples) // self.batch_size)
+
+    @property
+    def steps(self) -> int:
+        return self.epochs * self.an_epoch
+
+    def epochs_of(self, process: ProcessReply) -> list[list[list[int]]]:
+        """The process's batches, epoch by epoch."""
+        starts = range(0, self.steps, self.an_epoch)
+        return [process.batches[begin : begin + self.an_epoch] for begin in starts]
+
+    def train(self, answer: Answer, *kills: int) -> list[ProcessReply]:
+        """Let the answer train: a process for each of the kills, see the driver."""
+        course = self.samples, self.values, self.batch_size, self.epochs, self.save_every
+        processes = answer.call(drivers.training, course, list(kills))
+        return [process for process, _ in compare.side_by_side(processes, kills or [0])]
+
+
+def drawn(rng: Rng, full_batches: int, left_over: int, epochs: int, save_every: int) -> Course:
+    """A course with so many batches an epoch, and samples in one more."""
+    batch_size = rng.choice((3, 5))
+    samples = full_batches * batch_size + left_over
+    numbered = torch.cat([torch.arange(samples)[:, None].float(), rng.normal(samples, FEATURES)], 1)
+    return Course(numbered, rng.normal(FEATURES), batch_size, epochs, save_every)
 
 
 @exercise(
@@ -45,25 +90,25 @@ from graders.units.unit_03.replies import ProcessReply
             needs=("goes on",),
         ),
         Criterion(
-            "model and optimizer",
-            2,
-            "Momentum is as much a part of the training as the weights: save and load both state_dicts.",
-            needs=("data position",),
-        ),
-        Criterion(
             "random state",
             2,
             "Dropout draws from torch's global generator: torch.get_rng_state() belongs in the checkpoint, "
             "and torch.set_rng_state() comes after everything that draws. Do not seed it yourself: an order "
             "can have a generator of its own.",
-            needs=("model and optimizer",),
+            needs=("data position",),
+        ),
+        Criterion(
+            "model and optimizer",
+            2,
+            "Momentum is as much a part of the training as the weights: save and load both state_dicts.",
+            needs=("random state",),
         ),
         Criterion(
             "killed anywhere",
             2,
             "A process that has gone on saves as the first one did, and counts from the beginning of the "
             "training. A training that has ended makes no more steps.",
-            needs=("random state",),
+            needs=("model and optimizer",),
         ),
     ),
     hints=(
@@ -75,7 +120,8 @@ from graders.units.unit_03.replies import ProcessReply
 )
 def resume(answer: Answer, rng: Rng) -> Findings:
     """Equality with an uninterrupted training, bit by bit."""
-    course, long = Course.short(rng), Course.long(rng)
+    # The one is saved within an epoch and between two; of the other no two drawn orders are alike.
+    course, long = drawn(rng, 3, 1, epochs=4, save_every=6), drawn(rng, 10, 0, epochs=6, save_every=10)
     (of_many_epochs,), (whole,) = long.train(answer), course.train(answer, 0)
     trained = (long, of_many_epochs), (course, whole)
     yield "trains", compare.first_failure(_trains(*each) for each in trained)
@@ -84,30 +130,33 @@ def resume(answer: Answer, rng: Rng) -> Findings:
     yield "saves", compare.first_failure(_saves_regularly(*each) for each in trained)
 
     # In the second epoch, one or two steps after a checkpoint.
-    kill = course.save_every + rng.integer(1, 2)
+    begin = course.save_every
+    kill = begin + rng.integer(1, 2)
     _, second = course.train(answer, kill, 0)
     how = f"{course}: killed after step {kill} and started again"
     yield "goes on", _goes_on(course, second, how)
-    yield "data position", _data_position(course, whole, second, how)
+    yield "data position", _as_before(f"{how}: the samples", second.batches, whole.batches[begin:])
+    drawn_again = _as_before(f"{how}: the random numbers", second.draws, whole.draws[begin:])
+    yield "random state", compare.first_failure([_draws_anew(whole), drawn_again])
     yield "model and optimizer", _same_weights(whole, second, how)
 
-    (noisy,) = course.train(answer, 0, noisy=True)
-    _, second = course.train(answer, kill, 0, noisy=True)
-    equal = _same_weights(
-        noisy, second, f"{course}, with dropout: killed after step {kill} and started again"
-    )
-    yield "random state", compare.first_failure([_draws_anew(noisy), equal])
-    yield "killed anywhere", _killed_anywhere(course, answer, noisy, rng)
+    # Before the first save; on the way; in a process that has gone on; and a start after the end.
+    kills = rng.integer(1, begin - 1), begin + 2, begin + 1
+    *_, last, again = course.train(answer, *kills, 0, 0)
+    how = f"{course}: killed after {', '.join(map(str, kills))} steps of three starts, started once more"
+    after_the_end = f"{course}: started again after its end"
+    no_more = Finding(not again.batches, f"{after_the_end} it makes {len(again.batches)} steps; expected 0.")
+    ends = _same_weights(whole, last, how), no_more, _same_weights(whole, again, after_the_end)
+    yield "killed anywhere", compare.first_failure(ends)
 
 
 def _trains(course: Course, process: ProcessReply) -> Finding:
-    if process.ended != RETURNED:
-        return Finding(False, f"{course}: it ends with {process.ended}.")
-    if len(process.batches) != course.steps:
-        return Finding(False, f"{course}: {len(process.batches)} steps; expected {course.steps}.")
+    if process.ended != RETURNED or len(process.batches) != course.steps:
+        made = f"{course}: it makes {len(process.batches)} steps, and ends: {process.ended}"
+        return Finding(False, f"{made}; expected {course.steps} steps.")
     for epoch, batches in enumerate(course.epochs_of(process)):
-        if [len(batch) for batch in batches[:-1]] != [course.batch_size] * (course.an_epoch - 1):
-            sizes = [len(batch) for batch in batches]
+        sizes = [len(batch) for batch in batches]
+        if sizes[:-1] != [course.batch_size] * (course.an_epoch - 1):
             return Finding(False, f"{course}: epoch {epoch} has batches of {sizes} samples.")
         order = list(chain(*batches))
         if sorted(order) != list(range(len(course.samples))):
@@ -124,50 +173,28 @@ def _saves_regularly(course: Course, process: ProcessReply) -> Finding:
 
 
 def _goes_on(course: Course, second: ProcessReply, how: str) -> Finding:
-    if second.ended != RETURNED:
-        return Finding(False, f"{how} it ends with {second.ended}.")
-    made = compare.counted(len(second.batches), "step")
-    missing = course.steps - course.save_every
-    text = f"{how}, with a checkpoint of step {course.save_every}, it makes {made}; expected {missing}."
-    return Finding(len(second.batches) == missing, text)
+    made, missing = len(second.batches), course.steps - course.save_every
+    text = f"{how}, with a checkpoint of step {course.save_every}, it makes {made} steps"
+    right = made == missing and second.ended == RETURNED
+    return Finding(right, f"{text}, and ends: {second.ended}; expected {missing} steps.")
 
 
-def _data_position(course: Course, whole: ProcessReply, second: ProcessReply, how: str) -> Finding:
-    wanted = whole.batches[course.save_every :]
-    for step, (seen, expected) in enumerate(zip(second.batches, wanted, strict=False), course.save_every + 1):
-        if seen != expected:
-            return Finding(False, f"{how}: step {step} has the samples {seen}; uninterrupted {expected}.")
-    return Finding(True, f"{how}: the batches are those of the uninterrupted training.")
+def _as_before(what: str, seen: list[PlainData], whole: list[PlainData]) -> Finding:
+    """Passes if each step has what it has in the uninterrupted training."""
+    for place, pair in enumerate(zip(seen, whole, strict=False), 1):
+        if pair[0] != pair[1]:
+            return compare.equal(*pair, f"{what} of step {place} after the checkpoint")
+    return Finding(True, f"{what} are those of the uninterrupted training.")
 
 
 def _same_weights(whole: ProcessReply, last: ProcessReply, how: str) -> Finding:
     if last.ended != RETURNED:
         return Finding(False, f"{how} it ends with {last.ended}.")
-    if compare.same(last.weights, whole.weights):
-        return Finding(True, f"{how} it ends with the weights of an uninterrupted training.")
     wanted = whole.weights if type(whole.weights) is Tensor else torch.empty(0)
-    differ = compare.close(last.weights, wanted, "the weights at the end", rtol=0, atol=0)
-    return Finding(False, f"{how}: {differ.seen}")
+    return compare.close(last.weights, wanted, f"{how}: the weights at the end", rtol=0, atol=0)
 
 
 def _draws_anew(process: ProcessReply) -> Finding:
-    for step, drawn in enumerate(process.draws):
-        if drawn in process.draws[:step]:
-            before = process.draws.index(drawn) + 1
-            text = f"Step {step + 1} draws the same random numbers as step {before}"
-            return Finding(False, f"{text}: somebody sets torch's seed, and their dropouts are alike.")
-    return Finding(True, "Each step draws random numbers of its own.")
-
-
-def _killed_anywhere(course: Course, answer: Answer, whole: ProcessReply, rng: Rng) -> Finding:
-    """Before the first save; on the way; in a process that has gone on; and a start after the end."""
-    kills = rng.integer(1, course.save_every - 1), course.save_every + 2, course.save_every + 1
-    *_, last, again = course.train(answer, *kills, 0, 0, noisy=True)
-    how = f"{course}: killed after {', '.join(map(str, kills))} steps of three starts"
-    finding = _same_weights(whole, last, f"{how}, started once more")
-    if finding.passed and again.batches:
-        made = compare.counted(len(again.batches), "step")
-        return Finding(False, f"{course}: started again after its end it makes {made} more.")
-    return (
-        _same_weights(whole, again, f"{course}: started again after its end") if finding.passed else finding
-    )
+    again = [step for step, drawn in enumerate(process.draws, 1) if drawn in process.draws[: step - 1]]
+    text = f"Steps {again} draw the same random numbers as steps before: somebody sets torch's seed."
+    return Finding(not again, text if again else "Each step draws random numbers of its own.")

@@ -1,7 +1,6 @@
 """The grader of `save_checkpoint`: real files of real processes, killed while they write."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from graders.grading import compare
 from graders.grading.kit import (
@@ -77,51 +76,32 @@ def save_checkpoint(answer: Answer, rng: Rng) -> Findings:
     states[1]["model"] = {name: values[:5].clone() for name, values in states[1]["model"].items()}
     seen = answer.call(drivers.saving, states, rng.integer(100, 900) / 1000)
     yield "can be loaded", _round_trip(seen, states)
-    replaced = _replacement(seen.changes)
     yield "whole at every moment", _whole_at_every_moment(seen, states)
-    yield "temporary file", _temporary_beside(seen, replaced)
-    yield "on the disk before its name", _synced_before_renamed(replaced)
-    sent = "the folder" if replaced.folder_synced else "nothing"
-    text = f"After {PATH} got its file, {sent} was sent to the disk; expected the folder."
-    yield "the directory too", Finding(replaced.folder_synced, text)
+    before, new, folder_synced = _replaced(seen.changes)
+    yield "temporary file", _temporary_beside(seen, before, new)
+    yield "on the disk before its name", _synced_before_renamed(before, new)
+    text = f"After {PATH} got its file, {'the folder' if folder_synced else 'nothing'} was sent to the disk"
+    yield "the directory too", Finding(folder_synced, f"{text}; expected the folder.")
     yield "when writing fails", compare.first_failure(_writing_failed(seen, states[1:3]))
 
 
-@dataclass(frozen=True, slots=True)
-class Replacement:
-    """When the checkpoint's name got its new file. temporary: whether that had a name ending in .tmp, in the
-    same folder. synced: what had been sent to the disk of it by then; None: nothing. folder_synced: whether
-    the folder was sent to the disk afterwards.
+def _replaced(changes: Sequence[Change]) -> tuple[Sequence[Change], SavedFile, bool]:
+    """What came before the checkpoint's name got its new file, that file, and whether the folder was sent to
+    the disk afterwards.
     """
-
-    new: SavedFile
-    temporary: bool
-    synced: bytes | None
-    folder_synced: bool
-
-
-def _replacement(changes: Sequence[Change]) -> Replacement:
-    synced: dict[int, bytes] = {}
-    temporary: set[int] = set()
-    files: dict[str, SavedFile] = {}
     old = changes[0].files if changes else None
     for place, change in enumerate(changes):
-        synced |= {file.inode: file.content for file in files.values() if file.inode in change.synced}
-        files = files if change.files is None else change.files
-        temporary |= {file.inode for name, file in files.items() if name.endswith(".tmp")}
-        new = files.get(PATH)
+        new = (change.files or {}).get(PATH)
         if new and old is not None and new != old.get(PATH):
-            folder_synced = any(later.directory for later in changes[place + 1 :])
-            return Replacement(new, new.inode in temporary, synced.get(new.inode), folder_synced)
+            return changes[:place], new, any(later.directory for later in changes[place + 1 :])
     raise AnswerFailed(FailureKind.UNREADABLE, f"Nobody told when {PATH} was replaced.")
 
 
 def _round_trip(seen: SavingReply, states: Sequence[State]) -> Finding:
     for which, left, expected in (("first", seen.first, states[0]), ("second", seen.second, states[1])):
-        if left.error:
-            return Finding(False, f"After the {which} save torch.load(path) says: {left.error}.")
-        if not compare.same(left.state, expected):
-            return Finding(False, f"After the {which} save torch.load(path) gives another state.")
+        if left.error or not compare.same(left.state, expected):
+            said = f"says: {left.error}" if left.error else "gives another state"
+            return Finding(False, f"After the {which} save torch.load(path) {said}.")
     return Finding(True, "torch.load(path) gives the state, and after a second save the second state.")
 
 
@@ -144,8 +124,9 @@ def _whole_at_every_moment(seen: SavingReply, states: Sequence[State]) -> Findin
     return Finding(True, text)
 
 
-def _temporary_beside(seen: SavingReply, replaced: Replacement) -> Finding:
-    if not replaced.temporary:
+def _temporary_beside(seen: SavingReply, before: Sequence[Change], new: SavedFile) -> Finding:
+    named = [file for change in before for file in (change.files or {}).items()]
+    if not any(file.inode == new.inode and name.endswith(".tmp") for name, file in named):
         text = f"{PATH} gets a file that had no name before in the folder of path that ends in .tmp"
         return Finding(False, f"{text}; expected one.")
     if seen.others != ["step-3.pt"]:
@@ -153,13 +134,17 @@ def _temporary_beside(seen: SavingReply, replaced: Replacement) -> Finding:
     return Finding(True, "It is written beside path under a name that ends in .tmp, and none is left.")
 
 
-def _synced_before_renamed(replaced: Replacement) -> Finding:
-    if replaced.synced is None:
+def _synced_before_renamed(before: Sequence[Change], new: SavedFile) -> Finding:
+    sent, files = None, dict[str, SavedFile]()
+    for change in before:
+        files = files if change.files is None else change.files
+        if new.inode in change.synced:
+            sent = next((file.content for file in files.values() if file.inode == new.inode), sent)
+    if sent is None:
         text = f"The name {PATH} is given to a file that no fsync has sent to the disk"
         return Finding(False, f"{text}: a power failure now can leave it empty.")
-    sent, nbytes = len(replaced.synced), len(replaced.new.content)
-    text = f"{sent} of its {nbytes} bytes were sent to the disk before the file got its name."
-    return Finding(replaced.synced == replaced.new.content, text)
+    text = f"{len(sent)} of its {len(new.content)} bytes were sent to the disk before the file got its name."
+    return Finding(sent == new.content, text)
 
 
 def _writing_failed(seen: SavingReply, old: Sequence[State]) -> Iterator[Finding]:

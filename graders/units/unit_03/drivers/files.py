@@ -5,6 +5,7 @@ behind comes back.
 import os
 import tempfile
 import warnings
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -41,9 +42,13 @@ def saving(answer: AnswerFunction, states: list[State], place: float) -> SavingR
 
 def _save(path: Path, body: Body) -> Save:
     """What came of a save in a process of its own."""
-    before = set(os.listdir(path.parent))
+    before = {*os.listdir(path.parent), path.name}
     ended = run_forked(body)["ended"]
-    return Save(ended, _loaded(path), sorted(set(os.listdir(path.parent)) - before - {path.name}))
+    added = sorted(set(os.listdir(path.parent)) - before)
+    for name in added:  # Else the next save might leave the same one.
+        with suppress(OSError):
+            (path.parent / name).unlink()
+    return Save(ended, _loaded(path), added)
 
 
 def _changes(directory: Path, body: Body) -> list[Change]:

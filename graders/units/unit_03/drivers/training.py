@@ -1,5 +1,6 @@
-"""Drivers of unit 03: trainings that are killed, told to stop, or dealt out to other worlds."""
+"""Drivers of unit 03: trainings that are killed, or dealt out to other worlds."""
 
+import json
 import os
 import signal
 import tempfile
@@ -15,33 +16,80 @@ from course_lib.training.checkpoints import Training
 from graders.grading.answer import AnswerFunction, PlainData
 from graders.units.hashing import hashes_salted
 from graders.units.unit_03.fault_injection import RETURNED, run_forked
-from graders.units.unit_03.replies import ProcessReply, Share, StopReply
-from graders.units.unit_03.signals import Signal, SignalledTraining
-from graders.units.unit_03.toy_training import Diary, Momentum, Weights
+from graders.units.unit_03.replies import ProcessReply, Share
 
 State = dict[str, Any]
 
 
-def training(
-    answer: AnswerFunction,
-    recipe: dict[str, Any],
-    samples: Tensor,
-    values: Tensor,
-    kills: list[int],
-) -> list[ProcessReply]:
+class Weights:
+    """A model: one vector [F]."""
+
+    def __init__(self, values: Tensor) -> None:
+        self.values = values.clone()
+
+    def state_dict(self) -> State:
+        return {"values": self.values}
+
+    def load_state_dict(self, state: State) -> None:
+        self.values.copy_(state["values"])
+
+
+class Momentum:
+    """An optimizer with a memory, and a rate that falls with every step."""
+
+    def __init__(self, model: Weights) -> None:
+        self.model = model
+        self.velocity = torch.zeros_like(model.values)
+        self.rate = 0.5
+
+    def state_dict(self) -> State:
+        return {"velocity": self.velocity, "rate": self.rate}
+
+    def load_state_dict(self, state: State) -> None:
+        self.velocity.copy_(state["velocity"])
+        self.rate = state["rate"]
+
+    def step(self, gradient: Tensor) -> None:
+        """One step, gradient [F]. Written out, for autograd and torch.optim do not survive every fork."""
+        self.velocity.mul_(0.9).add_(gradient)
+        self.model.values.sub_(self.velocity, alpha=self.rate)
+        self.rate *= 0.97
+
+
+class Diary:
+    """What happened in a folder, one JSON object a line: it outlives the process that writes it."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._path = directory / "diary"
+        self._path.touch()
+
+    def note(self, **what: Any) -> None:
+        with self._path.open("a") as file:
+            file.write(json.dumps(what) + "\n")
+
+    def read(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self._path.read_text().splitlines()]
+
+
+Course = tuple[Tensor, Tensor, int, int, int]
+"""A training: samples [N, 1 + F], whose first column is the sample's number; [F], the weights at first; batch
+size; epochs; steps between two checkpoints.
+"""
+
+
+def training(answer: AnswerFunction, course: Course, kills: list[int]) -> list[ProcessReply]:
     """What a training's processes did, one after the other in one folder.
 
-    recipe: batch_size, epochs, save_every, noisy (whether a step draws random numbers). samples: [N, 1 + F],
-    whose first column is the sample's number. values: [F], the weights at first. kills: one a process, after
-    how many of its steps it is killed; 0: not killed. Where there are none a single process is not forked:
-    its error is told with its lines.
+    kills: one a process, after how many of its steps it is killed; 0: not killed. Where there are none a
+    single process is not forked: its error is told with its lines.
     """
     with tempfile.TemporaryDirectory() as name:
         diary = Diary(Path(os.path.realpath(name)))
         processes = []
         for kill in kills or [0]:
             begin = len(diary.read())
-            body = partial(_train, answer, recipe, samples, values, diary, kill)
+            body = partial(_train, answer, course, diary, kill)
             came: PlainData = run_forked(body) if kills else {"ended": RETURNED, "value": body()}
             told = diary.read()[begin:]
             batches = [note["batch"] for note in told if "batch" in note]
@@ -51,15 +99,9 @@ def training(
         return processes
 
 
-def _train(
-    answer: AnswerFunction,
-    recipe: dict[str, Any],
-    samples: Tensor,
-    values: Tensor,
-    diary: Diary,
-    kill: int,
-) -> Tensor:
+def _train(answer: AnswerFunction, course: Course, diary: Diary, kill: int) -> Tensor:
     """One process: what a script does when it is started, the same every time."""
+    samples, values, batch_size, epochs, save_every = course
     torch.manual_seed(5)
     # A fork has its parent's; Python's own generator is seeded anew.
     np.random.seed()
@@ -69,7 +111,7 @@ def _train(
 
     def train_step(batch: Tensor) -> None:
         nonlocal made
-        drawn = torch.rand_like(model.values) if recipe["noisy"] else torch.ones_like(model.values)
+        drawn = torch.rand_like(model.values)
         optimizer.step(torch.tanh(model.values * batch[:, 1:].mean(0)) * (drawn > 0.3))
         diary.note(batch=[int(number) for number in batch[:, 0]], drawn=drawn.tolist())
         made += 1
@@ -84,10 +126,9 @@ def _train(
         saved = [note["saved"] for note in diary.read() if "saved" in note]
         return torch.load(directory / saved[-1]) if saved else None
 
-    batch_size, epochs = recipe["batch_size"], recipe["epochs"]
     parts = Training(model, optimizer, samples, batch_size, epochs, train_step)
     with hashes_salted(answer, os.getpid):
-        answer(parts, diary.directory, recipe["save_every"], save, load_latest)
+        answer(parts, diary.directory, save_every, save, load_latest)
     return model.values
 
 
@@ -101,18 +142,3 @@ def world(answer: AnswerFunction, global_batch: int, world_size: int) -> list[Sh
             case other:
                 ranks.append(Share([], 0.0, repr(other)[:80]))
     return ranks
-
-
-def told_to_stop(
-    answer: AnswerFunction, steps: int, plan: list[tuple[str, int, int, str]], again: bool
-) -> StopReply:
-    """A rank of a training in which signals come. plan: each as moment, step, rank, name; see `Signal`.
-
-    again: whether this process had a training before, which was stopped.
-    """
-    if again:
-        earlier = SignalledTraining(steps, [Signal("before", 0, 0, "SIGTERM")])
-        answer(earlier.train_step, steps, earlier.save, earlier.set_handler)
-    training = SignalledTraining(steps, [Signal(*each) for each in plan])
-    returned = answer(training.train_step, steps, training.save, training.set_handler)
-    return StopReply(returned, training.made, training.saved, training.unset)

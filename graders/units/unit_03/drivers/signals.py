@@ -14,6 +14,9 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
+from graders.grading.answer import AnswerFunction
+from graders.units.unit_03.replies import StopReply
+
 GRADIENT_BYTES = 4000
 """What a step's own collective carries."""
 
@@ -102,3 +105,18 @@ class SignalledTraining:
                 return
         if self._handlers.get(number) != signal.SIG_IGN:
             raise RuntimeError(f"{told.name} ends rank {self._rank}, which has no handler for it.")
+
+
+def told_to_stop(
+    answer: AnswerFunction, steps: int, plan: list[tuple[str, int, int, str]], again: bool
+) -> StopReply:
+    """A rank of a training in which signals come. plan: each as moment, step, rank, name; see `Signal`.
+
+    again: whether this process had a training before, which was stopped.
+    """
+    if again:
+        earlier = SignalledTraining(steps, [Signal("before", 0, 0, "SIGTERM")])
+        answer(earlier.train_step, steps, earlier.save, earlier.set_handler)
+    training = SignalledTraining(steps, [Signal(*each) for each in plan])
+    returned = answer(training.train_step, steps, training.save, training.set_handler)
+    return StopReply(returned, training.made, training.saved, training.unset)
