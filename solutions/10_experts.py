@@ -1306,8 +1306,8 @@ def place_experts(loads: list[int], ranks: int, slots: int) -> list[list[int]]:
     slots: how many experts a rank has room for. All ranks together have room for every expert.
 
     Returns for each rank the list of its experts, at most `slots` different ones. Every expert is on
-    some rank. The score is the tokens of the fullest rank. Full marks are for at most 1.02 times the
-    best known; the rubric says what less is worth.
+    some rank. A placement takes less than half a second. The score is the tokens of the fullest rank.
+    Full marks are for at most 1.02 times the best known; the rubric says what less is worth.
     """
     ### BEGIN SOLUTION
     copies = [1] * len(loads)

@@ -64,7 +64,7 @@ def wrong(typed: dict[str, str], *limits: int) -> tuple[Values, ...]:
 LIMITS = (
     *(each for text in ("0", "two", "-3", "1.5") for each in wrong({"Nodes": text})),
     *(each for text in ("0", "two", "1") for each in wrong({"Tasks": text})),
-    *(each for text in ("0:0:0", "01:30", "1:60:0", "a:0:0") for each in wrong({"Time Limit": text})),
+    *(each for text in ("0:0:0", "01:30", "a:0:0") for each in wrong({"Time Limit": text})),
     *wrong({"Nodes": "4"}, 3),
     *wrong({"Job Name": "x" * 21}, 20),
     *wrong({"Time Limit": "5:0:1"}, 5),
@@ -163,7 +163,7 @@ def refused(form: Form, reply: FormReply) -> Finding:
             "limits",
             2,
             "Limits depend on the queue, and queues on the system. What is at the limit is allowed; a "
-            "second more is not. A Time Limit is hours:minutes:seconds: 01:30 and 1:60:0 are errors. Nodes "
+            "second more is not. A Time Limit is hours:minutes:seconds: 01:30 is an error. Nodes "
             "and Tasks are digits only, and at least 1.",
             vary=LIMITS,
         ),
