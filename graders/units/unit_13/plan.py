@@ -139,8 +139,8 @@ def _rated(answer: Answer, rng: Rng, task: Task) -> Rated:
         except BadPlan as error:
             step = str(error)
     what = (
-        f"Residual MLPs of width {drivers.WIDTH} with {task.inner} units inside, {drivers.SAMPLES} samples, on "
-        f"{planner.cluster}, memory={task.memory:.3g}, with cuts={found.cuts}, data={found.data}, "
+        f"Residual MLPs of width {drivers.WIDTH} with {task.inner} units inside, {drivers.SAMPLES} samples, "
+        f"on {planner.cluster}, memory={task.memory:.3g}, with cuts={found.cuts}, data={found.data}, "
         f"tensor={found.tensor}, micro_batches={found.micro_batches}, {len(found.split)} operators split"
     )
     return Rated(task, planner, what, step)

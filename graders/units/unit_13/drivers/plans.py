@@ -28,6 +28,7 @@ class Residual(nn.Module):
 
 
 def model_of(inner: list[int]) -> Model:
+    """So many units inside of each MLP."""
     with torch.device("meta"):
         x = torch.empty(SAMPLES, WIDTH)
         return Model([Residual(each) for each in inner], x, x, functional.mse_loss)
