@@ -53,15 +53,13 @@ def cost_of(change: tuple[str, str], nbytes: int, ranks: int, link: Link) -> flo
         Criterion(
             "whole on every rank",
             2,
-            "What does a rank lack: parts that others have, or what others would add? And what does a rank "
-            "give to an all-gather, of which nbytes are all ranks' together?",
+            "What does a rank lack: parts that others have, or what others would add?",
             vary=vary(change=(("S(2)", "R"), ("P", "R")), ranks=(1, 2, 5)),
         ),
         Criterion(
             "cut, from a sum or from another cut",
             2,
-            "No rank needs more than its own part. Which call gives it that and nothing else? And what has a "
-            "rank to give, when the tensor is cut already?",
+            "No rank needs more than its own part. Which call gives it that and nothing else?",
             vary=vary(change=CUT),
         ),
         Criterion(

@@ -142,15 +142,13 @@ def _drawn(count: int, **features: Any) -> tuple[Values, ...]:
         Criterion(
             "least seconds",
             5,
-            "Layouts are places on a map, and changes along one axis are roads. How long is a road, and "
-            "which way is the shortest, detours included?",
+            "Layouts are places on a map, and changes along one axis are roads. Is a detour shorter?",
             vary=both(target=("S(0)", "R")) + _drawn(2, axes=1) + _drawn(8),
         ),
         Criterion(
             "one dim along several axes",
             3,
-            "A cut may come or go only while no later axis cuts the same dim: that goes for what a step "
-            "takes away, and for what it brings.",
+            "The rule goes for the cut that a step takes away, and for the one that it brings.",
             vary=both(source=("S(1)", "S(1)"), target=("S(0)", "S(1)"))
             + both(source=("R", "S(1)"), target=("S(1)", "S(1)"))
             + _drawn(5, ordered=True),
@@ -158,8 +156,7 @@ def _drawn(count: int, **features: Any) -> tuple[Values, ...]:
         Criterion(
             "a way that takes them",
             4,
-            "Remember from where the shortest way came; source and target are on it. From a layout to "
-            "itself it is 0 seconds and one layout.",
+            "Remember from where the shortest way came; source and target are on it.",
             vary=both(source=("S(0)", "P"), target=("S(0)", "P")),
             how=a_right_way,
         ),
