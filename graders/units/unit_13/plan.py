@@ -30,6 +30,7 @@ class Task:
     """
 
     inner: list[int]
+    samples: int
     nodes: int
     devices: int
     memory: float
@@ -37,9 +38,10 @@ class Task:
     plain: Known
 
 
+# As many samples as few numbers divide: then there are few plans, and a check takes less time.
 TASKS = (
-    Task([4096, 1024], 2, 4, 1e9, ((0, 1), 2, 2, 2), ((0,), 1, 8, 1)),
-    Task([1024] * 4, 2, 2, 60e6, ((0, 1, 2, 3), 1, 1, 8), ((0, 1, 2, 3), 1, 1, 4)),
+    Task([4096, 1024], 4 * 251, 2, 4, 1e9, ((0, 1), 2, 2, 2), ((0,), 1, 8, 1)),
+    Task([1024] * 4, 8 * 127, 2, 2, 60e6, ((0, 1, 2, 3), 1, 1, 8), ((0, 1, 2, 3), 1, 1, 4)),
 )
 """The best plans are a mixture of all three; and stages alone, where others that fit are a tenth slower, and
 faster ones do not fit.
@@ -122,11 +124,10 @@ def plan(answer: Answer, rng: Rng) -> Findings:
 def _rated(answer: Answer, rng: Rng, task: Task) -> Rated:
     """The task on a cluster that is a little faster or slower, by up to 2 % in each number."""
     speeds = [each * (1 + rng.integer(-20, 20) / 1000) for each in SPEEDS]
-    given = task.inner, task.nodes, task.devices, speeds
-    reply = answer.call(drivers.planned, *given, task.memory, timeout=120.0)
-    planner = Planner(
-        drivers.model_of(task.inner), drivers.cluster_of(task.nodes, task.devices, speeds), torchs_1f1b
-    )
+    given = task.inner, task.samples, task.nodes, task.devices, speeds, task.memory
+    reply = answer.call(drivers.planned, *given, timeout=120.0)
+    cluster = drivers.cluster_of(task.nodes, task.devices, speeds)
+    planner = Planner(drivers.model_of(task.inner, task.samples), cluster, torchs_1f1b)
     found = ParallelPlan(tuple(reply.cuts), reply.data, reply.tensor, reply.micro_batches, reply.split)
     ranks = task.nodes * task.devices
     if reply.kind != "ParallelPlan":
@@ -139,7 +140,7 @@ def _rated(answer: Answer, rng: Rng, task: Task) -> Rated:
         except BadPlan as error:
             step = str(error)
     what = (
-        f"Residual MLPs of width {drivers.WIDTH} with {task.inner} units inside, {drivers.SAMPLES} samples, "
+        f"Residual MLPs of width {drivers.WIDTH} with {task.inner} units inside, {task.samples} samples, "
         f"on {planner.cluster}, memory={task.memory:.3g}, with cuts={found.cuts}, data={found.data}, "
         f"tensor={found.tensor}, micro_batches={found.micro_batches}, {len(found.split)} operators split"
     )
