@@ -155,24 +155,21 @@ assert str(by_samples) == "S(0), R -> S(0)"
 
 # %% [markdown]
 # A **strategy** is one way to compute the operator: how the operands have to lie, and how the result lies afterwards.
-# The one above is data parallelism: every rank multiplies its samples by the whole matrix. While it computes, no rank
-# talks to another. How operands come to lie as a strategy wants them is the next section's subject.
+# Along each axis of the mesh one letter is cut into equal parts, or all ranks do the same. Operands that have the
+# letter are cut there, and others lie whole. The strategy above cuts `b`. That is data parallelism: every rank
+# multiplies its samples by the whole matrix. While it computes, no rank talks to another. How operands come to lie as a
+# strategy wants them is the next section's subject.
 
 
 # %% exercise="op_strategies" points=8
 def op_strategies(op: Einsum, mesh: tuple[int, ...]) -> list[Strategy]:
     """All strategies of an operator on a mesh, in any order, each once.
 
-    op: an einsum in which no tensor has a letter twice, and each letter of the result is one of an
-        operand. Capital and small letters differ.
-    mesh: the lengths of its axes.
+    op: an einsum in which no tensor has a letter twice. mesh: the lengths of its axes.
 
-    Along each axis either all ranks do the same, or one letter's range is cut into equal parts. Several
-    axes may cut one letter, by all of them together. What does not divide is no strategy, and along an
-    axis of length 1 nothing is cut.
-
-    Operands are cut where they have the letter, and lie whole elsewhere. The result lies as it comes
-    out of torch.einsum on each rank's parts.
+    Several axes may cut one letter, by all of them together. What does not divide is no strategy, and
+    along an axis of length 1 nothing is cut. The result lies as it comes out of torch.einsum on each
+    rank's parts.
     """
     ### BEGIN SOLUTION
     letters = sorted(set("".join(op.operands)))
@@ -285,12 +282,12 @@ def reshard(
 ) -> Tensor:
     """Bring a tensor from one layout into another, along the ranks of a group.
 
-    x: what this rank has of it in the layout source, with at least one dimension, of any dtype.
-    source, target: Replicate(), Shard(dim), or Partial(), a sum over the ranks.
-    group: the ranks along the axis (None: all); place r has part r of what is cut. Parts are equal.
+    x: what this rank has of it in the layout source, of any dtype.
+    source, target: Replicate(), Shard(dim) or Partial().
+    group: the ranks along the axis, in order (None: all).
 
-    Returns a new tensor: what this rank has in the layout target. If only target is Partial(), any
-    summands with the right sum will do; if source is too, they stay as they are.
+    Returns a new tensor: what this rank has in the layout target. If that is Partial(), any summands
+    with the right sum will do; from Partial() to Partial() they stay as they are.
 
     One collective call, the one with which a rank sends the fewest bytes; none where each rank can do
     it by itself.
@@ -338,7 +335,8 @@ for call in ("all_gather", "all_reduce", "reduce_scatter", "all_to_all"):
     print(f"{call:14} {microseconds:6.1f} microseconds for a payload of 1 MB")
 
 # %% [markdown]
-# The payload is what a rank gives to the call: for an all-gather that is its own part, for a reduce-scatter and an all-to-all all that it has.
+# The payload is what a rank gives to the call: its own part if the tensor is cut, and else as many bytes as the whole
+# tensor has.
 
 
 # %% exercise="reshard_cost" points=6
@@ -346,10 +344,9 @@ def reshard_cost(source: Placement, target: Placement, nbytes: int, ranks: int, 
     """Seconds that it takes to bring a tensor from one layout into another, along one axis of a mesh.
 
     source, target: Replicate(), Shard(dim) or Partial(). nbytes: of the tensor when it lies whole.
-    ranks: the length of the axis; what is cut has equal parts. link: between any two of its ranks.
+    ranks: the length of the axis. link: between any two of its ranks.
 
-    What each rank can do by itself takes no time. Else one collective call does it, the one that takes
-    the least time, and each rank gives it no more than it needs; its time is that of `seconds_of`.
+    They are those of the one call that reshard makes, by `seconds_of`; 0 where it makes none.
     """
     ### BEGIN SOLUTION
     if source == target or isinstance(source, Replicate) or isinstance(target, Partial):
@@ -442,12 +439,14 @@ assert alike == [True] * 64
 #
 # On a mesh with several axes a tensor is changed along one axis after another, and the price depends on the order.
 # Along an axis only the part is moved that its ranks have between them: an eighth of the tensor, if it is cut in eight
-# along another axis. And the axes have links of their own, a slow one between nodes and a fast one within. So a detour
-# may be faster.
+# along another axis. So such a step has the price of `reshard_cost` for the tensor's bytes, divided by the lengths of
+# the other axes that cut it. And the axes have links of their own, a slow one between nodes and a fast one within. So a
+# detour may be faster.
 #
 # One rule has to be kept. If one dimension is cut along two axes, then first by the earlier axis, and each of its parts
 # by the later one. In S(0)S(0) on 2 x 2 ranks the first row of the mesh has quarters 0 and 1. If the first axis alone
-# were joined, a rank would have quarters 0 and 2, for which there is no layout here.
+# were joined, a rank would have quarters 0 and 2, for which there is no layout here. So `Shard(dim)` may come or go
+# along an axis only while no later axis cuts the same dim.
 
 
 # %% exercise="reshard_path" points=14
@@ -459,17 +458,13 @@ def reshard_path(
     links: Sequence[Link],
     dims: int,
 ) -> tuple[float, list[Placements]]:
-    """The fastest way from one layout into another on a mesh with several axes, one axis at a time.
+    """The fastest way from one layout into another on a mesh, by the prices and the rule above.
 
-    source, target: a placement for each of at most three axes.
-    mesh, links: their lengths and links.
+    source, target: a placement for each of at most three axes. mesh, links: their lengths and links.
     nbytes, dims: of the whole tensor; all lengths divide.
 
-    A way is a list of layouts, from source to target, in which neighbours differ along one axis. A step
-    has the price of reshard_cost there, for the tensor's bytes by the lengths of the other axes that
-    cut it. Shard(dim) may come or go only while no later axis cuts the same dim.
-
-    Returns the least seconds, and a way that takes them: 0 and one layout, if nothing is to be done.
+    Returns the least seconds, and a way that takes them: a list of all its layouts, from source to
+    target; of one, if these are the same.
     """
     ### BEGIN SOLUTION
     anything = [Replicate(), Partial(), *(Shard(dim) for dim in range(dims))]
@@ -552,15 +547,14 @@ assert all(3 < direct / seconds < 7 for seconds, direct, _ in ways.values())
 
 # %% exercise="best_chain" points=8
 def best_chain(node_cost: list[list[float]], edge_cost: list[list[list[float]]]) -> tuple[float, list[int]]:
-    """The cheapest choice of strategies for operators in a chain, and what it costs.
+    """The cheapest choice of strategies for operators in a chain.
 
-    node_cost[i][s]: seconds of operator i with its strategy s; each operator has strategies of its own.
-    edge_cost[i][s][t]: seconds from strategy s of operator i to strategy t of operator i + 1. What
-    cannot be done costs math.inf; some choice is possible.
+    node_cost[i][s]: seconds of operator i with its strategy s.
+    edge_cost[i][s][t]: seconds from strategy s of operator i to strategy t of operator i + 1.
+    What cannot be done costs math.inf; some choice is possible.
 
-    Returns the least sum of the seconds of all operators and edges, and a choice that has it: for each
-    operator the number of its strategy. 150 operators with 20 strategies each take less than two
-    seconds.
+    Returns the least sum of seconds, and a choice that has it: for each operator the number of its
+    strategy. 150 operators with 20 strategies take less than two seconds.
     """
     ### BEGIN SOLUTION
     seconds, came_from = node_cost[0], []
@@ -723,18 +717,16 @@ def best_intra(
     memory: list[list[int]] | None = None,
     capacity: int | None = None,
 ) -> tuple[float, list[int]]:
-    """The cheapest choice of strategies for the operators of a graph, and what it costs.
+    """As best_chain, for operators of any graph, and within a bound for the memory.
 
+    node_cost, and what is returned: as there.
     graph: edges (i, j) between different operators; a pair may have several.
-    node_cost[i][s]: seconds of operator i with its strategy s.
-    edge_cost[e][s][t]: for edge e = (i, j), from strategy s of i to strategy t of j. math.inf is what
-        cannot be done.
-    memory[i][s]: bytes. capacity: how many all chosen strategies may have together. Without it memory
-        does not count.
+    edge_cost[e][s][t]: for edge e = (i, j), from strategy s of i to strategy t of j.
+    memory[i][s]: bytes. capacity: how many all chosen strategies may have together (None: memory does
+        not count).
 
-    Returns the least sum of seconds, to a relative 1e-5, and a choice that has it. Raises
-    ValueError if none is possible. 12 operators with 21 edges and 4 strategies each take less than 5
-    seconds.
+    The seconds are right to a relative 1e-5. Raises ValueError if no choice is possible. 12 operators
+    with 4 strategies and 21 edges take less than 5 seconds.
     """
     ### BEGIN SOLUTION
     tables = [np.array(own, dtype=float) for own in (*node_cost, *edge_cost)]
@@ -1157,7 +1149,7 @@ schedule_figure(timing, "Six micro-batches", unit="s")
 #
 # With few micro-batches the sum counts most: whatever makes a single layer fast. With many the slowest stage does, so
 # stages should be alike. A stage's seconds depend on its submesh: what section 3 finds for each run of layers on each
-# size of submesh is the input of this level.
+# size of submesh is the input of this level. Alpa measures each of them, which takes long.
 
 
 # %% exercise="best_inter" points=12
@@ -1168,16 +1160,15 @@ def best_inter(
     micro_batches: int,
     sizes: Sequence[int],
 ) -> list[tuple[int, int]]:
-    """The stages, and their submeshes, with which a step takes least: the sum of all stages' seconds,
-    and micro_batches - 1 times those of the slowest.
+    """The stages with which a step takes least, by the formula above.
 
     stage_seconds(begin, end, size): seconds of layers begin to end - 1 for a micro-batch, on so many
-        devices; math.inf where they do not fit. More devices may be slower. Alpa measures them, which
-        takes long: ask for each at most once, and for no more devices than there are.
+        devices; math.inf where they do not fit. Ask for each at most once, and for no more devices
+        than there are.
     sizes: how many devices a submesh can have.
 
     Returns (layers, devices) of each stage, in order: all layers, and exactly all devices. Raises
-    ValueError if no plan fits. 20 layers on 16 devices with five sizes take less than three seconds.
+    ValueError if no plan fits. 20 layers on 16 devices take less than three seconds.
     """
     ### BEGIN SOLUTION
     usable = [size for size in sizes if size <= devices]
@@ -1436,24 +1427,27 @@ assert nested["VGG-16"][1] > 1.5 * nested["VGG-16"][2]
 # - that a device runs its tasks in the order in which they become ready: first come, first served;
 # - and that the runtime itself takes no time.
 #
-# A `Task` has a device and seconds. A `Timeline` is what a simulation finds out: when each task is ready and when it
-# ends, and each device's tasks in the order in which it runs them.
+# A `Task` has a device and seconds, and goes by its number in the list of all tasks. It is ready when all tasks that it
+# waits for have ended, or at 0 if there are none. Its device runs one task at a time, in the order in which they become
+# ready; of those ready at the same moment, the lowest number first. A `Timeline` is what a simulation finds out:
+#
+# | Field | What it says |
+# |---|---|
+# | `tasks` | the list of tasks |
+# | `before`, `after` | for each task the numbers of those that it waits for, and of those that wait for it |
+# | `ready`, `end` | for each task when it is ready, and when it has ended |
+# | `queues` | for each device the numbers of its tasks, in the order in which it runs them |
 
 
 # %% exercise="simulate" points=8
 def simulate(tasks: list[Task], edges: list[tuple[int, int]], devices: int) -> Timeline:
-    """When each task runs.
+    """When each task runs, by the rules above.
 
-    tasks: what devices 0 to devices - 1 do. A task goes by its place in the list.
+    tasks: what devices 0 to devices - 1 do.
     edges: (a, b), a < b, in any order: task b waits for task a.
 
-    A task is ready when all before it have ended; where there is none, at 0. A device runs its tasks
-    one at a time, in the order in which they become ready; of those ready at the same moment, the
-    lowest number first.
-
-    Returns the Timeline: tasks, a list of its own; for each task before and after, ready and end; for
-    each device its queue. There may be a thousand tasks of which each waits for the one
-    before.
+    Returns a Timeline whose list of tasks is its own, a copy. There may be a thousand tasks of which
+    each waits for the one before.
     """
     ### BEGIN SOLUTION
     before: list[list[int]] = [[] for _ in tasks]
@@ -1593,14 +1587,13 @@ guesses.measured(times_faster_to_simulate_than_to_execute=round(executed / simul
 def resimulate(timeline: Timeline, changes: dict[int, Task]) -> set[int]:
     """Bring a timeline up to date after some of its tasks have changed, and say which have moved.
 
-    timeline: as from simulate. It is changed in place: afterwards it is what simulate would make of the
-    changed tasks, to the last digit; before and after stay. changes: for some tasks, perhaps none, what
-    stands there from now on, perhaps on another device.
+    timeline: as from simulate. It is changed in place, to what simulate would make of changed tasks.
+    changes: for some tasks, perhaps none, what stands there from now on, perhaps on another device.
 
-    Returns the numbers of the tasks for which `ready` or `end` is now another than before the call.
+    Returns the numbers of the tasks whose `ready` or `end` is another than before the call.
 
-    Of `timeline.tasks` only what is needed is read: for n tasks that change or move at most 4 n + 4
-    different ones. To go through the list, or to copy it, reads all of it.
+    If n tasks change or move, at most 4 n + 4 different ones are read from `timeline.tasks`; to go
+    through the list, or to copy it, reads all of it.
     """
     ### BEGIN SOLUTION
     tasks, ready, end = timeline.tasks, timeline.ready, timeline.end
@@ -1724,10 +1717,11 @@ assert branched["faster"] > 3
 #
 # Start somewhere, change a random thing, and keep the change if the plan gets better. This is hill climbing. It ends
 # where no *single* change helps. FlexFlow therefore sometimes accepts a change for the worse, less often the worse it
-# is. How often? In the long run the walk is to be at a plan of cost $c$ in proportion to $e^{-\beta c}$. With a large
-# $\beta$ it stays near the best plans; with $\beta = 0$ it visits all alike. Where the next plan depends on the present
-# one and on chance alone, such a walk is a **Markov chain**, and Metropolis et al. (1953) say how to get those
-# proportions.
+# is. So in each step of its walk a plan is proposed, and the walk goes there, or stays where it is. How often does it
+# go to a worse plan? In the long run the walk is to be at a plan of cost $c$ in proportion to $e^{-\beta c}$. With a
+# large $\beta$ it stays near the best plans; with $\beta = 0$ it visits all alike. Where the next plan depends on the
+# present one and on chance alone, such a walk is a **Markov chain**. Metropolis et al. (1953) say how to get those
+# proportions, if plan B is proposed at A as often as A is at B.
 
 
 # %% exercise="search" points=10
@@ -1739,19 +1733,15 @@ def search(
     seed: int,
     beta: float = 1.0,
 ) -> tuple[AnyPlan, float]:
-    """Walk through plans, and return the best one that was seen, with its cost; of equal ones the
-    first.
+    """Walk through plans, and return the best one seen, with its cost; of equal ones the first.
 
-    plan: where it begins.
-    propose(plan, generator): a plan that differs a little, as likely from A to B as from B to A.
+    plan: where it begins. propose(plan, generator): a plan that differs a little.
     cost(plan): from 0 to 1e12, or math.inf. It takes long: call it once for the first plan, and once
         for each proposed.
-
-    In each step a change is proposed, and the walk goes there, or stays. It goes where the cost is no
-    higher, and never to an infinite cost from a finite one. In the long run it is at plans in
-    proportion to exp(-beta * cost).
-
     seed: of the one random.Random from which all chance comes.
+
+    The walk always goes where the cost is no higher. In the long run it is at plans in the proportions
+    above.
     """
     ### BEGIN SOLUTION
     generator = random.Random(seed)
@@ -2260,20 +2250,19 @@ assert planner.predict(again) == measured["all three"][0]
 # Given a model, a cluster and the memory of its devices, find the plan whose step is the fastest. There are too many
 # plans to predict them all, and no method is known to be always best. Alpa solves one integer program for each possible
 # stage and mesh, and a dynamic program above them. Yours may be simpler.
+#
+# It is tried with two small tasks, of at most 4 pieces and 8 ranks. Points are for plans that run within the memory;
+# for steps no slower than with one kind of parallelism alone (data, stages, or units inside of the MLPs shared); and
+# for steps within 10 % and within 3 % of the best plan known.
 
 
 # %% exercise="plan" points=16
 def plan(model: Model, cluster: Cluster, memory: float) -> ParallelPlan:
     """A plan for all ranks of a cluster, whose step is as fast as you can find and fits into memory.
 
-    model: as in section 9. memory: bytes of a device. A plan is rated by Planner(model, cluster,
-    torchs_1f1b).predict(plan): `seconds`, and `memory`, of which no stage may have more than a device.
-    Some plan fits. Each of two small tasks, of at most 4 pieces on 8 ranks, takes less than two
-    minutes.
-
-    Points are for plans that run within the memory; for steps no slower than with one kind of
-    parallelism alone (data, stages, or units inside of the MLPs shared); for steps within 10 %
-    and within 3 % of the best plan known.
+    model: as in section 9. memory: bytes of a device; some plan fits. A plan is rated by
+    Planner(model, cluster, torchs_1f1b).predict(plan): `seconds`, and `memory`, of which no stage may
+    have more than a device. Each of the two small tasks takes less than two minutes.
     """
     ### BEGIN SOLUTION
     planner, pieces = Planner(model, cluster, torchs_1f1b), len(model.pieces)

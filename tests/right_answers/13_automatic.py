@@ -148,26 +148,6 @@ def every_pair(source, target, nbytes, mesh, links, dims):
 
 
 @right("best_chain")
-def from_the_end(node_cost, edge_cost):
-    """What each strategy costs with all that comes after it, and then forwards."""
-    later = [list(node_cost[-1])]
-    for own, table in zip(node_cost[-2::-1], edge_cost[::-1], strict=True):
-        ahead = later[0]
-        later.insert(
-            0,
-            [
-                c + min(e + a for e, a in zip(row, ahead, strict=True))
-                for c, row in zip(own, table, strict=True)
-            ],
-        )
-    plan = [min(range(len(later[0])), key=later[0].__getitem__)]
-    for table, costs in zip(edge_cost, later[1:], strict=True):
-        row = table[plan[-1]]
-        plan.append(min(range(len(costs)), key=lambda t, row=row, costs=costs: row[t] + costs[t]))
-    return min(later[0]), plan
-
-
-@right("best_chain")
 def calls_itself_for_the_rest(node_cost, edge_cost):
     """What a strategy costs with all that comes after it, kept for whoever asks again; recursion."""
 

@@ -10,7 +10,7 @@ from graders.grading.explanation import Tried
 from graders.grading.judging import feature
 from graders.grading.kit import Answer, Criterion, Finding, Rng, compare
 from graders.units.functions.stage import Arguments, Seen, kept, of_function
-from graders.units.unit_13.drivers import refusals as drivers
+from graders.units.unit_13.drivers import choices as drivers
 from graders.units.unit_13.problems import Problem, typed
 
 SECONDS = 10.0
@@ -93,14 +93,13 @@ def in_time(answer: Answer, rng: Rng) -> Finding:
         Criterion(
             "least seconds",
             3,
-            "One variable for each strategy, 0 or 1, and one for each pair of strategies on an edge. What "
-            "has the pair to do with its two strategies?",
+            "One variable, 0 or 1, for each strategy, and for each pair of strategies on an edge.",
             vary=vary(graph=ORDINARY, number=(1, 2)) + both(telling=TRIANGLE),
         ),
         Criterion(
             "several edges",
             1,
-            "Of two operators each edge has variables of its own. (Alpa refuses a second one.)",
+            "Of two operators each edge has variables of its own.",
             vary=vary(graph=(SEVERAL,)),
         ),
         Criterion(
@@ -112,8 +111,7 @@ def in_time(answer: Answer, rng: Rng) -> Finding:
         Criterion(
             "what cannot be done",
             2,
-            "The solver takes no infinite costs. Which bound keeps a variable at 0? And if no plan is left, "
-            "raise ValueError.",
+            "The solver takes no infinite costs. Which bound keeps a variable at 0?",
             vary=vary(closed=(3,), telling=(IMPOSSIBLE,)),
         ),
         Criterion(
@@ -126,14 +124,13 @@ def in_time(answer: Answer, rng: Rng) -> Finding:
             "the solver's tolerances",
             3,
             "They are absolute, and made for sums near 1: divide by the cost of a plan, and leave out what "
-            "is dearer than that. Add up the bytes of its plan, and forbid it if need be. (Alpa does not.)",
+            "is dearer than that. Add up the bytes of its plan, and forbid it if need be.",
             vary=vary(unit=(1e-9,), telling=TOLERANCES),
         ),
         Criterion(
             "a larger graph",
             2,
-            "4 to the power of 12 plans are too many to look at, and hundreds of them are nearly as good as "
-            "the best: how near may the solver stop?",
+            "Hundreds of plans are nearly as good as the best: how near may the solver stop?",
             needs=("least seconds", "a choice that has them"),
             ask=in_time,
         ),

@@ -1,13 +1,16 @@
-"""A task graph, and when its tasks run."""
+"""Task graphs that are drawn, and when their tasks run."""
 
 import heapq
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 from course_lib.planner.timelines import Task, Timeline
 from graders.grading.expected import same
-from graders.grading.kit import Finding, compare
+from graders.grading.kit import Finding, Rng, compare
+
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
@@ -23,11 +26,6 @@ class Graph:
         if len(self.tasks) > 40:
             return f"{len(self.tasks)} tasks on {self.devices} devices"
         return f"Tasks (device, seconds) {self.tasks}, edges {self.edges}, {self.devices} devices"
-
-    def changed(self, change: dict[int, tuple[int, float]]) -> "Graph":
-        """The graph with other tasks in some places."""
-        tasks = [change.get(number, task) for number, task in enumerate(self.tasks)]
-        return Graph(tasks, self.edges, self.devices)
 
     @cached_property
     def timeline(self) -> Timeline:
@@ -65,3 +63,96 @@ def right_fields(graph: Graph, told: Any, names: tuple[str, ...], what: str) -> 
         if not compare.same(told[name], wanted):
             return same(told[name], wanted, f"{name} of {what}", 0.0)
     return Finding(True, f"{', '.join(names)} of {what} are right.")
+
+
+def one_device_each(rng: Rng) -> Graph:
+    """Tasks none of which waits for its device, each after up to three others."""
+    tasks = [(number, float(rng.integer(1, 9))) for number in range(9)]
+    return Graph(tasks, _edges(rng, 9, 3), 9)
+
+
+def crowded(rng: Rng, count: int, devices: int) -> Graph:
+    """Tasks that crowd on some devices, each let in by another one, in no order; the last device is idle.
+
+    No two tasks become ready for one device at the same moment.
+    """
+    while True:
+        let_in = [
+            (devices + number, float(seconds))
+            for number, seconds in enumerate(rng.integers(1, 20 * count, count).tolist())
+        ]
+        places, lasting = (rng.integers(*limits, count).tolist() for limits in ((0, devices - 1), (1, 60)))
+        tasks = list(zip(places, map(float, lasting), strict=True))
+        edges = {(first, second + count) for first, second in enumerate(_shuffled(rng, range(count)))}
+        edges |= {(a + count, b + count) for a, b in _edges(rng, count, 1)}
+        graph = Graph([*let_in, *tasks], _shuffled(rng, sorted(edges)), devices + count + 1)
+        timeline = graph.timeline
+        moments = [[timeline.ready[number] for number in queue] for queue in timeline.queues]
+        if all(len(set(each)) == len(each) for each in moments):
+            return graph
+
+
+def together(rng: Rng) -> Graph:
+    """Many tasks that become ready at one moment, on two devices."""
+    roots = [(0, 2.0), (1, 2.0)]
+    rest = [(rng.integer(0, 1), float(rng.integer(1, 2))) for _ in range(8)]
+    edges = [(rng.integer(0, 1), number) for number in range(2, 8)]
+    edges += [(rng.integer(2, 7), number) for number in (8, 9)]
+    return Graph([*roots, *rest], _shuffled(rng, edges), 2)
+
+
+def dots(rng: Rng) -> Graph:
+    """Tasks that take no time, and others that become ready at the same moment."""
+    tasks = [(rng.integer(0, 1), float(rng.choice((0, 0, 1, 2)))) for _ in range(11)]
+    return Graph(tasks, _edges(rng, 11, 2), 2)
+
+
+def chain(count: int) -> Graph:
+    """Each after the one before, on three devices in turn."""
+    tasks = [(number % 3, 1.0) for number in range(count)]
+    return Graph(tasks, [(number, number + 1) for number in range(count - 1)], 3)
+
+
+def hub(count: int) -> Graph:
+    """Task 0 and task 1, which takes longer, let in many others, each on a device of its own."""
+    tasks = [(0, 2.0), (1, 10.0), *((number + 2, 1.0) for number in range(count))]
+    return Graph(tasks, [(first, number + 2) for number in range(count) for first in (0, 1)], count + 2)
+
+
+def lanes(rng: Rng) -> Graph:
+    """Chains of twenty, a device each, that have nothing to do with each other; the first takes longest."""
+    count, length = 7, 20
+    tasks = [
+        (lane, float(rng.integer(4, 9) + 9 * (lane == 0))) for lane in range(count) for _ in range(length)
+    ]
+    edges = [(number, number + 1) for number in range(count * length - 1) if (number + 1) % length]
+    return Graph(tasks, edges, count)
+
+
+def _edges(rng: Rng, count: int, most: int) -> list[tuple[int, int]]:
+    """Each task after up to so many others, in no order."""
+    edges = {
+        (rng.integer(0, number - 1), number)
+        for number in range(1, count)
+        for _ in range(rng.integer(0, most))
+    }
+    return _shuffled(rng, sorted(edges))
+
+
+def _shuffled(rng: Rng, items: Sequence[Item]) -> list[Item]:
+    return [items[place] for place in rng.integers(0, 10**9, len(items)).argsort().tolist()]
+
+
+ALONE, *CROWDS = "each task on a device of its own", "more tasks than devices", "one device", "two devices"
+TIES = "tasks ready at one moment", "tasks that take no time"
+LANES = "chains that have nothing to do with each other"
+GRAPHS: dict[str, Callable[[Rng], Graph]] = {
+    ALONE: one_device_each,
+    CROWDS[0]: lambda rng: crowded(rng, 14, 3),
+    CROWDS[1]: lambda rng: crowded(rng, 6, 1),
+    CROWDS[2]: lambda rng: crowded(rng, 9, 2),
+    TIES[0]: together,
+    TIES[1]: dots,
+    LANES: lanes,
+}
+"""What is drawn, by its name."""

@@ -1,10 +1,9 @@
 """Nested plans for the levels of a network: what one takes, and what is possible."""
 
-from dataclasses import dataclass
 from functools import cache
 from itertools import accumulate, product
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 from graders.grading.kit import Finding, compare
 
@@ -14,8 +13,7 @@ Levels = list[tuple[int, float]]
 Nested = list[tuple[int, int, list[Any]]]
 
 
-@dataclass(frozen=True, slots=True)
-class Layers:
+class Layers(NamedTuple):
     """The arguments."""
 
     seconds: list[float]
@@ -71,11 +69,6 @@ class Layers:
             return found
 
         return whole(0, len(self.seconds), len(self.levels) - 1)
-
-    @property
-    def arguments(self) -> list[Any]:
-        """Those of the exercise."""
-        return [self.seconds, self.activations, self.weights, self.levels]
 
     def as_good(self, plan: Any, what: str = "") -> Finding:
         """Whether this is a plan, and its slowest part as fast as can be."""

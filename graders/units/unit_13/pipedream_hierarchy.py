@@ -47,8 +47,8 @@ class Network:
 def a_model(rng: Rng, case: Network) -> Arguments:
     """The four arguments."""
     if case.telling:
-        return TELLING[case.telling].arguments
-    return (_slow_inside if case.inside else _drawn)(rng, case).arguments
+        return [*TELLING[case.telling]]
+    return [*(_slow_inside if case.inside else _drawn)(rng, case)]
 
 
 def _drawn(rng: Rng, case: Network) -> Layers:
@@ -81,7 +81,7 @@ def in_time(answer: Answer, rng: Rng) -> Finding:
         [rng.integer(1, 9) * (50 if place > 22 else 1) for place in range(30)],
         [(4, 1500.0), (4, 300.0)],
     )
-    told = answer.call(in_turn, [model.arguments], timeout=SECONDS)
+    told = answer.call(in_turn, [[*model]], timeout=SECONDS)
     return compare.first_failure(
         model.as_good(called.value) for called, _ in compare.side_by_side(told, [model])
     )
@@ -99,8 +99,7 @@ def _inside(*units: tuple[int, ...]) -> tuple[Values, ...]:
         Criterion(
             "servers of several GPUs",
             4,
-            "What a run of layers takes on a whole server is what its best plan there takes; each level has "
-            "a bandwidth of its own.",
+            "What a run of layers takes on a whole server is what its best plan there takes.",
             vary=vary(
                 layers=(3, 5),
                 units=((2, 2), (2, 3), (4, 2), (1, 3), (3, 1)),

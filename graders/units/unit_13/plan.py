@@ -1,10 +1,9 @@
 """Unit 13, the open task: a plan for a model on a cluster, scored by the seconds of a step."""
 
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass
 
 from course_lib.planner import (
     BadPlan,
-    Model,
     ParallelPlan,
     Planner,
     Prediction,
@@ -14,112 +13,72 @@ from course_lib.planner import (
 )
 from graders.grading.kit import Answer, Criterion, Finding, Findings, Rng, compare, exercise
 from graders.units.unit_13.drivers import plans as drivers
-from graders.units.unit_13.drivers.plans import Numbers, PlanReply
 
 RUNS = "runs within the memory"
 PLAIN = "no slower than one kind of parallelism"
 TENTH, THIRTIETH = "within a tenth of the best known", "within 3 % of the best known"
 
-LINKS = [1e-6, 100e9, 10e-6, 5e9]
-
+SPEEDS = [1e-6, 100e9, 10e-6, 5e9, 1e13, 1e12]
 Known = tuple[tuple[int, ...], int, int, int]
 """cuts, data, tensor, micro-batches; what is shared are the units inside of the MLPs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """best: the best plan known. plain: plans of one kind of parallelism each."""
+    """inner: units inside of each MLP. memory: bytes of a device. best: the best plan known. plain: the best
+    of one kind of parallelism, with as many micro-batches as stages.
+    """
 
-    numbers: Numbers
+    inner: list[int]
+    samples: int
+    nodes: int
+    devices: int
     memory: float
     best: Known
-    plain: tuple[Known, ...]
+    plain: Known
 
 
 # As many samples as few numbers divide: then there are few plans, and a check takes less time.
 TASKS = (
-    Task(
-        Numbers([6144, 1024, 1024], 1024, 8 * 127, 2, 4, LINKS, 1e13, 1e12),
-        1e9,
-        ((0, 1), 2, 2, 4),
-        (((0,), 8, 1, 1), ((0,), 1, 8, 1)),
-    ),
-    Task(
-        Numbers([1024, 512, 1024, 1024], 1024, 16 * 61, 2, 2, LINKS, 1e13, 1e12),
-        60e6,
-        ((0, 1, 2, 3), 1, 1, 16),
-        (((0, 1, 2, 3), 1, 1, 4),),
-    ),
+    Task([4096, 1024], 4 * 251, 2, 4, 1e9, ((0, 1), 2, 2, 2), ((0,), 1, 8, 1)),
+    Task([1024] * 4, 8 * 127, 2, 2, 60e6, ((0, 1, 2, 3), 1, 1, 8), ((0, 1, 2, 3), 1, 1, 4)),
 )
-"""The best plans found: a mixture of all three, whose first stage is a single large piece; and stages alone,
-where others that fit are a fifth slower, and faster ones do not fit."""
+"""The best plans are a mixture of all three; and stages alone, where others that fit are a tenth slower, and
+faster ones do not fit.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Rated:
-    """What the answer has planned for a task. fault: why it cannot be carried out, or empty."""
+    """What was planned for a task. what: both, in words. step: its prediction, or why there is none."""
 
     task: Task
     planner: Planner
-    plan: ParallelPlan
-    prediction: Prediction | None
-    fault: str = ""
-
-    @classmethod
-    def of(cls, task: Task, reply: PlanReply) -> "Rated":
-        planner = Planner(task.numbers.model(), task.numbers.cluster(), torchs_1f1b)
-        if reply.kind != ParallelPlan.__name__:
-            return cls(task, planner, ParallelPlan(), None, f"got {reply.kind}; expected a ParallelPlan.")
-        plan = ParallelPlan(tuple(reply.cuts), reply.data, reply.tensor, reply.micro_batches, reply.split)
-        ranks = planner.cluster.size
-        if plan.ranks != ranks:
-            fault = f"{_said(plan)} has {plan.ranks} ranks, the cluster {ranks}."
-            return cls(task, planner, plan, None, fault)
-        try:
-            return cls(task, planner, plan, planner.predict(plan))
-        except BadPlan as error:
-            return cls(task, planner, plan, None, str(error))
-
-    def __str__(self) -> str:
-        return f"{self.task.numbers}, memory={self.task.memory:.3g}"
+    what: str
+    step: Prediction | str
 
     def runs(self) -> Finding:
         """Passes if the plan can be carried out by all ranks within the memory."""
-        if self.prediction is None:
-            return Finding(False, f"{self}: {self.fault}")
-        what = f"{self}: {_said(self.plan)} has, in bytes of the fullest rank"
-        return compare.at_most(max(self.prediction.memory), int(self.task.memory), what)
+        if isinstance(self.step, str):
+            return Finding(False, f"{self.what}: {self.step}")
+        what = f"{self.what}: bytes of the fullest rank"
+        return compare.at_most(max(self.step.memory), int(self.task.memory), what)
 
-    def within(self, known: tuple[Known, ...], allowed: float) -> Finding:
-        """Passes if a step takes at most so many times the seconds of the best of these plans."""
-        assert self.prediction is not None
-        plans = [_plan(self.planner.model, each) for each in known]
-        least, faster = min(
-            ((self.planner.predict(each).seconds, each) for each in plans), key=lambda pair: pair[0]
-        )
-        taken = self.prediction.seconds
+    def within(self, known: Known, allowed: float) -> Finding:
+        """Passes if a step takes at most so many times the seconds of the known plan."""
+        assert not isinstance(self.step, str)
+        cuts, data, tensor, micro_batches = known
+        graph = self.planner.model.graph(self.planner.model.part(data, micro_batches))
+        inside = [name for name in dimensions(graph) if name.endswith(".linear.o")]
+        split = split_along(graph, inside, tensor)
+        least = self.planner.predict(ParallelPlan(cuts, data, tensor, micro_batches, split)).seconds
+        taken = self.step.seconds
         said = (
-            f"{self}: a step of {_said(self.plan)} takes {taken * 1e3:.3f} ms. {_said(faster)} takes "
-            f"{least * 1e3:.3f} ms, and at most {allowed * least * 1e3:.3f} ms count here."
+            f"{self.what}: a step takes {taken * 1e3:.3f} ms. With {cuts=}, {data=}, {tensor=}, "
+            f"{micro_batches=} it takes {least * 1e3:.3f} ms, and at most {allowed * least * 1e3:.3f} ms "
+            "count here."
         )
         return Finding(taken <= allowed * least, said)
-
-
-def _said(plan: ParallelPlan) -> str:
-    """A plan in words."""
-    shared = f"{len(plan.split)} operators split" if plan.tensor > 1 else "no operator split"
-    return (
-        f"cuts={plan.cuts}, data={plan.data}, tensor={plan.tensor}, micro_batches={plan.micro_batches}, "
-        f"{shared}"
-    )
-
-
-def _plan(model: Model, known: Known) -> ParallelPlan:
-    """A known plan, whole."""
-    cuts, data, tensor, micro_batches = known
-    graph = model.graph(model.part(data, micro_batches))
-    inside = [name for name in dimensions(graph) if name.endswith(".linear.o")]
-    return ParallelPlan(cuts, data, tensor, micro_batches, split_along(graph, inside, tensor))
 
 
 @exercise(
@@ -155,28 +114,34 @@ def _plan(model: Model, known: Known) -> ParallelPlan:
 )
 def plan(answer: Answer, rng: Rng) -> Findings:
     """Two tasks whose best plans are of different kinds."""
-    tasks = [_drawn(rng, task) for task in TASKS]
-    rated = [
-        Rated.of(task, answer.call(drivers.planned, list(astuple(task.numbers)), task.memory, timeout=120.0))
-        for task in tasks
-    ]
+    rated = [_rated(answer, rng, task) for task in TASKS]
     yield RUNS, compare.first_failure(each.runs() for each in rated)
     yield PLAIN, compare.first_failure(each.within(each.task.plain, 1.001) for each in rated)
     for name, allowed in ((TENTH, 1.1), (THIRTIETH, 1.03)):
-        yield name, compare.first_failure(each.within((each.task.best,), allowed) for each in rated)
+        yield name, compare.first_failure(each.within(each.task.best, allowed) for each in rated)
 
 
-def _drawn(rng: Rng, task: Task) -> Task:
-    """The same on a cluster that is a little faster or slower, by up to 5 % in each number."""
-
-    def near(number: float) -> float:
-        return number * (1 + rng.integer(-50, 50) / 1000)
-
-    given = task.numbers
-    numbers = replace(
-        given,
-        links=[*map(near, given.links)],
-        flops=near(given.flops),
-        memory_bandwidth=near(given.memory_bandwidth),
+def _rated(answer: Answer, rng: Rng, task: Task) -> Rated:
+    """The task on a cluster that is a little faster or slower, by up to 2 % in each number."""
+    speeds = [each * (1 + rng.integer(-20, 20) / 1000) for each in SPEEDS]
+    given = task.inner, task.samples, task.nodes, task.devices, speeds, task.memory
+    reply = answer.call(drivers.planned, *given, timeout=120.0)
+    cluster = drivers.cluster_of(task.nodes, task.devices, speeds)
+    planner = Planner(drivers.model_of(task.inner, task.samples), cluster, torchs_1f1b)
+    found = ParallelPlan(tuple(reply.cuts), reply.data, reply.tensor, reply.micro_batches, reply.split)
+    ranks = task.nodes * task.devices
+    if reply.kind != "ParallelPlan":
+        step: Prediction | str = f"got {reply.kind}; expected a ParallelPlan."
+    elif found.ranks != ranks:
+        step = f"it has {found.ranks} ranks, the cluster {ranks}."
+    else:
+        try:
+            step = planner.predict(found)
+        except BadPlan as error:
+            step = str(error)
+    what = (
+        f"Residual MLPs of width {drivers.WIDTH} with {task.inner} units inside, {task.samples} samples, "
+        f"on {planner.cluster}, memory={task.memory:.3g}, with cuts={found.cuts}, data={found.data}, "
+        f"tensor={found.tensor}, micro_batches={found.micro_batches}, {len(found.split)} operators split"
     )
-    return replace(task, numbers=numbers)
+    return Rated(task, planner, what, step)

@@ -122,22 +122,19 @@ def as_few_bytes(tried: Tried[Moved]) -> Finding:
         Criterion(
             "whole on every rank",
             3,
-            "Of parts along another dim than 0, what does dist.all_gather_into_tensor leave where? A sum has "
-            "to be added up.",
+            "Of parts along another dim than 0, what does dist.all_gather_into_tensor leave where?",
             vary=vary(change=WHOLE, ranks=(1, 2, 3), dims=(2,)),
         ),
         Criterion(
             "cut, from a sum or from another cut",
             3,
-            "Part r goes to the rank at place r: join the parts along dimension 0, which is where "
-            "dist.reduce_scatter_tensor and dist.all_to_all_single cut.",
+            "dist.reduce_scatter_tensor and dist.all_to_all_single cut along dimension 0.",
             vary=vary(change=CUT),
         ),
         Criterion(
             "without a word",
             2,
-            "A part of what all have; or a sum in which each number stands on one rank only, with zeros on "
-            "the others. (DTensor has no way from R to P.)",
+            "A part of what all have; or a sum in which each number stands on one rank only.",
             vary=vary(change=ALONE),
         ),
         Criterion(
@@ -158,15 +155,13 @@ def as_few_bytes(tried: Tried[Moved]) -> Finding:
         Criterion(
             "what is sent",
             1,
-            "One collective at most, and the one that brings each rank what it needs and no more. (Over Gloo "
-            "DTensor gathers where it could exchange.)",
+            "One collective at most, and the one that brings each rank what it needs and no more.",
             how=as_few_bytes,
         ),
         Criterion(
             "x is left alone",
             1,
-            "It may be in use elsewhere, and in any order in memory; what is returned has memory of its own, "
-            "also when the next call comes. (DTensor returns a view where it can.)",
+            "It may be in use elsewhere; what is returned has memory of its own.",
             vary=vary(layout=("strided", "transposed")),
             how=kept,
         ),

@@ -29,7 +29,7 @@ class Priced:
 
 def a_change(rng: Rng, case: Priced) -> Arguments:
     """Of a tensor of drawn bytes, over a drawn link."""
-    link = (rng.integer(1, 50) * 1e-6, rng.integer(1, 300) * 1e9)
+    link = {"latency": rng.integer(1, 50) * 1e-6, "bandwidth": rng.integer(1, 300) * 1e9}
     return [*case.change, rng.integer(1, 10**6) * 4 * case.ranks**2, case.ranks, link]
 
 
@@ -53,15 +53,13 @@ def cost_of(change: tuple[str, str], nbytes: int, ranks: int, link: Link) -> flo
         Criterion(
             "whole on every rank",
             2,
-            "What does a rank lack: parts that others have, or what others would add? And what does a rank "
-            "give to an all-gather, of which nbytes are all ranks' together?",
+            "What does a rank lack: parts that others have, or what others would add?",
             vary=vary(change=(("S(2)", "R"), ("P", "R")), ranks=(1, 2, 5)),
         ),
         Criterion(
             "cut, from a sum or from another cut",
             2,
-            "No rank needs more than its own part. Which call gives it that and nothing else? And what has a "
-            "rank to give, when the tensor is cut already?",
+            "No rank needs more than its own part. Which call gives it that and nothing else?",
             vary=vary(change=CUT),
         ),
         Criterion(
@@ -78,11 +76,11 @@ def cost_of(change: tuple[str, str], nbytes: int, ranks: int, link: Link) -> flo
         "Which tensors add up to a whole one if rank 0 has all of it? And if each rank has a part?",
     ),
     arguments=a_change,
-    driver=drivers.reshard_costs,
-    written=lambda given: "{}, {}, {}, {}, Link{}".format(*given),
+    driver=drivers.priced,
+    written=lambda given: "{}, {}, {}, {}, Link(**{})".format(*given),
 )
 def reshard_cost(case: Priced, given: Arguments) -> Expected:
     """The seconds of the one call, or none."""
     names = ("source", "target", "nbytes", "ranks", "link")
-    seconds = cost_of(case.change, given[2], case.ranks, Link(*given[4]))
+    seconds = cost_of(case.change, given[2], case.ranks, Link(**given[4]))
     return Expected(seconds, dict(zip(names, given, strict=True)), returned=None)

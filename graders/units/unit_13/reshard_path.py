@@ -41,104 +41,90 @@ class Way:
     number: int = 0
 
 
-@dataclass(frozen=True)
-class Task:
-    """The arguments of a call. links: latency and bandwidth for each axis."""
-
-    source: Layout
-    target: Layout
-    nbytes: int
-    mesh: tuple[int, ...]
-    links: list[tuple[float, float]]
-    dims: int
-
-    @property
-    def arguments(self) -> Arguments:
-        return [getattr(self, name) for name in NAMES]
-
-    def neighbours(self, here: Layout, ordered: bool = True) -> Iterator[tuple[float, Layout]]:
-        """What is one step away, and its price. ordered: whether later cuts of the same dim forbid it."""
-        for axis, kind in itertools.product(range(len(here)), KINDS):
-            later = {each for each in here[axis + 1 :] if each.startswith("S")}
-            if kind == here[axis] or (ordered and later & {here[axis], kind}):
-                continue
-            cuts = [n for k, n in enumerate(self.mesh) if k != axis and here[k].startswith("S")]
-            link, nbytes = Link(*self.links[axis]), self.nbytes // prod(cuts)
-            price = cost_of((here[axis], kind), nbytes, self.mesh[axis], link)
-            yield price, (*here[:axis], kind, *here[axis + 1 :])
-
-    def least(self, ordered: bool = True) -> float:
-        """Seconds of the fastest way, by Dijkstra's algorithm."""
-        heap, done = [(0.0, self.source)], set()
-        while heap[0][1] != self.target:
-            seconds, here = heapq.heappop(heap)
-            if here not in done:
-                done.add(here)
-                for price, there in self.neighbours(here, ordered):
-                    heapq.heappush(heap, (seconds + price, there))
-        return heap[0][0]
-
-
 def arguments(rng: Rng, case: Way) -> Arguments:
-    """Those of the exercise; on drawn ways the order of cuts matters only where it has to."""
-    task = a_task(rng, case)
-    while not case.source and (task.least() != task.least(ordered=False)) is not case.ordered:
-        task = a_task(rng, case)
-    return task.arguments
+    """On a mesh whose axes have links of their own; on drawn ways the order of cuts matters only where it
+    has to.
+    """
+    while True:
+        source, target = case.source, case.target
+        while source == target and not case.source:
+            source, target = (tuple(rng.choice(KINDS) for _ in range(case.axes)) for _ in range(2))
+        mesh = tuple(rng.integer(2, 5) for _ in range(case.axes))
+        links = [{"latency": rng.integer(1, 30) * 1e-6, "bandwidth": rng.integer(1, 300) * 1e9} for _ in mesh]
+        given = [source, target, rng.integer(10, 10**5) * 4 * prod(mesh) ** 2, mesh, links, DIMS]
+        if case.source or (least(given) != least(given, ordered=False)) is case.ordered:
+            return given
 
 
-def a_task(rng: Rng, case: Way) -> Task:
-    """On a mesh whose axes have links of their own."""
-    source, target = case.source, case.target
-    while source == target and not case.source:
-        source, target = (tuple(rng.choice(KINDS) for _ in range(case.axes)) for _ in range(2))
-    mesh = tuple(rng.integer(2, 5) for _ in range(case.axes))
-    links = [(rng.integer(1, 30) * 1e-6, rng.integer(1, 300) * 1e9) for _ in range(case.axes)]
-    return Task(source, target, rng.integer(10, 10**5) * 4 * prod(mesh) ** 2, mesh, links, DIMS)
+def steps(here: Layout, given: Arguments, ordered: bool = True) -> Iterator[tuple[float, Layout]]:
+    """What is one step away, and its price. ordered: whether later cuts of the same dim forbid it."""
+    _, _, nbytes, mesh, links, _ = given
+    for axis, kind in itertools.product(range(len(here)), KINDS):
+        later = {each for each in here[axis + 1 :] if each.startswith("S")}
+        if kind == here[axis] or (ordered and later & {here[axis], kind}):
+            continue
+        cuts = [n for k, n in enumerate(mesh) if k != axis and here[k].startswith("S")]
+        price = cost_of((here[axis], kind), nbytes // prod(cuts), mesh[axis], Link(**links[axis]))
+        yield price, (*here[:axis], kind, *here[axis + 1 :])
 
 
-def right_seconds(reply: Any, what: str, task: Task) -> Finding:
+def least(given: Arguments, ordered: bool = True) -> float:
+    """Seconds of the fastest way, by Dijkstra's algorithm."""
+    source, target, *_ = given
+    heap, done = [(0.0, source)], set()
+    while heap[0][1] != target:
+        seconds, here = heapq.heappop(heap)
+        if here not in done:
+            done.add(here)
+            for price, there in steps(here, given, ordered):
+                heapq.heappush(heap, (seconds + price, there))
+    return heap[0][0]
+
+
+def right_seconds(reply: Any, what: str, given: Arguments) -> Finding:
     """Passes if the least seconds come with something."""
     if type(reply) is not list or len(reply) != 2:
         return Finding(False, f"{what} is {compare.shown(reply)}; expected seconds and a list of layouts.")
-    wanted = task.least()
+    wanted = least(given)
     right = abs(compare.as_float(reply[0]) - wanted) <= ROUNDING * wanted
     return Finding(right, f"{what}: {compare.shown(reply[0])} s; the least is {wanted:.8g} s.")
 
 
-def right_way(reply: Any, what: str, task: Task) -> Finding:
-    """Passes if the way is one, leads from source to target, and takes the seconds that were told."""
+def right_way(reply: Any, what: str, given: Arguments) -> Finding:
+    """Passes if the way is one, leads from source to target, and takes the least seconds."""
     way = reply[1]
     said = f"{what}: the way is {compare.shown(way)}"
-    if type(way) is not list or not all(type(each) is list for each in way):
+    if type(way) is not list or not way or not all(type(each) is list for each in way):
         return Finding(False, f"{said}; expected a list of layouts.")
     layouts = [tuple(each) for each in way]
-    if layouts[:1] != [task.source] or layouts[-1:] != [task.target]:
-        return Finding(False, f"{said}; it does not begin with {task.source} and end with {task.target}.")
+    if [layouts[0], layouts[-1]] != given[:2]:
+        return Finding(False, f"{said}; expected one from {given[0]} to {given[1]}.")
     taken = 0.0
     for here, there in itertools.pairwise(layouts):
-        steps = {each: price for price, each in task.neighbours(here)}
-        if there not in steps:
+        prices = {each: price for price, each in steps(here, given)}
+        if there not in prices:
             return Finding(False, f"{said}; from {here} to {there} is no step.")
-        taken += steps[there]
-    right = abs(taken - task.least()) <= ROUNDING * taken
-    return Finding(right, f"{said}; its steps take {taken:.8g} s, and {compare.shown(reply[0])} s were told.")
+        taken += prices[there]
+    wanted = least(given)
+    return Finding(
+        abs(taken - wanted) <= ROUNDING * taken, f"{said}, {taken:.8g} s; expected {wanted:.8g} s."
+    )
 
 
 def a_right_way(tried: Tried[Way]) -> Finding:
-    """Passes if the way that was told takes the seconds that were told, and arguments stay."""
+    """Passes if the way takes the least seconds, and arguments stay."""
     seen: Seen = tried.seen
-    return compare.first_failure((kept(tried), right_way(seen.value, seen.what, Task(*seen.given))))
+    return compare.first_failure((kept(tried), right_way(seen.value, seen.what, seen.given)))
 
 
 def in_time(answer: Answer, rng: Rng) -> Finding:
     """Passes if a way on three axes is the fastest, and comes in time."""
-    task = a_task(rng, Way((), (), axes=3))
-    found = answer.call(drivers.reshard_paths, [task.arguments], timeout=SECONDS)
-    what = f"{''.join(task.source)} to {''.join(task.target)} on {task.mesh}"
+    given = arguments(rng, Way((), (), axes=3, ordered=rng.choice((False, True))))
+    found = answer.call(drivers.priced, [given], timeout=SECONDS)
+    what = "{} to {} on {}".format("".join(given[0]), "".join(given[1]), given[3])
     return compare.first_failure(
-        judge(called.value, what, task)
-        for called, _ in compare.side_by_side(found, [task])
+        judge(called.value, what, given)
+        for called, _ in compare.side_by_side(found, [given])
         for judge in (right_seconds, right_way)
     )
 
@@ -156,15 +142,13 @@ def _drawn(count: int, **features: Any) -> tuple[Values, ...]:
         Criterion(
             "least seconds",
             5,
-            "Layouts are places on a map, and changes along one axis are roads. How long is a road, and "
-            "which way is the shortest, detours included?",
+            "Layouts are places on a map, and changes along one axis are roads. Is a detour shorter?",
             vary=both(target=("S(0)", "R")) + _drawn(2, axes=1) + _drawn(8),
         ),
         Criterion(
             "one dim along several axes",
             3,
-            "A cut may come or go only while no later axis cuts the same dim: that goes for what a step "
-            "takes away, and for what it brings.",
+            "The rule goes for the cut that a step takes away, and for the one that it brings.",
             vary=both(source=("S(1)", "S(1)"), target=("S(0)", "S(1)"))
             + both(source=("R", "S(1)"), target=("S(1)", "S(1)"))
             + _drawn(5, ordered=True),
@@ -172,8 +156,7 @@ def _drawn(count: int, **features: Any) -> tuple[Values, ...]:
         Criterion(
             "a way that takes them",
             4,
-            "Remember from where the shortest way came; source and target are on it. From a layout to "
-            "itself it is 0 seconds and one layout.",
+            "Remember from where the shortest way came; source and target are on it.",
             vary=both(source=("S(0)", "P"), target=("S(0)", "P")),
             how=a_right_way,
         ),
@@ -191,10 +174,10 @@ def _drawn(count: int, **features: Any) -> tuple[Values, ...]:
         "Dijkstra's algorithm: a heap with the seconds so far. When is a layout finished?",
     ),
     arguments=arguments,
-    driver=drivers.reshard_paths,
+    driver=drivers.priced,
     written=lambda given: ", ".join(map(str, given)),
 )
 def reshard_path(case: Way, given: Arguments) -> Expected:
     """The least seconds."""
-    found = Checked(partial(right_seconds, task=Task(*given)))
+    found = Checked(partial(right_seconds, given=given))
     return Expected(found, dict(zip(NAMES, given, strict=True)), returned=None)

@@ -1,6 +1,5 @@
 """The grader of `resimulate`."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,11 +10,10 @@ from graders.grading.judging import feature
 from graders.grading.kit import Criterion, Finding, Rng, compare
 from graders.units.functions.stage import Arguments, Seen, of_function
 from graders.units.unit_13.drivers import timelines as drivers
-from graders.units.unit_13.graphs import Graph, right_fields
-from graders.units.unit_13.task_graphs import ALONE, CROWDS, GRAPHS, LANES, TIES, hub
+from graders.units.unit_13.graphs import ALONE, CROWDS, GRAPHS, LANES, TIES, Graph, hub, right_fields
 
-Change = dict[int, tuple[int, float]]
-"""Task -> its new device and seconds."""
+Change = list[tuple[int, int, float]]
+"""Tasks, each with its new device and seconds."""
 
 READ = 4
 """How many tasks may be read for each that changes or moves, and how many besides."""
@@ -27,7 +25,7 @@ def _lasting(rng: Rng, graph: Graph) -> list[Change]:
     """An early task that takes another time."""
     number = rng.integer(0, min(4, len(graph.tasks) - 1))
     device, seconds = graph.tasks[number]
-    return [{number: (device, float(rng.choice([each for each in range(14) if each != seconds])))}]
+    return [[(number, device, float(rng.choice([each for each in range(14) if each != seconds])))]]
 
 
 def _moved(rng: Rng, graph: Graph) -> list[Change]:
@@ -35,22 +33,20 @@ def _moved(rng: Rng, graph: Graph) -> list[Change]:
     number = rng.integer(0, len(graph.tasks) - 1)
     device, seconds = graph.tasks[number]
     other = (device + rng.integer(1, graph.devices - 1)) % graph.devices
-    return [{number: (other, float(rng.choice((seconds, 5.0))))}]
+    return [[(number, other, float(rng.choice((seconds, 5.0))))]]
 
 
 def _several(rng: Rng, graph: Graph) -> list[Change]:
     """None, several at once, all put back, and once more."""
-    several = {number: task for _ in range(3) for number, task in _moved(rng, graph)[0].items()}
-    back = {number: graph.tasks[number] for number in several}
-    return [{}, several, back, several]
+    tasks = {
+        number: (device, seconds) for _ in range(3) for [(number, device, seconds)] in _moved(rng, graph)
+    }
+    several = [(number, *task) for number, task in tasks.items()]
+    return [[], several, [(number, *graph.tasks[number]) for number in tasks], several]
 
 
 DURATION, DEVICE, SEVERAL = "another duration", "another device", "several changes"
-CHANGES: dict[str, Callable[[Rng, Graph], list[Change]]] = {
-    DURATION: _lasting,
-    DEVICE: _moved,
-    SEVERAL: _several,
-}
+CHANGES = {DURATION: _lasting, DEVICE: _moved, SEVERAL: _several}
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,45 +61,37 @@ class Changed:
 def a_timeline(rng: Rng, case: Changed) -> Arguments:
     """Its fields, and changes."""
     if case.graph == HUB:
-        graph, changes = hub(30), [{0: (0, 5.0)}, {0: (0, 2.0)}]
+        graph, changes = hub(30), [[(0, 0, 5.0)], [(0, 0, 2.0)]]
     else:
         graph = GRAPHS[case.graph](rng)
         changes = CHANGES[case.change](rng, graph)
-    fields = {name: getattr(graph.timeline, name) for name in FIELDS} | {"tasks": graph.tasks}
-    return [fields, [{str(number): task for number, task in change.items()} for change in changes]]
+    return [{name: getattr(graph.timeline, name) for name in FIELDS} | {"tasks": graph.tasks}, changes]
 
 
-def _steps(given: Arguments) -> list[tuple[Graph, Change, Graph]]:
-    """For each change the graph before, the change, and the graph afterwards."""
+def _steps(given: Arguments) -> list[tuple[str, Graph, set[int], int]]:
+    """For each change: what changes, in words; the graph afterwards; the tasks that move; how many may be
+    read.
+    """
     fields, changes = given
     edges = [(first, second) for first, after in enumerate(fields["after"]) for second in after]
     graph, steps = Graph(fields["tasks"], edges, len(fields["queues"])), []
-    for told in changes:
-        change = {int(number): task for number, task in told.items()}
-        changed = graph.changed(change)
-        steps.append((graph, change, changed))
-        graph = changed
+    for change in changes:
+        what, old = f"{graph}; changes {change}", graph.timeline
+        changing = {number: (device, seconds) for number, device, seconds in change}
+        tasks = [changing.get(number, task) for number, task in enumerate(graph.tasks)]
+        graph = Graph(tasks, edges, graph.devices)
+        times = zip(old.ready, old.end, graph.timeline.ready, graph.timeline.end, strict=True)
+        moved = {number for number, (*was, ready, end) in enumerate(times) if was != [ready, end]}
+        steps.append((what, graph, moved, READ * len(moved | changing.keys()) + READ))
     return steps
-
-
-def _moving(graph: Graph, changed: Graph) -> set[int]:
-    """The tasks that are ready, or end, at another moment than before."""
-    old, new = graph.timeline, changed.timeline
-    return {
-        number
-        for number in range(len(graph.tasks))
-        if (old.ready[number], old.end[number]) != (new.ready[number], new.end[number])
-    }
 
 
 def which_have_moved(tried: Tried[Changed]) -> Finding:
     """Passes if just those tasks are named that have moved."""
     seen: Seen = tried.seen
     return compare.first_failure(
-        compare.equal(
-            reply["moved"], sorted(_moving(graph, changed)), f"{graph}; changes {change}: which moved"
-        )
-        for (graph, change, changed), reply in compare.side_by_side(_steps(seen.given), seen.value)
+        compare.equal(reply["moved"], sorted(moved), f"{what}: which moved")
+        for (what, _, moved, _), reply in compare.side_by_side(_steps(seen.given), seen.value)
     )
 
 
@@ -111,13 +99,8 @@ def reads_few(tried: Tried[Changed]) -> Finding:
     """Passes if few tasks were read that neither change nor move."""
     seen: Seen = tried.seen
     return compare.first_failure(
-        compare.at_most(
-            len(reply["read"]),
-            READ * len(change.keys() | moved) + READ,
-            f"{graph}; changes {change}; {compare.counted(len(moved), 'task')} moved; tasks read",
-        )
-        for (graph, change, changed), reply in compare.side_by_side(_steps(seen.given), seen.value)
-        for moved in (_moving(graph, changed),)
+        compare.at_most(len(reply["read"]), most, f"{what}; {len(moved)} moved; tasks read")
+        for (what, _, moved, most), reply in compare.side_by_side(_steps(seen.given), seen.value)
     )
 
 
@@ -155,8 +138,7 @@ def reads_few(tried: Tried[Changed]) -> Finding:
         Criterion(
             "reads what it needs",
             4,
-            "A task whose reasons to move are gone need not be looked at, nor one that waits for another "
-            "and is ready when it was.",
+            "A task that is ready when it was, and whose device is free when it was, need not be looked at.",
             needs=("another duration", "another device", "several changes"),
             vary=vary(graph=(HUB, LANES)) + both(graph=LANES, change=DEVICE),
             how=reads_few,
@@ -185,8 +167,8 @@ def resimulate(case: Changed, given: Arguments) -> Expected:
 
     def judged(told: Any, what: str) -> Finding:
         return compare.first_failure(
-            right_fields(changed, reply, FIELDS, f"the timeline of {graph}, after changes {change},")
-            for (graph, change, changed), reply in compare.side_by_side(_steps(given), told)
+            right_fields(changed, reply, FIELDS, f"the timeline of {what}: afterwards")
+            for (what, changed, _, _), reply in compare.side_by_side(_steps(given), told)
         )
 
     return Expected(Checked(judged), {"timeline": ANYTHING, "changes": ANYTHING}, returned=None)

@@ -9,8 +9,7 @@ from graders.grading.judging import feature
 from graders.grading.kit import Answer, Criterion, Finding, Rng, compare
 from graders.units.functions.stage import Arguments, Seen, kept, of_function
 from graders.units.unit_13.drivers import timelines as drivers
-from graders.units.unit_13.graphs import Graph, right_fields
-from graders.units.unit_13.task_graphs import ALONE, CROWDS, GRAPHS, TIES, chain
+from graders.units.unit_13.graphs import ALONE, CROWDS, GRAPHS, TIES, Graph, chain, right_fields
 
 TIMES = ("ready", "end", "queues")
 
@@ -61,17 +60,17 @@ def a_long_chain(answer: Answer, rng: Rng) -> Finding:
         Criterion(
             "one at a time, in the order of readiness",
             3,
-            "A device takes the task that became ready first, not the one with the lowest number, and not "
-            "the one that was found first.",
+            "A device takes the task that became ready first, not the one with the lowest number.",
             vary=vary(graph=CROWDS) + both(graph=CROWDS[0], number=3),
         ),
         Criterion(
             "ready at the same moment",
             1,
             "Then the lower number goes first, also where a task takes no time.",
-            vary=tuple(
-                each for name in TIES for number in (3, 4) for each in both(graph=name, number=number)
-            ),
+            vary=both(graph=TIES[0], number=3)
+            + both(graph=TIES[0], number=4)
+            + both(graph=TIES[1], number=3)
+            + both(graph=TIES[1], number=4),
         ),
         Criterion(
             "a long chain",

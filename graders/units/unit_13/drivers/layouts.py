@@ -1,6 +1,9 @@
-"""Drivers of layouts: they run beside the student's code, which could read an expected value here."""
+"""Drivers of layouts: they run beside the student's code, which could read an expected value here.
 
-from collections.abc import Sequence
+Placements cross as "R", "P" and "S(1)", links as {"latency": ..., "bandwidth": ...}.
+"""
+
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -11,7 +14,7 @@ from course_lib.planner import Einsum, Strategy
 from graders.grading.answer import AnswerFunction, PlainData
 from graders.grading.called import Called
 from graders.units.functions.drivers import in_turn
-from graders.units.ranks.drivers import calls
+from graders.units.ranks import drivers as ranks
 
 
 def strategies(
@@ -26,56 +29,35 @@ def strategies(
     return in_turn(made, calls, layouts)
 
 
-def reshard_costs(
-    answer: AnswerFunction, calls: list[list[PlainData]], layouts: Sequence[str] = ()
-) -> list[Called]:
-    """What each change of a layout costs: from and to, bytes, ranks, and the link's latency and bandwidth."""
-
-    def priced(source: str, target: str, nbytes: int, ranks: int, link: tuple[float, float]) -> PlainData:
-        return answer(placement(source), placement(target), nbytes, ranks, Link(*link))
-
-    return in_turn(priced, calls, layouts)
+def priced(answer: AnswerFunction, calls: list[list[PlainData]], layouts: Sequence[str] = ()) -> list[Called]:
+    """What the answer returns for these placements, links and numbers."""
+    return in_turn(_of_plain_data(answer), calls, layouts)
 
 
 def moved(answer: AnswerFunction, cases: list[list[PlainData]], *rest: Any) -> list[Called]:
     """What becomes of this rank's parts, each with the placements from and to. rest: see `ranks.drivers`."""
-
-    def named(x: Tensor, source: str, target: str, **options: Any) -> PlainData:
-        return answer(x, placement(source), placement(target), **options)
-
-    return calls(named, cases, *rest)
+    return ranks.calls(_of_plain_data(answer), cases, *rest)
 
 
-def reshard_paths(
-    answer: AnswerFunction, calls: list[list[PlainData]], layouts: Sequence[str] = ()
-) -> list[Called]:
-    """The ways for these: from and to, bytes, mesh, latencies and bandwidths of its axes, dimensions."""
-
-    def way(
-        source: tuple[str, ...],
-        target: tuple[str, ...],
-        nbytes: int,
-        mesh: tuple[int, ...],
-        links: list[tuple[float, float]],
-        dims: int,
-    ) -> PlainData:
-        ends = (tuple(map(placement, each)) for each in (source, target))
-        return spelled(answer(*ends, nbytes, mesh, [Link(*each) for each in links], dims))
-
-    return in_turn(way, calls, layouts)
+def _of_plain_data(answer: AnswerFunction) -> Callable[..., PlainData]:
+    return lambda *given, **options: plain(answer(*map(made_of, given), **options))
 
 
-def placement(text: str) -> Placement:
-    """What "R", "P" or "S(1)" stands for."""
-    if text == "R":
-        return Replicate()
-    return Partial() if text == "P" else Shard(int(text[2:-1]))
-
-
-def spelled(value: Any) -> PlainData:
-    """Placements as "R", "P" and "S(1)", tuples as lists; anything else is named by its type."""
+def made_of(value: PlainData) -> Any:
+    """What an argument stands for."""
+    if isinstance(value, dict):
+        return Link(**value)
     if isinstance(value, tuple | list):
-        return [*map(spelled, value)]
+        return type(value)(map(made_of, value))
+    if not isinstance(value, str):
+        return value
+    return {"R": Replicate(), "P": Partial()}[value] if value in "RP" else Shard(int(value[2:-1]))
+
+
+def plain(value: Any) -> PlainData:
+    """The other way round, and tuples as lists; what has no place here is named by its type."""
+    if isinstance(value, tuple | list):
+        return [*map(plain, value)]
     if isinstance(value, Placement):
         return "P" if value == Partial() else str(value)
-    return value if isinstance(value, int | float) else f"a {type(value).__name__}"
+    return value if isinstance(value, int | float | Tensor) else f"a {type(value).__name__}"

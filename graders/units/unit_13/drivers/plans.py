@@ -10,57 +10,32 @@ from course_lib.cluster.topology import Cluster, Link
 from course_lib.planner import Model, ParallelPlan
 from graders.grading.answer import AnswerFunction, DriverReply
 
-
-@dataclass(frozen=True, slots=True)
-class Numbers:
-    """Residual MLPs of this width, with so many units inside of each, a batch of so many samples, and a
-    cluster. links: latency and bandwidth within a node, and between nodes.
-    """
-
-    inner: list[int]
-    width: int
-    samples: int
-    nodes: int
-    devices: int
-    links: list[float]
-    flops: float
-    memory_bandwidth: float
-
-    def __str__(self) -> str:
-        """The model and the cluster, so that they can be made again."""
-        within, between = (f"Link({self.links[at]:.4g}, {self.links[at + 1]:.4g})" for at in (0, 2))
-        return (
-            f"residual MLPs of width {self.width} with {self.inner} units inside, {self.samples} samples, on "
-            f"Cluster({self.nodes}, {self.devices}, {within}, {between}, flops={self.flops:.4g}, "
-            f"memory_bandwidth={self.memory_bandwidth:.4g})"
-        )
-
-    def model(self) -> Model:
-        with torch.device("meta"):
-            x = torch.empty(self.samples, self.width)
-            return Model([Residual(self.width, each) for each in self.inner], x, x, functional.mse_loss)
-
-    def cluster(self) -> Cluster:
-        return Cluster(
-            self.nodes,
-            self.devices,
-            Link(*self.links[:2]),
-            Link(*self.links[2:]),
-            flops=self.flops,
-            memory_bandwidth=self.memory_bandwidth,
-        )
+WIDTH = 1024
 
 
 class Residual(nn.Module):
-    """x [n, width] + an MLP of it, which has so many units inside."""
+    """x [n, WIDTH] + an MLP of it, which has so many units inside."""
 
-    def __init__(self, width: int, inner: int) -> None:
+    def __init__(self, inner: int) -> None:
         super().__init__()
-        self.up, self.down = nn.Linear(width, inner), nn.Linear(inner, width)
+        self.up, self.down = nn.Linear(WIDTH, inner), nn.Linear(inner, WIDTH)
 
     def forward(self, x: Tensor) -> Tensor:
         y: Tensor = x + self.down(functional.gelu(self.up(x)))
         return y
+
+
+def model_of(inner: list[int], samples: int) -> Model:
+    """So many units inside of each MLP."""
+    with torch.device("meta"):
+        x = torch.empty(samples, WIDTH)
+        return Model([Residual(each) for each in inner], x, x, functional.mse_loss)
+
+
+def cluster_of(nodes: int, devices: int, speeds: list[float]) -> Cluster:
+    """speeds: latency and bandwidth within a node, both between nodes, flops and memory bandwidth."""
+    within, between, (flops, memory_bandwidth) = Link(*speeds[:2]), Link(*speeds[2:4]), speeds[4:]
+    return Cluster(nodes, devices, within, between, flops=flops, memory_bandwidth=memory_bandwidth)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +50,17 @@ class PlanReply(DriverReply):
     split: dict[str, str]
 
 
-def planned(answer: AnswerFunction, numbers: list[object], memory: float) -> PlanReply:
-    """The answer's plan for a model and a cluster of these numbers, and devices with so many bytes."""
-    given = Numbers(*numbers)  # type: ignore[arg-type]
-    plan = answer(given.model(), given.cluster(), memory)
+def planned(
+    answer: AnswerFunction,
+    inner: list[int],
+    samples: int,
+    nodes: int,
+    devices: int,
+    speeds: list[float],
+    memory: float,
+) -> PlanReply:
+    """The answer's plan for this model and cluster, and devices with so many bytes."""
+    plan = answer(model_of(inner, samples), cluster_of(nodes, devices, speeds), memory)
     if not isinstance(plan, ParallelPlan):
         return PlanReply(type(plan).__name__, [], 0, 0, 0, {})
     return PlanReply(

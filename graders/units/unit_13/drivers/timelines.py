@@ -29,21 +29,23 @@ def simulate(
 def resimulate(
     answer: AnswerFunction, calls: list[list[PlainData]], layouts: Sequence[str] = ()
 ) -> list[Called]:
-    """What becomes of timelines with these fields, change after change: the tasks by number, as texts.
+    """What becomes of timelines with these fields, change after change: (task, device, seconds).
 
     Of each change the timeline afterwards, what the answer returned, a set in order, and which tasks it read.
     """
 
-    def told(fields: Mapping[str, PlainData], changes: list[dict[str, Plain]]) -> list[PlainData]:
+    def told(fields: Mapping[str, PlainData], changes: list[list[tuple[int, int, float]]]) -> list[PlainData]:
         timeline = Timeline(**{**fields, "tasks": [Task(*task) for task in fields["tasks"]]})
         return [_changed(answer, timeline, change) for change in changes]
 
     return in_turn(told, calls, layouts)
 
 
-def _changed(answer: AnswerFunction, timeline: Timeline, change: Mapping[str, Plain]) -> dict[str, PlainData]:
+def _changed(
+    answer: AnswerFunction, timeline: Timeline, change: list[tuple[int, int, float]]
+) -> dict[str, PlainData]:
     timeline.tasks = watched = Watched(timeline.tasks)
-    moved: Any = answer(timeline, {int(number): Task(*task) for number, task in change.items()})
+    moved: Any = answer(timeline, {number: Task(device, seconds) for number, device, seconds in change})
     read = sorted(watched.read)
     numbers = isinstance(moved, set | frozenset) and all(type(number) is int for number in moved)
     told = sorted(moved) if numbers else [type(moved).__name__]

@@ -1,45 +1,39 @@
 """The driver of the walk through plans: proposals and prices are ours, and what is asked of them is kept."""
 
 import random
-from dataclasses import dataclass
+from collections.abc import Sequence
 
-from graders.grading.answer import AnswerFunction, DriverReply, PlainData
+from graders.grading.answer import AnswerFunction, PlainData
+from graders.grading.called import Called
+from graders.units.functions.drivers import in_turn
 from graders.units.random_states import random_states
 
 
-@dataclass(frozen=True, slots=True)
-class WalkReply(DriverReply):
-    """result: what the answer returned. at: the plan that each proposal was asked for. proposed: what it was.
-    priced: how often a cost was asked for. undisturbed: whether the states of `random`, of NumPy and of torch
-    are what they were. start: the first plan afterwards.
+def walks(answer: AnswerFunction, calls: list[list[PlainData]], layouts: Sequence[str] = ()) -> list[Called]:
+    """Walks through plans [n] of these costs, from [start] on. Each other plan is proposed equally often.
+
+    Of each: the result; the plan that each proposal was asked for; what it was; how often a cost was asked
+    for; the first plan afterwards; whether the states of `random`, of NumPy and of torch are what they were.
     """
 
-    result: PlainData
-    at: list[int]
-    proposed: list[int]
-    priced: int
-    undisturbed: bool
-    start: PlainData
+    def walk(costs: list[float], start: int, steps: int, seed: int, beta: float) -> dict[str, PlainData]:
+        at: list[int] = []
+        proposed: list[int] = []
+        priced: list[int] = []
 
+        def propose(plan: list[int], generator: random.Random) -> list[int]:
+            at.append(plan[0])
+            proposed.append((plan[0] + generator.randrange(1, len(costs))) % len(costs))
+            return proposed[-1:]
 
-def walk(
-    answer: AnswerFunction, costs: list[float], start: int, steps: int, seed: int, beta: float
-) -> WalkReply:
-    """A walk through plans [n] of these costs, from [start] on. Each other plan is proposed equally often."""
-    at: list[int] = []
-    proposed: list[int] = []
-    priced = 0
+        def cost(plan: list[int]) -> float:
+            priced.append(plan[0])
+            return costs[plan[0]]
 
-    def propose(plan: list[int], generator: random.Random) -> list[int]:
-        at.append(plan[0])
-        proposed.append((plan[0] + generator.randrange(1, len(costs))) % len(costs))
-        return proposed[-1:]
+        first, before = [start], random_states()
+        result = answer(first, propose, cost, steps, seed, beta)
+        kept = random_states() == before
+        seen = {"at": at, "proposed": proposed, "priced": len(priced)}
+        return {"result": result, "start": first, "undisturbed": kept, **seen}
 
-    def cost(plan: list[int]) -> float:
-        nonlocal priced
-        priced += 1
-        return costs[plan[0]]
-
-    first, before = [start], random_states()
-    result = answer(first, propose, cost, steps, seed, beta)
-    return WalkReply(result, at, proposed, priced, random_states() == before, first)
+    return in_turn(walk, calls, layouts)

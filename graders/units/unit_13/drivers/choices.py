@@ -1,19 +1,25 @@
-"""The driver of the plans of stages: what a stage takes stands in a table that is ours."""
+"""Drivers of answers that choose; "ValueError" stands for one that raises it where nothing is possible."""
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
 
 from graders.grading.answer import AnswerFunction, PlainData
 from graders.grading.called import Called
 from graders.units.functions.drivers import in_turn
 
+Calls = list[list[PlainData]]
 
-def stages(answer: AnswerFunction, calls: list[list[PlainData]], layouts: Sequence[str] = ()) -> list[Called]:
+
+def choices(answer: AnswerFunction, calls: Calls, layouts: Sequence[str] = ()) -> list[Called]:
+    """For each call what the answer gave."""
+    return in_turn(lambda *given: _given(answer, *given), calls, layouts)
+
+
+def stages(answer: AnswerFunction, calls: Calls, layouts: Sequence[str] = ()) -> list[Called]:
     """The plans for models whose stages take what tables say: begin, end, size and seconds of each.
 
-    Of each: what it gave, "ValueError" where it raised one; how often it asked for the stage for which it
-    asked most often; and the most devices of which it asked.
+    Of each: what it gave; how often it asked for the stage for which it asked most often; and the most
+    devices of which it asked.
     """
 
     def told(table: list[tuple[int, int, int, float]], *rest: PlainData) -> dict[str, PlainData]:
@@ -26,12 +32,15 @@ def stages(answer: AnswerFunction, calls: list[list[PlainData]], layouts: Sequen
                 raise LookupError(f"stage_seconds({begin}, {end}, {size}): there is no such stage")
             return seconds[begin, end, size]
 
-        gave: Any
-        try:
-            gave = answer(stage_seconds, *rest)
-        except ValueError:
-            gave = "ValueError"
+        gave = _given(answer, stage_seconds, *rest)
         most, largest = max(asked.values(), default=0), max((size for _, _, size in asked), default=0)
         return {"gave": gave, "most": most, "largest": largest}
 
     return in_turn(told, calls, layouts)
+
+
+def _given(answer: AnswerFunction, *arguments: PlainData) -> PlainData:
+    try:
+        return answer(*arguments)
+    except ValueError:
+        return "ValueError"
