@@ -2262,7 +2262,7 @@ def plan(model: Model, cluster: Cluster, memory: float) -> ParallelPlan:
 
     model: as in section 9. memory: bytes of a device; some plan fits. A plan is rated by
     Planner(model, cluster, torchs_1f1b).predict(plan): `seconds`, and `memory`, of which no stage may
-    have more than a device. Each of the two small tasks takes less than two minutes.
+    have more than a device. Each of the two small tasks takes less than five seconds.
     """
     ### BEGIN SOLUTION
     planner, pieces = Planner(model, cluster, torchs_1f1b), len(model.pieces)

@@ -17,6 +17,8 @@ from pathlib import Path
 import pytest
 from xdist.workermanage import NodeManager
 
+from course_lib.home import VARIABLE as HOME_VARIABLE
+
 OWN_NAMES = ("course-", "kernel-", "vc-")
 """How the folders that this project makes in the temporary folder begin."""
 ENDING_SECONDS = 30.0
@@ -73,6 +75,8 @@ def pytest_configure(config: pytest.Config) -> None:
         folder = tempfile.mkdtemp(prefix="ct-")
         Path(folder).chmod(0o755)
         os.environ["TMPDIR"] = os.environ[_RUN] = tempfile.tempdir = folder
+        # What the user of this machine has solved is neither counted nor added to.
+        os.environ[HOME_VARIABLE] = str(Path(folder) / "home")
         _made.append(folder)
         # Else xdist begins with the groups of most tests, however long they take.
         config.option.loadscopereorder = False

@@ -26,7 +26,7 @@ def mistakes_of(unit: str, root: Path) -> dict[str, list[Mistake]]:
         if not isinstance(node, ast.FunctionDef | ast.ClassDef):
             continue
         for decorator in node.decorator_list:
-            if isinstance(decorator, ast.Call) and getattr(decorator.func, "id", "") == "wrong":
+            if isinstance(decorator, ast.Call) and getattr(decorator.func, "id", "") in ("wrong", "instead"):
                 exercise = ast.literal_eval(decorator.args[0])
                 options = {each.arg: each.value for each in decorator.keywords}
                 criterion = ast.literal_eval(options["fails"]) if "fails" in options else ""

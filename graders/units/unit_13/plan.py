@@ -125,7 +125,7 @@ def _rated(answer: Answer, rng: Rng, task: Task) -> Rated:
     """The task on a cluster that is a little faster or slower, by up to 2 % in each number."""
     speeds = [each * (1 + rng.integer(-20, 20) / 1000) for each in SPEEDS]
     given = task.inner, task.samples, task.nodes, task.devices, speeds, task.memory
-    reply = answer.call(drivers.planned, *given, timeout=120.0)
+    reply = answer.call(drivers.planned, *given)
     cluster = drivers.cluster_of(task.nodes, task.devices, speeds)
     planner = Planner(drivers.model_of(task.inner, task.samples), cluster, torchs_1f1b)
     found = ParallelPlan(tuple(reply.cuts), reply.data, reply.tensor, reply.micro_batches, reply.split)
