@@ -711,7 +711,7 @@ def hierarchical_all_reduce(x: Tensor, gpus_per_node: int, group: dist.ProcessGr
     x: of one shape and dtype on all ranks. The group's places 0 to gpus_per_node - 1 are node 0, and so
     on; its size is a multiple of gpus_per_node. Ring reduce-scatter within the node, ring all-reduce of
     this rank's chunk among the ranks with the same local rank (place % gpus_per_node), ring all-gather
-    within the node.
+    within it.
     """
     ### BEGIN SOLUTION
     size, rank = dist.get_world_size(group), dist.get_rank(group)
@@ -814,7 +814,7 @@ def all_to_all_pairwise(
 
     inputs, outputs: one tensor for each place of the group, in any lengths; outputs[i] has the shape
     and dtype of what place i has for this rank, and is overwritten. inputs stay as they are. In each of
-    p - 1 rounds every rank sends one message and receives one, no two to the same rank.
+    p - 1 rounds every rank sends and receives one message, no two to the same rank.
     """
     ### BEGIN SOLUTION
     size, rank = dist.get_world_size(group), dist.get_rank(group)

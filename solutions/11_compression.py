@@ -552,7 +552,7 @@ def sparse_all_reduce(values: Tensor, indices: Tensor, length: int) -> Tensor:
 
     values [k] and indices [k] (int32): this rank's vector; values of one place add up. k may differ
     between ranks, and be 0. Returns the sum [length], the same on all ranks to the last bit. To each
-    other rank, a rank may send as many bytes as the longest values and indices have, and 16 more.
+    other rank, a rank may send as many bytes as the longest values and indices have, plus 16.
     """
     ### BEGIN SOLUTION
     ranks = dist.get_world_size()

@@ -100,7 +100,7 @@ def mesh_coordinates(rank: int, shape: tuple[int, ...]) -> tuple[int, ...]:
     shape: how many ranks stand along each axis, at least 1; of any number of axes.
 
     Rank 0 is at (0, ..., 0, 0), rank 1 at (0, ..., 0, 1): from rank to rank the last coordinate changes
-    fastest, the first one slowest. Raises ValueError for a rank that is not in the mesh.
+    fastest, the first slowest. Raises ValueError for a rank that is not in the mesh.
     """
     ### BEGIN SOLUTION
     place = []

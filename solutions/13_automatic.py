@@ -463,7 +463,7 @@ def reshard_path(
     source, target: a placement for each of at most three axes. mesh, links: their lengths and links.
     nbytes, dims: of the whole tensor; all lengths divide.
 
-    Returns the least seconds, and a way that takes them: a list of all its layouts, from source to
+    Returns the least seconds, and a way that takes them: a list of its layouts, from source to
     target; of one, if these are the same.
     """
     ### BEGIN SOLUTION
