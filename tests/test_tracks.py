@@ -251,7 +251,10 @@ def handed_out(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
 
 
 @in_one_process
-def test_only_the_exercises_of_the_track_count(handed_out: SimpleNamespace, monkeypatch: pytest.MonkeyPatch):
+def test_only_the_exercises_of_the_track_count(
+    handed_out: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    monkeypatch.setenv("COURSE_HOME", str(tmp_path))
     assert "9 exercises, 58 points" in handed_out.told[0]
     unit = "02_data_parallel"
     notebook = Places(handed_out.students).of_unit(handed_out.students / "notebooks", unit)

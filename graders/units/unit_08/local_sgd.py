@@ -91,7 +91,7 @@ def calls(run: Observed[ReplicaReply], local: Local) -> Finding:
             SOME,
             1,
             "A parameter that has no gradient on this rank may have changed on another: it is averaged too. "
-            "(PyTorch's averagers leave it out.)",
+            "(PeriodicModelAverager, and PostLocalSGDOptimizer with it, leaves it out.)",
             needs=(ANY,),
             vary=both(steps=5, own_layers=True),
         ),

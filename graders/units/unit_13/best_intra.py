@@ -99,7 +99,7 @@ def in_time(answer: Answer, rng: Rng) -> Finding:
         Criterion(
             "several edges",
             1,
-            "Of two operators each edge has variables of its own.",
+            "Of two operators each edge has variables of its own. (Alpa refuses a second one.)",
             vary=vary(graph=(SEVERAL,)),
         ),
         Criterion(
@@ -124,7 +124,7 @@ def in_time(answer: Answer, rng: Rng) -> Finding:
             "the solver's tolerances",
             3,
             "They are absolute, and made for sums near 1: divide by the cost of a plan, and leave out what "
-            "is dearer than that. Add up the bytes of its plan, and forbid it if need be.",
+            "is dearer than that. Add up the bytes of its plan, and forbid it if need be. (Alpa does not.)",
             vary=vary(unit=(1e-9,), telling=TOLERANCES),
         ),
         Criterion(

@@ -51,7 +51,8 @@ def an_operator(rng: Rng, case: Operator) -> Arguments:
         Criterion(
             "any einsum",
             1,
-            "There may be one operand, or three, and a result without letters.",
+            "There may be one operand, or three, and a result without letters. (DTensor's own, "
+            "gen_einsum_strategies, takes two at most.)",
             vary=vary(spec=OTHER_SPECS),
         ),
         Criterion(
@@ -63,7 +64,8 @@ def an_operator(rng: Rng, case: Operator) -> Arguments:
         Criterion(
             "what divides",
             1,
-            "Into equal parts only. If two axes cut the same letter, into how many parts is it cut?",
+            "Into equal parts only. If two axes cut the same letter, into how many parts is it cut? "
+            "(gen_einsum_strategies leaves this for later.)",
             vary=both(lengths=(6, 8, 9))
             + both(mesh=(2, 2), lengths=(6, 8, 4))
             + both(mesh=(2, 3), lengths=(6, 10, 30)),
@@ -71,7 +73,8 @@ def an_operator(rng: Rng, case: Operator) -> Arguments:
         Criterion(
             "axes with nothing to cut",
             1,
-            "Along an axis of length 1 there is one way only; on a mesh without axes, there is one in all.",
+            "Along an axis of length 1 there is one way only; on a mesh without axes, there is one in all. "
+            "(gen_einsum_strategies cuts there too, into one part.)",
             vary=vary(mesh=((), (1,), (2, 1, 2))),
         ),
     ),

@@ -134,7 +134,8 @@ def as_few_bytes(tried: Tried[Moved]) -> Finding:
         Criterion(
             "without a word",
             2,
-            "A part of what all have; or a sum in which each number stands on one rank only.",
+            "A part of what all have; or a sum in which each number stands on one rank only. (DTensor "
+            "has no way from R to P.)",
             vary=vary(change=ALONE),
         ),
         Criterion(
@@ -155,13 +156,15 @@ def as_few_bytes(tried: Tried[Moved]) -> Finding:
         Criterion(
             "what is sent",
             1,
-            "One collective at most, and the one that brings each rank what it needs and no more.",
+            "One collective at most, and the one that brings each rank what it needs and no more. (Over Gloo "
+            "DTensor gathers where it could exchange.)",
             how=as_few_bytes,
         ),
         Criterion(
             "x is left alone",
             1,
-            "It may be in use elsewhere; what is returned has memory of its own.",
+            "It may be in use elsewhere; what is returned has memory of its own. (DTensor returns a view where it "
+            "can.)",
             vary=vary(layout=("strided", "transposed")),
             how=kept,
         ),
