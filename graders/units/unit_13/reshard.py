@@ -163,8 +163,8 @@ def as_few_bytes(tried: Tried[Moved]) -> Finding:
         Criterion(
             "x is left alone",
             1,
-            "It may be in use elsewhere; what is returned has memory of its own. (DTensor returns a view where it "
-            "can.)",
+            "It may be in use elsewhere; what is returned has memory of its own. (DTensor returns a view "
+            "where it can.)",
             vary=vary(layout=("strided", "transposed")),
             how=kept,
         ),
