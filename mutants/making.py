@@ -62,11 +62,13 @@ def solutions_in(path: Path, text: str) -> list[Solution]:
 def make_mutants(solution: Solution) -> list[Mutant]:
     """Every mutant of the lines that students write, each once, in the order of the lines."""
     tree = ast.parse(solution.source)
+    # One object for all trees, on which IPython leaves the trees of its tracebacks: not to be copied along.
+    shared = {id(node): node for node in ast.walk(tree) if not node._fields}
     seen = {_meaning(ast.dump(tree))}
     found = []
     for operator, edit in _edits(solution.source, tree):
         # The memo makes deepcopy put the new node where the old one was.
-        wanted = ast.dump(copy.deepcopy(tree, {id(edit[0]): edit[1]}))
+        wanted = ast.dump(copy.deepcopy(tree, shared | {id(edit[0]): edit[1]}))
         if _meaning(wanted) in seen:
             continue
         seen.add(_meaning(wanted))
