@@ -1381,7 +1381,7 @@ def pipedream_partition(
 
     workers: how many. Returns (layers, replicas) for each stage, in order, both at least 1; layers add
     up to all layers, replicas to all workers. Where several plans are equally good, any of them. 40
-    layers on 16 workers must take less than ten seconds.
+    layers on 16 workers must take less than five seconds.
     """
     ### BEGIN SOLUTION
     layers = len(seconds)
@@ -1834,7 +1834,7 @@ for one, other in ((0, 4), (0, 2)):
 def plan_pipeline(
     seconds: list[tuple[float, float, float]], micro_batches: int, memory: list[int]
 ) -> list[list[Action]]:
-    """A schedule, stage by stage, for unequal stages, within ten seconds.
+    """A schedule, stage by stage, for unequal stages, within five seconds.
 
     seconds: for each stage what a forward, the input half and the weight half of a backward take for a
     micro-batch; a whole Backward takes both. memory: of how many micro-batches each stage can keep the
