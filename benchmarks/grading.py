@@ -139,7 +139,7 @@ def _answer(name: str, right: dict[str, str], stubs: dict[str, str], chance: ran
     if draw < RIGHT:
         return right[name]
     if draw < RIGHT + WRONG:
-        return chance.choice(_wrong_sources(name))
+        return chance.choice(_wrong_sources(name, right[name]))
     if draw < RIGHT + WRONG + STUB:
         return stubs[name]
     end = chance.choice(["raise ValueError('no')", "import os; os._exit(1)"])
@@ -147,24 +147,38 @@ def _answer(name: str, right: dict[str, str], stubs: dict[str, str], chance: ran
 
 
 @cache
-def _wrong_sources(name: str) -> Sequence[str]:
+def _wrong_sources(name: str, right: str) -> Sequence[str]:
     """The proofs' wrong answers as a student would have written them: under the exercise's own name.
 
-    Each stands in one cell with what the proofs import and define for all of them.
+    right: the solution, of which some are changes. The others stand in one cell with what the proofs import
+    and define for all of them.
     """
-    shared, found = [], []
+    shared, found, changed = [], [], []
     for node in ast.parse((ROOT / "tests" / "wrong_answers" / f"{UNIT}.py").read_text()).body:
         match node:
             case ast.FunctionDef(decorator_list=[]) | ast.ClassDef(decorator_list=[]) | ast.Import():
                 shared.append(ast.unparse(node))
             case ast.ImportFrom(module=module) if module != "tests.answers":
                 shared.append(ast.unparse(node))
-            case ast.FunctionDef() | ast.ClassDef():
-                decorators = [ast.unparse(decorator) for decorator in node.decorator_list]
-                if any(decorator.startswith(f"wrong({name!r}") for decorator in decorators):
+            case (
+                ast.FunctionDef(decorator_list=[ast.Call() as proof])
+                | ast.ClassDef(decorator_list=[ast.Call() as proof])
+            ):
+                of = ast.unparse(proof)
+                if of.startswith(f"wrong({name!r}"):
                     node.decorator_list, node.name = [], name
                     found.append(ast.unparse(node))
-    return ["\n".join([*shared, source]) for source in found]
+                elif of.startswith(f"instead({name!r}"):
+                    changed.append(_changed(right + "\n", proof.args[1:]))
+    return ["\n".join([*shared, source]) for source in found] + changed
+
+
+def _changed(source: str, changes: Sequence[ast.expr]) -> str:
+    """The source with other texts in it. changes: each the text as it was and as it is."""
+    for change in changes:
+        was, now = ast.literal_eval(change)
+        source = source.replace(was, now)
+    return source
 
 
 def _seconds(command: list[str], root: Path) -> float:
