@@ -53,7 +53,8 @@ from torch import Tensor
 from benchmarks.measure import Row, times_faster
 from benchmarks.solutions import solution_of
 from course_lib import launch
-from course_lib.figures.style import draw_lines, figure_png, legend_beside, new_figure
+from course_lib.figures.plots import draw_lines, legend_beside
+from course_lib.figures.style import figure_png, new_figure
 from course_lib.launch.mpi import mpi_missing, mpirun
 from tests.answers import right_answers
 

@@ -22,7 +22,8 @@ from torch import Tensor
 
 from benchmarks.collectives import SIZES, WORLDS, reference
 from course_lib import Cluster, Link, launch
-from course_lib.figures.style import draw_lines, figure_png, legend_beside, new_figure
+from course_lib.figures.plots import draw_lines, legend_beside
+from course_lib.figures.style import figure_png, new_figure
 
 FIGURE = Path("build/prediction.png")
 _REPEATS = 15

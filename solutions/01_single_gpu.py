@@ -559,7 +559,7 @@ def measure_throughput(
 from functools import partial
 from statistics import median
 
-from course_lib.figures.style import line_figure
+from course_lib.figures.plots import line_figure
 from course_lib.training.device import synchronize
 
 wait = partial(synchronize, device)
@@ -610,7 +610,7 @@ line_figure(
 
 # %% demo=true
 # %%needs train_step measure_throughput
-from course_lib.figures.style import bar_figure
+from course_lib.figures.plots import bar_figure
 from course_lib.training.single_device import random_shift
 
 
@@ -912,7 +912,8 @@ for precision in precisions:
 
 # %% demo=true jupyter={"source_hidden": true}
 # %%needs training_memory_bytes
-from course_lib.figures.style import COLOURS, bar_figure
+from course_lib.figures.plots import bar_figure
+from course_lib.figures.style import COLOURS
 from course_lib.notebook.widgets import Slider, explore
 
 

@@ -924,7 +924,8 @@ assert [round(run.results[0], 1) for run in (in_line, aside)] == [1.5, 1.1]
 
 # %% demo=true
 # %%needs broadcast_parameters average_gradients BucketedDDP
-from course_lib.figures.style import COLOURS, draw_lines, legend_beside, new_figure
+from course_lib.figures.plots import draw_lines, legend_beside
+from course_lib.figures.style import COLOURS, new_figure
 
 bucket_kib = [2, 257, 514, 1028, 2056]
 latencies_us = [1, 20, 100]
@@ -1414,7 +1415,7 @@ for name, ends in final.items():
 
 # %% demo=true jupyter={"source_hidden": true}
 # %%needs shard_indices
-from course_lib.figures.style import line_figure
+from course_lib.figures.plots import line_figure
 
 line_figure(
     {

@@ -66,7 +66,8 @@ from torch.nn import functional
 
 from course_lib import Cluster, RankFailed, launch
 from course_lib.data import load
-from course_lib.figures.style import COLOURS, draw_lines, line_figure, new_figure
+from course_lib.figures.plots import draw_lines, line_figure
+from course_lib.figures.style import COLOURS, new_figure
 from course_lib.notebook.widgets import Slider, explore
 from course_lib.slurm.sites import site_named
 from course_lib.slurm.virtual.lifecycle import ClusterFailed, Shape, temporary_cluster

@@ -42,7 +42,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from course_lib import Cluster, Link, Run, launch, per_rank
-from course_lib.figures.style import Drawing, bar_figure, draw_lines, new_figure
+from course_lib.figures.plots import bar_figure, draw_lines
+from course_lib.figures.style import Drawing, new_figure
 from course_lib.notebook.widgets import Slider, explore
 from course_lib.training.pipeline import (
     Action,

@@ -46,7 +46,8 @@ from torch.nn import functional
 
 from course_lib import Cluster, Link, launch, per_rank
 from course_lib.data import load_text
-from course_lib.figures.style import line_figure, new_figure
+from course_lib.figures.plots import line_figure
+from course_lib.figures.style import new_figure
 from course_lib.models import MLP, Attention
 from course_lib.training.activation_memory import KeptForBackward
 from graders import check, hint, predict, progress, reset

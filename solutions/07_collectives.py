@@ -40,7 +40,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from course_lib import Cluster, CollectiveMismatch, Deadlock, Link, RankFailed, RankLost, launch, per_rank
-from course_lib.figures.style import draw_lines, legend_beside, line_figure, new_figure, show
+from course_lib.figures.plots import draw_lines, legend_beside, line_figure
+from course_lib.figures.style import new_figure, show
 from graders import check, hint, predict, progress, reset
 
 # %% [markdown]

@@ -39,7 +39,7 @@ from torch.nn import functional
 from course_lib import Cluster, Link, Run, launch, mark, per_rank
 from course_lib.data import load
 from course_lib.figures.pictures import server_and_ring_picture
-from course_lib.figures.style import line_figure
+from course_lib.figures.plots import line_figure
 from course_lib.torchvision_compat import import_torchvision
 from graders import check, hint, predict, progress, reset
 

@@ -55,7 +55,7 @@ from course_lib import Cluster, Link, Run, launch, per_rank, span
 from course_lib.cluster import presets
 from course_lib.data import load as load_data
 from course_lib.figures.pictures.model_states import gigabytes_of_kind, model_states_figure
-from course_lib.figures.style import line_figure
+from course_lib.figures.plots import line_figure
 from course_lib.notebook.widgets import Slider, explore
 from course_lib.training.deepspeed_stages import calls_within, deepspeed_steps
 from course_lib.training.host_memory import Arriving, HostMemory, HostTensor

@@ -46,7 +46,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from course_lib import Cluster, launch, per_rank
 from course_lib.cluster import presets
 from course_lib.data import load_text
-from course_lib.figures.style import COLOURS, HATCHES, LINE_STYLES, line_figure, look, new_figure, rank_colour
+from course_lib.figures.plots import line_figure
+from course_lib.figures.style import COLOURS, HATCHES, LINE_STYLES, look, new_figure, rank_colour
 from course_lib.models import MLP, Transformer, TransformerConfig, next_token_loss, parameter_count
 from graders import check, hint, predict, progress, reset
 

@@ -48,7 +48,8 @@ from torch.nn.parallel import DistributedDataParallel
 from course_lib import Cluster, Link, Run, launch, per_rank, span
 from course_lib.cluster import presets
 from course_lib.data import load
-from course_lib.figures.style import draw_lines, legend_beside, line_figure, new_figure
+from course_lib.figures.plots import draw_lines, legend_beside, line_figure
+from course_lib.figures.style import new_figure
 from course_lib.torchvision_compat import import_torchvision
 from graders import check, hint, predict, progress, reset
 

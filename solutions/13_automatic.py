@@ -58,7 +58,8 @@ from torch.nn import functional
 from course_lib import Cluster, Link, launch, per_rank
 from course_lib.cluster import presets
 from course_lib.figures.pictures.walks import search_figure, visits_figure
-from course_lib.figures.style import COLOURS, line_figure, look, new_figure
+from course_lib.figures.plots import line_figure
+from course_lib.figures.style import COLOURS, look, new_figure
 from course_lib.models import Transformer, TransformerConfig, next_token_loss
 from course_lib.planner import (
     Einsum,

@@ -19,14 +19,13 @@ from nbclient import NotebookClient
 
 from course_lib.figures import pictures, style
 from course_lib.figures.pictures.data_parallel import schedule
+from course_lib.figures.plots import bar_figure, line_figure
 from course_lib.figures.style import (
     COLOURS,
     Drawing,
-    bar_figure,
     figure_html,
     figure_png,
     ink_on,
-    line_figure,
     new_figure,
     rank_colour,
     show,
@@ -108,7 +107,7 @@ def test_a_name_keeps_its_look_over_figures():
     # Invariant: what an order names looks the same in a figure where others are left out.
     def colours(*names):
         lines = {name: ([1, 2], [3, 4]) for name in names}
-        axes = style.line_figure(lines, x="x", y="y", alt="lines", order=["tree", "ring", "mine"]).axes[0]
+        axes = line_figure(lines, x="x", y="y", alt="lines", order=["tree", "ring", "mine"]).axes[0]
         return {line.get_label(): line.get_color() for line in axes.get_lines()}
 
     every = colours("tree", "ring", "mine", "another")
@@ -230,7 +229,7 @@ def test_collectives_side_by_side_are_legible():
 def test_ticks_at_the_points_are_plain_numbers():
     # Who reads a batch size off the axis finds the sizes that were measured.
     lines = {"training": ([1, 32, 1024], [200, 3000, 5500])}
-    figure = style.line_figure(lines, x="x", y="y", alt="a", log_x=True, log_y=True, at_points=True)
+    figure = line_figure(lines, x="x", y="y", alt="a", log_x=True, log_y=True, at_points=True)
     figure_png(figure)
     [axes] = figure.axes
     assert [label.get_text() for label in axes.get_xticklabels()] == ["1", "32", "1,024"]
@@ -731,7 +730,7 @@ def test_a_terminal_shows_the_report_alone(shell):
 NOTEBOOK = [
     "from course_lib.notebook.curves import LiveCurves\n"
     "from course_lib.notebook.widgets import explore\n"
-    "from course_lib.figures.style import line_figure\n"
+    "from course_lib.figures.plots import line_figure\n"
     "from course_lib.figures.pictures import collective_picture",
     "collective_picture('all_reduce')",
     "def draw(k):\n    return line_figure({'k': ([0, 1], [0, k])}, x='x', y='y', alt=f'slope {k}')\n"

@@ -4,22 +4,17 @@ A `Drawing` is a matplotlib figure that knows its alternative text. A notebook s
 which JupyterLab, nbconvert and nbgrader's feedback keep; an `image/png` output would lose the text there.
 Colours: M. Okabe, K. Ito, Color universal design, 2008 (https://jfly.uni-koeln.de/color/). Colour is never
 the only difference: lines differ in their dashes and markers too, areas in their hatches.
-
-Longer than other modules: cells of every unit take all that they draw with from this one place.
 """
 
 import base64
 import html
 import io
-import math
 import sys
-from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import MappingProxyType
 from typing import Any
 
 import matplotlib as mpl
-import numpy as np
 from cycler import cycler
 from IPython.core.getipython import get_ipython
 from IPython.display import display
@@ -30,7 +25,6 @@ from matplotlib.figure import Figure
 from matplotlib.legend import Legend
 from matplotlib.lines import Line2D
 from matplotlib.text import Text
-from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 from matplotlib.typing import RcKeyType
 
 COLOURS = MappingProxyType(
@@ -164,112 +158,6 @@ def new_figure(
     return figure, axes
 
 
-_HEIGHT = 3.4
-"""Inches, of a figure with one panel."""
-
-
-def line_figure(
-    series: Mapping[str, tuple[Sequence[float], Sequence[float]]],
-    *,
-    x: str,
-    y: str,
-    alt: str,
-    title: str = "",
-    log_x: bool = False,
-    log_y: bool = False,
-    order: Sequence[str] = (),
-    at_points: bool = False,
-) -> Drawing:
-    """Lines that differ in colour, dashes and markers: name -> (x values, y values).
-
-    x, y: the axes' labels, with units. order: as of `draw_lines`. at_points: the x axis has its ticks where
-    the first line has its points, and both axes have plain numbers, as `1,024`.
-    """
-    figure, axes = new_figure(alt=alt, height=_HEIGHT)
-    draw_lines(axes, series, x=x, y=y, order=order)
-    axes.set_title(title)
-    if len(series) > 1:
-        legend_beside(axes)
-    if log_x:
-        axes.set_xscale("log")
-    if log_y:
-        axes.set_yscale("log")
-    if at_points:
-        xs, _ = next(iter(series.values()))
-        axes.set_xticks(xs, [f"{place:,}" for place in xs])
-        axes.xaxis.set_minor_locator(NullLocator())
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.12g}"))
-        axes.yaxis.set_minor_locator(NullLocator())
-        if log_y:
-            axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    return figure
-
-
-def draw_lines(
-    axes: Axes,
-    series: Mapping[str, tuple[Sequence[float], Sequence[float]]],
-    *,
-    x: str,
-    y: str,
-    order: Sequence[str] = (),
-) -> None:
-    """Draw lines into given axes, as `line_figure` does; the legend is the caller's.
-
-    order: names that look the same in several figures; a name's place in it decides how its line looks.
-    """
-    looks = [*order, *(name for name in series if name not in order)]
-    for name, (xs, ys) in series.items():
-        colour, dashes, marker = LINE_STYLES[looks.index(name) % len(LINE_STYLES)]
-        axes.plot(
-            xs, ys, color=colour, linestyle=dashes, marker=marker, markevery=_markers(len(xs)), label=name
-        )
-    axes.set_xlabel(x)
-    axes.set_ylabel(y)
-
-
-def bar_figure(
-    series: Mapping[str, Sequence[float]],
-    *,
-    names: Sequence[str],
-    y: str,
-    alt: str,
-    title: str = "",
-) -> Drawing:
-    """Groups of bars, one group a name: series -> one value a name. y: the axis's label, with its unit."""
-    figure, axes = new_figure(alt=alt, height=_HEIGHT)
-    draw_bars(axes, series, names=names, y=y)
-    axes.set_title(title)
-    if len(series) > 1:
-        legend_beside(axes)
-    return figure
-
-
-def draw_bars(axes: Axes, series: Mapping[str, Sequence[float]], *, names: Sequence[str], y: str) -> None:
-    """Draw groups of bars into given axes, as `bar_figure` does; the legend is the caller's."""
-    places = np.arange(len(names))
-    width = 0.8 / len(series)
-    for position, (name, values) in enumerate(series.items()):
-        axes.bar(
-            places + (position - (len(series) - 1) / 2) * width,
-            values,
-            width,
-            label=name,
-            color=LINE_STYLES[position % len(LINE_STYLES)][0],
-            edgecolor="white",
-            hatch=HATCHES[position % len(HATCHES)],
-        )
-    shown = places[:: _labels_apart(axes, names)]
-    axes.set_xticks(shown, [names[place] for place in shown])
-    axes.grid(visible=False, axis="x")
-    axes.set_ylabel(y)
-
-
-def legend_beside(axes: Axes, **options: Any) -> None:
-    """A legend to the right of the axes, where it covers nothing."""
-    with look():  # for axes that new_figure has not made
-        axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0), borderaxespad=0.0, **options)
-
-
 def rank_colour(rank: int) -> str:
     """The colour of a rank, and of data that came from it. Eight differ; then they repeat."""
     order = (
@@ -341,20 +229,6 @@ def _checked(alt: str) -> str:
             "A figure needs alternative text: alt='what the figure tells, for those who do not see it'."
         )
     return alt
-
-
-def _markers(points: int) -> int:
-    """Every how many points a line has a marker, so that a long line stays a line."""
-    return max(1, points // 12)
-
-
-def _labels_apart(axes: Axes, names: Sequence[str]) -> int:
-    """Every how many names under an axis leave room between them."""
-    figure = axes.get_figure(root=True)
-    assert figure is not None
-    room = axes.bbox.width / figure.dpi
-    wanted = len(names) * (max(map(len, names), default=0) + 1.5) * CHARACTER_INCHES
-    return max(1, math.ceil(wanted / room))
 
 
 def _close_in_pyplot(figure: Figure) -> None:

@@ -11,15 +11,7 @@ from course_lib.figures.bars import LABEL_INCHES, View, draw_arrows, draw_calls,
 from course_lib.figures.drawn_run import DrawnRun
 from course_lib.figures.layout import Layout, arrange, time_unit
 from course_lib.figures.memory_line import draw_memory
-from course_lib.figures.style import (
-    CHARACTER_INCHES,
-    GREY,
-    LIGHT_GREY,
-    WIDTH,
-    Drawing,
-    look,
-    new_figure,
-)
+from course_lib.figures.style import CHARACTER_INCHES, GREY, LIGHT_GREY, WIDTH, Drawing, look, new_figure
 from course_lib.runtime.communication.events import Event, Kind
 from course_lib.runtime.communication.memory import Memory
 from course_lib.runtime.communication.messages import Message, messages

@@ -8,7 +8,8 @@ from typing import Any, SupportsFloat
 
 from matplotlib.ticker import MaxNLocator
 
-from course_lib.figures.style import Drawing, draw_lines, look, new_figure
+from course_lib.figures.plots import draw_lines
+from course_lib.figures.style import Drawing, look, new_figure
 from course_lib.notebook.history import Entry, History, HistoryFile, last_history
 from course_lib.notebook.reporting import Progress, reporter
 

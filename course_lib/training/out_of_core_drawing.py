@@ -5,16 +5,8 @@ from collections.abc import Mapping
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch, Rectangle
 
-from course_lib.figures.style import (
-    COLOURS,
-    LIGHT_GREY,
-    WIDTH,
-    Drawing,
-    ink_on,
-    legend_beside,
-    look,
-    new_figure,
-)
+from course_lib.figures.plots import legend_beside
+from course_lib.figures.style import COLOURS, LIGHT_GREY, WIDTH, Drawing, ink_on, look, new_figure
 from course_lib.training.out_of_core import Span, Step
 
 _LOOKS = {

@@ -7,7 +7,7 @@ import torch
 
 from course_lib import Cluster, launch
 from course_lib.cluster.device import Device
-from course_lib.figures.style import bar_figure
+from course_lib.figures.plots import bar_figure
 from course_lib.models import Transformer
 from course_lib.published.on_h100 import META, forward_backward, new_batch, new_model
 from workbook.gpu.measure import Row, Table, dtype_name, median_seconds

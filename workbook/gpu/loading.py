@@ -9,7 +9,7 @@ from torch.nn import functional
 from torch.utils.data import DataLoader
 
 from course_lib.data import Samples
-from course_lib.figures.style import bar_figure
+from course_lib.figures.plots import bar_figure
 from course_lib.models import SmallCNN
 from course_lib.training.device import synchronize
 from course_lib.training.single_device import Batch, Batches, train_epoch

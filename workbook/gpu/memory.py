@@ -13,7 +13,7 @@ from torch.autograd.graph import save_on_cpu, saved_tensors_hooks
 
 from course_lib import Cluster, launch
 from course_lib.cluster.device import Device
-from course_lib.figures.style import bar_figure
+from course_lib.figures.plots import bar_figure
 from course_lib.models import Transformer
 from course_lib.published.on_h100 import META, new_batch, new_model, two_steps
 from course_lib.training.host_memory import HostMemory

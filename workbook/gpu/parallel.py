@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from course_lib import launch
-from course_lib.figures.style import bar_figure
+from course_lib.figures.plots import bar_figure
 from course_lib.training.device import rank_device
 from workbook.gpu.measure import Row, Table, median_seconds
 from workbook.gpu.sizes import Chain, Sizes

@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 
 from matplotlib.patches import Patch, Rectangle
 
-from course_lib.figures.style import COLOURS, Drawing, ink_on, legend_beside, new_figure
+from course_lib.figures.plots import legend_beside
+from course_lib.figures.style import COLOURS, Drawing, ink_on, new_figure
 
 MOMENTS = {
     "old": (COLOURS["sky_blue"], ""),

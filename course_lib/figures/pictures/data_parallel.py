@@ -6,16 +6,8 @@ from dataclasses import dataclass
 from matplotlib.axes import Axes
 from matplotlib.patches import FancyArrowPatch, Rectangle
 
-from course_lib.figures.style import (
-    COLOURS,
-    Drawing,
-    draw_lines,
-    ink_on,
-    legend_beside,
-    look,
-    new_figure,
-    rank_colour,
-)
+from course_lib.figures.plots import draw_lines, legend_beside
+from course_lib.figures.style import COLOURS, Drawing, ink_on, look, new_figure, rank_colour
 
 _MOST_SQUARES = 16
 

@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from course_lib.figures.style import LINE_STYLES, Drawing, legend_beside, new_figure
+from course_lib.figures.plots import legend_beside
+from course_lib.figures.style import LINE_STYLES, Drawing, new_figure
 
 
 @dataclass(frozen=True, slots=True)

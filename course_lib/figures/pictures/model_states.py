@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from course_lib.figures.style import COLOURS, HATCHES, Drawing, legend_beside, new_figure
+from course_lib.figures.plots import legend_beside
+from course_lib.figures.style import COLOURS, HATCHES, Drawing, new_figure
 
 STAGES = ("data parallelism", "stage 1: optimizer", "stage 2: and gradients", "stage 3: and weights")
 _COLOURS = ("sky_blue", "orange", "bluish_green")

@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from math import exp
 
-from course_lib.figures.style import COLOURS, Drawing, bar_figure, draw_lines, legend_beside, look, new_figure
+from course_lib.figures.plots import bar_figure, draw_lines, legend_beside
+from course_lib.figures.style import COLOURS, Drawing, look, new_figure
 
 
 def visits_figure(costs: Sequence[float], shares: Mapping[float, Sequence[float]]) -> Drawing:

@@ -4,6 +4,7 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Patch, Rectangle
 from matplotlib.ticker import MaxNLocator
 
+from course_lib.figures.plots import legend_beside
 from course_lib.figures.style import (
     COLOURS,
     LIGHT_GREY,
@@ -11,7 +12,6 @@ from course_lib.figures.style import (
     WIDTH,
     Drawing,
     ink_on,
-    legend_beside,
     look,
     new_figure,
 )
