@@ -1709,7 +1709,7 @@ def design_averaging(
     """Train on all ranks, to come to the loss of the text above in as little virtual time as possible.
     Full marks for at most a third longer than the best known.
 
-    w: [numbers], the weights to begin with, the same on all ranks. gradient(w): that of this rank's
+    w: the weights to begin with, of any shape, the same on all ranks. gradient(w): that of this rank's
     next batch, up to `steps` times; it takes seconds[rank]. cluster: the machine.
 
     Any calls of torch.distributed will do; what is returned plays no part.

@@ -31,9 +31,16 @@ MODELS: tuple[Model, ...] = (
     ((7, 2, 6, 2, 7), (8, 6, 9, 2, 1), 13.44, 0.25),
     ((4,), (1,), 4, 1),
 )
-LARGE: Model = (3, 5, 4, 1, 8, 1, 6, 6, 6, 1), (0.25, 2, 2, 0.75, 0.5, 1.5, 1.25, 2, 1, 0.75), 15, 1.5
-SHORTEST_OF_LARGE = 38.3334
-"""Its seconds, of all 59,049 plans. Changes of one layer at a time end 7 % above."""
+LARGE: Model = (
+    (2, 5, 5, 2, 3, 5, 4, 6, 5, 1, 5, 1),
+    (2, 1.25, 1, 1, 2, 2, 1.75, 0.75, 1, 0.75, 1.75, 0.25),
+    13,
+    1,
+)
+SHORTEST_OF_LARGE = 52.25
+"""Its seconds, of all 531,441 plans, which take a fast machine 15 s. Changes of one layer at a time end 8 %
+above.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +58,11 @@ def given(rng: Rng, case: Layers) -> Arguments:
 
 
 def in_time(answer: Answer, rng: Rng) -> Finding:
-    """Passes if 10 layers are planned well, in time."""
+    """Passes if 12 layers are planned well, in time."""
     arguments = given(rng, Layers(LARGE))
     told = answer.call(plans.out_of_core, [arguments], timeout=SECONDS)
     ((called, _),) = compare.side_by_side(told, [arguments])
-    found = fits(arguments, called.value, "the plan for 10 layers")
+    found = fits(arguments, called.value, "the plan for 12 layers")
     return no_longer(arguments, called.value, 1.05 * SHORTEST_OF_LARGE) if found.passed else found
 
 
@@ -108,7 +115,7 @@ def times_the_best(factor: float) -> Callable[[Tried[Layers]], Finding]:
         Criterion(
             "many layers",
             3,
-            "Of 10 layers there are 59,049 plans. Begin with one that fits, and improve it.",
+            "Of 12 layers there are 531,441 plans. Begin with one that fits, and improve it.",
             needs=("within 5 % of the best",),
             ask=in_time,
         ),
