@@ -1296,6 +1296,7 @@ def test_who_is_stopped_imports_to_the_end(tmp_path: Path, monkeypatch: pytest.M
     thread = rank_thread(0, loads_for_ever)
     thread.start()
     while not hasattr(sys.modules.get("slow_and_stopped"), "begun"):
+        assert thread.is_alive()
         time.sleep(0.01)
     interrupt(thread)
     thread.join(30)

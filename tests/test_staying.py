@@ -202,7 +202,7 @@ def test_who_is_stopped_imports_to_the_end(three: Ranks, tmp_path: Path) -> None
         "time.sleep(1)",
         "done = 1",
     )
-    (tmp_path / "slow_and_stopped.py").write_text("\n".join(lines))
+    (tmp_path / "stopped_in_a_cell.py").write_text("\n".join(lines))
 
     def stop_when_all_have_begun() -> None:
         # Simulated ranks import a module once.
@@ -213,8 +213,8 @@ def test_who_is_stopped_imports_to_the_end(three: Ranks, tmp_path: Path) -> None
     threading.Thread(target=stop_when_all_have_begun).start()
     three.run(f"import sys, time\nsys.path.insert(0, {str(tmp_path)!r})")
     with pytest.raises(KeyboardInterrupt):
-        three.run("import slow_and_stopped\nwhile True: time.sleep(0.01)")
-    assert values(three, "sys.modules['slow_and_stopped'].done") == ["1"] * 3
+        three.run("import stopped_in_a_cell\nwhile True: time.sleep(0.01)")
+    assert values(three, "sys.modules['stopped_in_a_cell'].done") == ["1"] * 3
 
 
 DDP = """
