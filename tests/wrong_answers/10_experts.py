@@ -208,6 +208,11 @@ class RowsStaySorted:
     """Sends the rows back sorted by expert, not as they came."""
 
 
+@instead("ExpertParallelMLP", ("x.reshape(-1, x.shape[-1])", "x.reshape(-1, x.shape[1])"), fails="outputs")
+class WidthIsTheSecond:
+    """Takes the second dimension for the width: right for [N, D], and not for [B, T, D]."""
+
+
 @instead(
     "ExpertParallelMLP",
     ("[expert(part) for expert", "[expert(part.detach()) + 0 * part for expert"),

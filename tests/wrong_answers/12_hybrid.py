@@ -156,6 +156,16 @@ def copies_forgotten_in_the_step():
 
 @instead(
     "step_3d",
+    ("group=pipeline, group_dst=peer)", "group_dst=peer)"),
+    ("group=pipeline, group_src=peer)", "group_src=peer)"),
+    fails="shared embedding",
+)
+def copies_swapped_in_the_world():
+    """Takes the number of a stage for that of a rank: right with one replica and one share."""
+
+
+@instead(
+    "step_3d",
     (
         "parameter.grad /= replicas",
         "parameter.grad /= replicas\n        dist.all_reduce(parameter.grad.div_(replicas), group=data)",

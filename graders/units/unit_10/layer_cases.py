@@ -31,7 +31,7 @@ class Setting:
     factor: of capacity.
     """
 
-    shapes: tuple[tuple[int, ...], ...] = feature(((9,), (7,), (2, 4)), _ranks)
+    shapes: tuple[tuple[int, ...], ...] = feature(((9,), (7,), (4, 2)), _ranks)
     own: int = feature(2, "{} experts each")
     lonely: tuple[int, ...] = feature((), lambda own: f"nobody at experts {[*own]}" if own else "")
     factor: float | None = feature(None, lambda factor: f"capacity_factor={factor}" if factor else "")

@@ -99,7 +99,7 @@ def on_meta(answer: Answer, rng: Rng) -> Finding:
             "the sum. With one stage there is one copy, whose gradient is whole.",
             needs=RIGHT,
             vary=both(ranks=1, shape=(1, 1, 1), samples=((2, 1),), tied=True)
-            + both(ranks=3, shape=(1, 3, 1), samples=((2, 1),), tied=True),
+            + both(ranks=6, shape=(2, 3, 1), samples=((2, 1),), tied=True),
         ),
         Criterion(
             "loss",
