@@ -312,6 +312,7 @@ line_figure(
     y="seconds of communication a step",
     log_x=True,
     log_y=True,
+    at_points=True,
     alt="Seconds of a step's communication against workers, 4 to 256, both on logarithmic scales. With one server the "
     "line rises as steeply as the number of workers, to over four seconds; over a tree it rises slowly, and round a "
     "ring it is nearly flat and lowest.",
@@ -760,6 +761,7 @@ line_figure(
     y="loss after 256 gradients",
     log_x=True,
     log_y=True,
+    at_points=True,
     alt="Loss after 256 gradients against workers, 1 to 64, for three learning rates, on logarithmic scales. With 1 and 4 "
     "workers the largest rate is best. With 16 the larger two end far above the smallest, with 64 all three above 2.3.",
 )

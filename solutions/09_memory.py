@@ -976,6 +976,7 @@ line_figure(
     y="model states on each (GB)",
     log_x=True,
     log_y=True,
+    at_points=True,
     title="7.5 billion parameters, in mixed precision with Adam",
     alt="Gigabytes on each GPU from one GPU to 1,024, both axes logarithmic. Data parallelism stays at 120. "
     "Stage 1 falls to a floor of 30, stage 2 to one of 15, stage 3 falls in a straight line to 0.1.",

@@ -108,6 +108,7 @@ line_figure(
     y="seconds a step",
     log_x=True,
     log_y=True,
+    at_points=True,
     alt="Seconds of a step's exchange against the network's Gbit/s, both logarithmic, for gradients in 32 bits, in 16, in "
     "1 bit, and for a hundredth of them, with the seconds of computing as a level line. In 32 bits the line falls from 1.6 "
     "seconds at 1 Gbit/s, far above computing, to a hundredth of a second at 400. The others lie below it, and towards fast "
@@ -322,6 +323,7 @@ line_figure(
     y="error, as a part of the gradient's length",
     log_x=True,
     log_y=True,
+    at_points=True,
     alt="Error of the mean of quantised gradients against how many are averaged, both logarithmic. With chance it falls by "
     "a factor of ten for every hundred results, from 0.9 to 0.03; with the nearest level it stays at 0.6.",
 )
@@ -355,6 +357,7 @@ line_figure(
     y="squared error / squared length",
     log_x=True,
     log_y=True,
+    at_points=True,
     alt="The mean squared error of a quantised gradient against the number of levels, both logarithmic: it falls from 25 at "
     "one level to 0.02 at 127. The paper's bound lies above it, by a factor of two to nine.",
 )
