@@ -10,9 +10,6 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from course_lib.figures.style import CHARACTER_INCHES, HATCHES, LINE_STYLES, Drawing, look, new_figure
 
-_HEIGHT = 3.4
-"""Inches, of a figure with one panel."""
-
 
 def line_figure(
     series: Mapping[str, tuple[Sequence[float], Sequence[float]]],
@@ -31,7 +28,7 @@ def line_figure(
     x, y: the axes' labels, with units. order: as of `draw_lines`. at_points: the x axis has its ticks where
     the first line has its points, and both axes have plain numbers, as `1,024`.
     """
-    figure, axes = new_figure(alt=alt, height=_HEIGHT)
+    figure, axes = new_figure(alt=alt)
     draw_lines(axes, series, x=x, y=y, order=order)
     axes.set_title(title)
     if len(series) > 1:
@@ -82,7 +79,7 @@ def bar_figure(
     title: str = "",
 ) -> Drawing:
     """Groups of bars, one group a name: series -> one value a name. y: the axis's label, with its unit."""
-    figure, axes = new_figure(alt=alt, height=_HEIGHT)
+    figure, axes = new_figure(alt=alt)
     draw_bars(axes, series, names=names, y=y)
     axes.set_title(title)
     if len(series) > 1:
