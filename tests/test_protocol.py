@@ -332,7 +332,7 @@ def test_every_driver_is_found_by_its_name() -> None:
 
 def test_requests_come_back_equal() -> None:
     # The worker is asked what the grader asked, per-rank arguments and cluster included.
-    call = CallRequest("unit_02.data.shards", ([1, 2], "x"), 2.5)
+    call = CallRequest("unit_02.data.shards", ([1, 2], "x"), 2.5, 1.5)
     cluster = Cluster(nodes=2, devices_per_node=2, inter_node=Link(1e-3, 1e6), eager_limit=8, flops=1e9)
     cluster = cluster.with_straggler(1, 3).with_slow_link(0, 3).with_lost_rank(2, 0.5).with_jitter(4)
     launch = RunRequest(

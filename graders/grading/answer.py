@@ -121,9 +121,18 @@ class Answer(Protocol):
         """Source text of the answer to another exercise of the unit; empty if it is not to be had."""
         ...
 
-    def call(self, driver: Callable[..., Told], *arguments: PlainData, timeout: float | None = None) -> Told:
+    def call(
+        self,
+        driver: Callable[..., Told],
+        *arguments: PlainData,
+        timeout: float | None = None,
+        computing: float = 0.0,
+    ) -> Told:
         """driver(answer, *arguments), within `timeout` seconds, by default those of any call. Raises
         AnswerFailed.
+
+        computing: seconds of processor time that it may take, for an answer that has to be fast: they are the
+            same on a busy machine. The clock may then run three times as long.
         """
         ...
 

@@ -43,7 +43,7 @@ def perform(answer: Any, message: bytes) -> bytes:
 def reply_to(request: Request, answer: Any, computing_seconds: float = 0.0) -> bytes:
     """The reply to a grader's request, as a message.
 
-    computing_seconds: processor time that a call may take; 0 for any.
+    computing_seconds: processor time that a call may take whose request says nothing of it; 0 for any.
 
     Whatever the student's code does comes back as a reply. Only KeyboardInterrupt passes: it is the
     student's own.
@@ -90,7 +90,8 @@ def _attempt(
 
 def _call(answer: Any, driver: Driver, request: CallRequest, computing_seconds: float) -> PlainData:
     """One call, from a random state that is always the same and leaves the caller's as it was."""
-    with torch.random.fork_rng(devices=[]), time_limit(request.timeout, computing_seconds):
+    computing = request.computing or computing_seconds
+    with torch.random.fork_rng(devices=[]), time_limit(request.timeout, computing):
         # Not torch.manual_seed: it notes for each kind of accelerator who asked, which takes milliseconds.
         torch.default_generator.manual_seed(0)
         return driver(answer, *request.arguments)

@@ -65,10 +65,16 @@ class RemoteAnswer:
         self._transport = transport
         self._call_seconds = call_seconds
 
-    def call(self, driver: Callable[..., Told], *arguments: PlainData, timeout: float | None = None) -> Told:
+    def call(
+        self,
+        driver: Callable[..., Told],
+        *arguments: PlainData,
+        timeout: float | None = None,
+        computing: float = 0.0,
+    ) -> Told:
         """See `graders.grading.answer.Answer.call`."""
-        seconds = self._call_seconds if timeout is None else timeout
-        plain = self._ask(CallRequest(driver_name(driver), arguments, seconds))
+        seconds = timeout or 3 * computing or self._call_seconds
+        plain = self._ask(CallRequest(driver_name(driver), arguments, seconds, computing))
         return _told(driver, plain)
 
     def launch(

@@ -22,11 +22,12 @@ from graders.protocol.records import (
 
 @dataclass(frozen=True, slots=True)
 class CallRequest:
-    """driver(answer, *arguments), once."""
+    """driver(answer, *arguments), once. computing: seconds of processor time; 0 for those of any call."""
 
     driver: str
     arguments: tuple[PlainData, ...]
     timeout: float
+    computing: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +98,7 @@ def write_request(request: Request | RankRequest) -> bytes:
     arguments = [_argument_to_plain(argument) for argument in request.arguments]
     plain = {"driver": request.driver, "arguments": arguments, "timeout": float(request.timeout)}
     if isinstance(request, CallRequest):
-        return encode({"do": "call", **plain})
+        return encode({"do": "call", **plain, "computing": float(request.computing)})
     cluster = None if request.cluster is None else cluster_to_plain(request.cluster)
     plain |= {"ranks": request.ranks, "cluster": cluster, "seed": request.seed, "memory": request.memory}
     if isinstance(request, RankRequest):
@@ -116,7 +117,7 @@ def read_request(message: bytes) -> Request | RankRequest | None:
         return None
     arguments = tuple(_argument_from_plain(argument) for argument in plain["arguments"])
     if plain["do"] == "call":
-        return CallRequest(plain["driver"], arguments, plain["timeout"])
+        return CallRequest(plain["driver"], arguments, plain["timeout"], plain["computing"])
     cluster = None if plain["cluster"] is None else cluster_from_plain(plain["cluster"])
     driver, ranks, timeout = plain["driver"], plain["ranks"], plain["timeout"]
     seed, memory = plain["seed"], plain["memory"]

@@ -47,7 +47,7 @@ def too_few_layers(answer: Answer, rng: Rng) -> Finding:
 def in_time(answer: Answer, rng: Rng) -> Finding:
     """Passes if many layers are cut as well as can be, in time."""
     costs, stages = costs_and_stages(rng, Layers(layers=300, stages=24))
-    lengths = answer.call(call, costs, stages, timeout=SECONDS)
+    lengths = answer.call(call, costs, stages, computing=SECONDS)
     return as_fast_as_can_be(lengths, f"300 layers in {stages} stages", costs, stages)
 
 

@@ -41,7 +41,7 @@ def in_time(answer: Answer, rng: Rng) -> Finding:
     """Passes if the plan of a large model is the best, and comes in time."""
     arguments = a_model(rng, Given(40, 16, 300.0))
     costs = PartCosts(*arguments)
-    plan = answer.call(call, *arguments, timeout=SECONDS)
+    plan = answer.call(call, *arguments, computing=SECONDS)
     return as_fast_as_can_be(plan, f"{len(costs.seconds)} layers on {costs.workers} workers", costs)
 
 

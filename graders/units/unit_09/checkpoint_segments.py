@@ -33,7 +33,7 @@ def chain(rng: Rng, case: Chain) -> Arguments:
 def in_time(answer: Answer, rng: Rng) -> Finding:
     """Passes if 150 layers are cut as well as can be, in time."""
     layers = [(rng.integer(1, 1000), rng.integer(0, 1000)) for _ in range(150)]
-    lengths = answer.call(call, layers, timeout=SECONDS)
+    lengths = answer.call(call, layers, computing=SECONDS)
     return as_low_as_can_be(layers, lengths, f"the answer for {len(layers)} layers")
 
 

@@ -60,7 +60,7 @@ def given(rng: Rng, case: Layers) -> Arguments:
 def in_time(answer: Answer, rng: Rng) -> Finding:
     """Passes if 12 layers are planned well, in time."""
     arguments = given(rng, Layers(LARGE))
-    told = answer.call(plans.out_of_core, [arguments], timeout=SECONDS)
+    told = answer.call(plans.out_of_core, [arguments], computing=SECONDS)
     ((called, _),) = compare.side_by_side(told, [arguments])
     found = fits(arguments, called.value, "the plan for 12 layers")
     return no_longer(arguments, called.value, 1.05 * SHORTEST_OF_LARGE) if found.passed else found

@@ -14,7 +14,7 @@ from graders.units.functions.stage import Arguments, Seen, kept, of_function
 from graders.units.unit_13.problems import Problem, typed
 
 SECONDS = 4.0
-"""What a long chain may take: twice what is asked for, since other programs may be running."""
+"""What a long chain may take: twice what is asked for, for machines differ."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ def in_time(answer: Answer, rng: Rng) -> Finding:
     """Passes if the best plan of a long chain is found in time."""
     # Not so long that an answer which calls itself for the next operator comes to Python's limit of calls.
     chain = Problem.chain(rng, [8] * 150)
-    found = answer.call(in_turn, [[chain.node_cost, chain.edge_cost]], timeout=SECONDS)
+    found = answer.call(in_turn, [[chain.node_cost, chain.edge_cost]], computing=SECONDS)
     return compare.first_failure(
         chain.right(called.value, "what comes of 150 operators", chain.along())
         for called, _ in compare.side_by_side(found, [chain])

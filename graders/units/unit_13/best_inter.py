@@ -13,7 +13,7 @@ from graders.units.unit_13.drivers import choices as drivers
 from graders.units.unit_13.stage_cases import as_good, drawn, large, measured, table_of
 
 SECONDS = 6.0
-"""What the plan of a large model may take: twice what is asked for, since other programs may be running."""
+"""What the plan of a large model may take: twice what is asked for, for machines differ."""
 
 
 def _two_layers(micro_batches: int, *plans: tuple[float, float]) -> Arguments:
@@ -87,7 +87,7 @@ def asks_once(tried: Tried[Stages]) -> Finding:
 def in_time(answer: Answer, rng: Rng) -> Finding:
     """Passes if the plan of a large model is the best, and comes in time."""
     model = large(rng)
-    told = answer.call(drivers.stages, [model], timeout=SECONDS)
+    told = answer.call(drivers.stages, [model], computing=SECONDS)
     return compare.first_failure(
         as_good(called.value, in_words(model), model) for called, _ in compare.side_by_side(told, [model])
     )

@@ -11,7 +11,7 @@ from graders.units.functions.stage import Arguments, kept, of_function
 from graders.units.unit_13.levels import Layers
 
 SECONDS = 10.0
-"""What the plan of a large model may take: twice what is asked for, since other programs may be running."""
+"""What the plan of a large model may take: twice what is asked for, for machines differ."""
 
 CUT_AT = [1, 30, 1], [10**6] * 3
 """Bytes of three layers. Even halves would be best, were it not for what crosses the cut between them."""
@@ -81,7 +81,7 @@ def in_time(answer: Answer, rng: Rng) -> Finding:
         [rng.integer(1, 9) * (50 if place > 22 else 1) for place in range(30)],
         [(4, 1500.0), (4, 300.0)],
     )
-    told = answer.call(in_turn, [[*model]], timeout=SECONDS)
+    told = answer.call(in_turn, [[*model]], computing=SECONDS)
     return compare.first_failure(
         model.as_good(called.value) for called, _ in compare.side_by_side(told, [model])
     )

@@ -120,7 +120,7 @@ def a_right_way(tried: Tried[Way]) -> Finding:
 def in_time(answer: Answer, rng: Rng) -> Finding:
     """Passes if a way on three axes is the fastest, and comes in time."""
     given = arguments(rng, Way((), (), axes=3, ordered=rng.choice((False, True))))
-    found = answer.call(drivers.priced, [given], timeout=SECONDS)
+    found = answer.call(drivers.priced, [given], computing=SECONDS)
     what = "{} to {} on {}".format("".join(given[0]), "".join(given[1]), given[3])
     return compare.first_failure(
         judge(called.value, what, given)
