@@ -1041,6 +1041,8 @@ for system, workers, speedup in [("DistBelief", 81, 12), ("FireCaffe, GoogLeNet"
 # - **"Address already in use".** Two jobs on one node have chosen the same port. `torchrun --standalone` finds a free one.
 # - **More ranks, no more speed.** Only the serial part is left (section 1), or messages wait for each other in a row
 #   (section 4). The timeline shows which.
+# - **`torchrun` waits, and warns that addresses "cannot be retrieved".** The machine's own name leads to no address, as on
+#   some laptops. On one machine `--local-addr=localhost` helps.
 # - **It returns, and a message is lost.** An `isend` or `irecv` was never waited for (section 4).
 # - **`RANK` is missing.** The script was started with `python` and not by a launcher. Under plain `srun` the rank is in
 #   `SLURM_PROCID`, under `mpirun` in `OMPI_COMM_WORLD_RANK`; unit 03 reads them all.

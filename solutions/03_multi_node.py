@@ -377,8 +377,10 @@ line = "rank {rank} of {world_size}, local rank {local_rank} on node {node_rank}
 sys.stdout.write(line.format(**place))
 """
 program.write_text(inspect.getsource(rank_from_environment) + body)
-# `torchrun` is another name of `python -m torch.distributed.run`.
-start(f"{python} -m torch.distributed.run --standalone --nproc-per-node={ranks} {program}")
+# `torchrun` is another name of `python -m torch.distributed.run`. Some laptops' names lead to no address: on one
+# machine workers can meet at localhost.
+agent = f"{python} -m torch.distributed.run --standalone --local-addr=localhost"
+start(f"{agent} --nproc-per-node={ranks} {program}")
 start(f"mpirun --oversubscribe -n {ranks} {python} {program}")
 shutil.rmtree(folder)
 
@@ -966,13 +968,12 @@ if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
         os.kill(os.getpid(), signal.SIGKILL)
     time.sleep(60)
 """
-torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--local-addr=localhost"]
+torchrun += ["--nproc-per-node=2", "--max-restarts=1"]
 with tempfile.TemporaryDirectory() as name:
     program = Path(name) / "dying.py"
     program.write_text(DYING)
-    done = subprocess.run(
-        [*torchrun, "--max-restarts=1", program], capture_output=True, text=True, timeout=120
-    )
+    done = subprocess.run([*torchrun, program], capture_output=True, text=True, timeout=120)
 print(done.stdout)
 for line in done.stderr.splitlines():
     if "closing signal" in line or "exitcode" in line:
@@ -1024,7 +1025,8 @@ def elastic_job(folder: Path) -> str:
     meeting = dist.TCPStore("127.0.0.1", 0, is_master=True)
     agent = [sys.executable, "-m", "torch.distributed.run", "--nnodes=1:2", "--nproc-per-node=1"]
     agent += ["--max-restarts=1", "--monitor-interval=0.1", "--rdzv-conf=last_call_timeout=1,is_host=0"]
-    agent += ["--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{meeting.port}", folder / "elastic.py"]
+    agent += ["--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{meeting.port}", "--local-addr=localhost"]
+    agent += [folder / "elastic.py"]
     options = {"stdout": (folder / "out").open("w"), "stderr": subprocess.DEVNULL}
     options["env"] = os.environ | {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
     nodes = [subprocess.Popen(agent, **options)]

@@ -1215,9 +1215,9 @@ def test_a_dtype_that_cannot_be_added_up_is_told_on_every_rank():
 
 
 def test_the_same_failure_everywhere_is_told_once():
-    failed = stops(RankFailed, lambda: 1 // 0, ranks=4)
+    failed = stops(RankFailed, lambda: [].remove(1), ranks=4)
     assert len(failed.failures) == 4
-    assert failed.report.count("integer division") == 2, "in the headline and in the one traceback"
+    assert failed.report.count("x not in list") == 2, "in the headline and in the one traceback"
     assert "ranks 0-3" in failed.report
 
 

@@ -164,23 +164,30 @@ def cheap_turns() -> Iterator[None]:
 @contextmanager
 def free_programs() -> Iterator[None]:
     """Let programs that a rank starts, spawned workers too, run on all cores: they call no hook of a fork."""
-    start = _posixsubprocess.fork_exec
+    fork_exec = _unpinned(_posixsubprocess.fork_exec)
+    with (
+        replaced(_posixsubprocess, fork_exec=fork_exec),
+        replaced(subprocess, _fork_exec=fork_exec),
+        # By which Python 3.13 starts what is named with its folder.
+        replaced(os, posix_spawn=_unpinned(os.posix_spawn)),
+    ):
+        yield
 
-    def start_unpinned(*arguments: Any) -> int:
+
+def _unpinned(start: Callable[..., int]) -> Callable[..., int]:
+    """A way to start a program, which in a rank's thread starts it on all cores."""
+
+    def start_unpinned(*arguments: Any, **options: Any) -> int:
         if _before_turns is None or not threading.current_thread().name.startswith(_RANK):
-            return start(*arguments)
+            return start(*arguments, **options)
         present = Scheduling.present()
         _before_turns.enter()
         try:
-            return start(*arguments)
+            return start(*arguments, **options)
         finally:
             present.enter()
 
-    with (
-        replaced(_posixsubprocess, fork_exec=start_unpinned),
-        replaced(subprocess, _fork_exec=start_unpinned),
-    ):
-        yield
+    return start_unpinned
 
 
 @contextmanager
