@@ -9,6 +9,7 @@ import os
 import random
 import re
 import shutil
+import signal
 import tempfile
 import time
 from collections.abc import Generator, Iterator
@@ -65,6 +66,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # A shell script's job in the background, and what it starts, would not hear of Control-C.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     if _is_worker(config):
         return
     seed = config.getoption("--seed")
