@@ -111,6 +111,8 @@ def decode(message: bytes) -> PlainData:
 
 def _well_formed(value: Any, depth: int = 0) -> bool:
     """Whether all keys are text, and nothing is nested too deeply."""
+    if type(value) not in _NESTED:
+        return True
     items: Iterable[Any] = value
     if type(value) is dict:
         if not set(map(type, value)) <= {str}:
@@ -137,7 +139,7 @@ class _Writer:
 
     def written(self, value: Any) -> bytes:
         """The structure of `value`. Raises _Refused, or what MessagePack raises."""
-        if type(value) in _NESTED and not _well_formed(value):
+        if not _well_formed(value):
             raise _Refused
         return self._packed(value)
 
@@ -155,7 +157,7 @@ class _Writer:
         if kind is tuple:
             return msgpack.ExtType(_TUPLE, self._packed(list(value)))
         plain = made_plain(value)
-        if type(plain) is kind or (type(plain) in _NESTED and not _well_formed(plain)):
+        if type(plain) is kind or not _well_formed(plain):
             raise _Refused
         return self._special(plain) if type(plain) in (Tensor, tuple) else plain
 
@@ -216,7 +218,7 @@ class _Reader:
     def read(self, structure: bytes) -> PlainData:
         """The value of a structure. Raises CodecError, or what MessagePack raises."""
         value = self._unpacked(structure)
-        if type(value) in _NESTED and not _well_formed(value):
+        if not _well_formed(value):
             raise CodecError("a key is no text, or something is nested too deeply")
         return value
 

@@ -12,6 +12,13 @@ from tests.planning import Search, shapes_of
 UNIT = "13_automatic"
 
 
+def computing(seconds: str) -> str:
+    """What a body has before its line that follows, to compute for so long: as a search of all plans does."""
+    return (
+        f"until = time.process_time() + {seconds}\n    while time.process_time() < until:\n        pass\n    "
+    )
+
+
 # ------------------------------------------------------------------------------------------------ strategies
 
 
@@ -188,11 +195,7 @@ def only_what_goes():
 
 @instead(
     "reshard_path",
-    (
-        "done = set()",
-        "until = time.process_time() + 6 * bool(mesh[2:])\n"
-        "    while time.process_time() < until:\n        pass\n    done = set()",
-    ),
+    ("done = set()", f"{computing('6 * bool(mesh[2:])')}done = set()"),
     fails="many layouts",
 )
 def every_way():
@@ -246,8 +249,7 @@ def refuses_infinity():
     "best_chain",
     (
         "seconds, came_from = node_cost[0], []",
-        "seconds, came_from = node_cost[0], []\n    until = time.process_time() + 5 * (len(node_cost) > 20)\n"
-        "    while time.process_time() < until:\n        pass",
+        f"{computing('5 * (len(node_cost) > 20)')}seconds, came_from = node_cost[0], []",
     ),
     fails="long chains",
 )
@@ -543,15 +545,7 @@ def asks_for_more_than_there_are():
     """Has every size measured, also those larger than the cluster."""
 
 
-@instead(
-    "best_inter",
-    (
-        "usable = [",
-        "until = time.process_time() + 7 * (layers > 12)\n"
-        "    while time.process_time() < until:\n        pass\n    usable = [",
-    ),
-    fails="a large model",
-)
+@instead("best_inter", ("usable = [", f"{computing('7 * (layers > 12)')}usable = ["), fails="a large model")
 def tries_all_plans():
     """Right, and for large models as slow as trying all plans."""
 
